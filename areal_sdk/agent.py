@@ -1,0 +1,106 @@
+"""What users write: an `Agent` (any client, any framework) or a `RolloutWorkflow` (tokens)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn
+
+
+class SessionGenerate(Protocol):
+    """The token door into the episode's session; the gateway (or an RPC to it) implements it."""
+
+    async def __call__(
+        self,
+        prompt: Sequence[Message] | Sequence[int],
+        *,
+        tools: Sequence[Tool],
+        max_new_tokens: int | None,
+        temperature: float | None,
+        stop: Sequence[str],
+    ) -> Turn: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeContext:
+    """How agent code reaches the policy: any OpenAI client pointed at `base_url`."""
+
+    base_url: str
+    """Ends in `/v1` and names this episode's session."""
+    api_key: str
+    """Also names the session, for clients that keep only host and key."""
+    model: str
+    episode_id: str
+    seed: int
+    """Derived from run seed, task, epoch and sibling; use it instead of global `random`."""
+    split: str = "train"
+    """`"train"` or `"eval"`."""
+    http_client: Any = field(default=None, repr=False)
+    """A connection pool shared by all episodes of this process, made by the installed `openai`
+    package: pass it to your client as `http_client=` and save its set-up time in every episode."""
+    session_generate: SessionGenerate | None = field(default=None, repr=False)
+    session_turns: Callable[[], Sequence[Turn]] | None = field(default=None, repr=False)
+
+    async def generate(
+        self,
+        prompt: Sequence[Message] | Sequence[int],
+        *,
+        tools: Sequence[Tool] = (),
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
+        """Sample one turn without HTTP: from messages, or from token ids taken as they are.
+
+        Recorded on the episode's session exactly like a turn that came over HTTP.
+        """
+        assert self.session_generate is not None, "the runner sets session_generate"
+        return await self.session_generate(
+            prompt,
+            tools=tools,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            stop=stop,
+        )
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """The turns recorded so far."""
+        assert self.session_turns is not None, "the runner sets session_turns"
+        return tuple(self.session_turns())
+
+
+AgentResult = float | Outcome | None
+"""A reward, a full verdict, or None to leave scoring to the reward functions."""
+
+
+class Agent(ABC):
+    """The easy door. One instance plays many episodes, several at once: keep no state on self.
+
+    Keyword parameters of `__init__` are options, read from `[agent]`.
+    """
+
+    @abstractmethod
+    async def run(self, task: Task, context: EpisodeContext) -> AgentResult:
+        """Attempt `task`; return a reward, an `Outcome`, or None to leave scoring to rewards."""
+
+
+class RolloutWorkflow(ABC):
+    """Full control: tokens in, tokens out, and what becomes an episode."""
+
+    @abstractmethod
+    async def run_episode(
+        self, task: Task, context: EpisodeContext
+    ) -> Episode | Outcome | float | None:
+        """Attempt `task` through `context.generate`.
+
+        Return a verdict as `Agent.run` does, or a whole `Episode` built from `context.turns`
+        to decide what is trained. None leaves scoring to the rewards.
+        """
+
+
+AgentFunction = Callable[[Task, EpisodeContext], AgentResult | Awaitable[AgentResult]]
+"""A plain function, async or sync, works wherever an `Agent` does; sync ones run in threads."""
+
+AgentLike = Agent | RolloutWorkflow | AgentFunction

@@ -1,0 +1,151 @@
+"""The inference engine contract. Subclass `InferenceEngine` to add a backend."""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_sdk.types import FinishReason, WeightUpdate
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What an engine serves. Known once `start` has returned."""
+
+    model: str
+    """Directory with config.json and the tokenizer."""
+    max_context: int
+    """Prompt and output together, in tokens."""
+    vocab_size: int
+    stop_tokens: tuple[int, ...]
+    """The model's own end-of-turn tokens; generation stops after sampling one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One completion to sample. `n > 1` is several requests."""
+
+    tokens: tuple[int, ...]
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0.0 is greedy; the logprobs are then those of T = 1."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0: off."""
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    """Generation ends with the token that completes one of these; that token is still returned."""
+    stop_tokens: tuple[int, ...] = ()
+    """Besides the model's own, unless `ignore_eos`."""
+    ignore_eos: bool = False
+    seed: int | None = None
+    num_top_logprobs: int = 0
+    json_schema: Mapping[str, Any] | None = None
+    """Constrain the output to JSON of this schema; engines that cannot raise EngineError."""
+    session: str = ""
+    """Requests of one session share a prefix: keep its KV, route it to the same server."""
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateChunk:
+    """The tokens sampled since the last chunk. Only the final chunk has a finish reason."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    stop_matched: str | int | None = None
+    """The stop string or token that ended it."""
+    num_cached: int = 0
+    """Prompt tokens whose KV was reused (final chunk)."""
+    num_stale_kv: int = 0
+    """Trailing tokens of the whole output sampled on older KV (final chunk)."""
+    top_logprobs: tuple[Mapping[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateResult:
+    """A finished completion; fields as in `GenerateChunk`, for the whole output."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_matched: str | int | None = None
+    num_cached: int = 0
+    num_stale_kv: int = 0
+    top_logprobs: tuple[Mapping[int, float], ...] = ()
+
+
+class InferenceEngine(ABC):
+    """Tokens in, tokens out. Knows nothing of chat, rewards or training.
+
+    Contract, checked by `areal_sdk.testing.check_engine`:
+
+    * logprobs are log softmax(logits / T) over the full vocabulary, whatever top-p or top-k
+      restricted the choice to;
+    * `versions` come from the sampler for each token, never from a clock read afterwards;
+    * `update_weights` does not wait for requests in flight: they go on under the new weights;
+    * closing a stream early frees its slot;
+    * failures raise `EngineError`; a prompt that cannot fit raises `ContextOverflowError`.
+    """
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Make the engine ready; afterwards `info` and `version` are valid."""
+
+    @property
+    @abstractmethod
+    def info(self) -> EngineInfo: ...
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """The version that new tokens are sampled with."""
+
+    @abstractmethod
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        """Sample, chunk by chunk. The last chunk carries the finish reason."""
+
+    @abstractmethod
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """Serve `update.version` from the next token on."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Release resources. Safe to call twice."""
+
+    async def pause(self) -> None:  # noqa: B027 - optional
+        """Hold all generation, requests in flight included, until `resume`."""
+
+    async def resume(self) -> None:  # noqa: B027 - optional
+        """Continue what `pause` held."""
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """The whole completion."""
+        tokens: list[int] = []
+        logprobs: list[float] = []
+        versions: list[int] = []
+        top_logprobs: list[Mapping[int, float]] = []
+        async for chunk in self.stream(request):
+            tokens += chunk.tokens
+            logprobs += chunk.logprobs
+            versions += chunk.versions
+            top_logprobs += chunk.top_logprobs
+            if chunk.finish_reason is not None:
+                return GenerateResult(
+                    tuple(tokens),
+                    tuple(logprobs),
+                    tuple(versions),
+                    chunk.finish_reason,
+                    chunk.stop_matched,
+                    chunk.num_cached,
+                    chunk.num_stale_kv,
+                    tuple(top_logprobs),
+                )
+        raise AssertionError(f"{type(self).__name__}.stream ended without a finish reason")

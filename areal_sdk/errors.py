@@ -1,0 +1,122 @@
+"""Every error the SDK raises on purpose, and the boundary that attributes user code's failures.
+
+* ArealError
+  - ConfigError (also ValueError): the user wrote something we cannot run; the message names the cure
+    + MissingExtraError: the command needs a package of an optional extra
+  - PluginError: a plugin failed to load, or two plugins claim one name
+  - EngineError: an inference engine could not do what it was asked
+    + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault
+    + StaleWeightsError: an engine serves a version that the trainer did not publish
+  - ProcessError: a child process died, or did not answer before its deadline
+  - LedgerError: the books do not balance; the run must stop
+  - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
+    + AgentError, RewardError, EnvironmentFailure: whose code failed
+    + InfrastructureError: nobody's code failed; the episode may be tried again
+    + DeadlineError: a wall-clock limit ended it
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar
+
+from areal_sdk.types import ErrorKind
+
+
+class ArealError(Exception):
+    """Base of every deliberate SDK error."""
+
+
+class ConfigError(ArealError, ValueError):
+    """The user's configuration cannot be run."""
+
+
+class MissingExtraError(ConfigError):
+    """A package of an optional extra is not installed."""
+
+    def __init__(self, package: str, *, extra: str, needed_for: str) -> None:
+        super().__init__(
+            f'{needed_for} needs {package}, which is not installed: pip install "areal-sdk[{extra}]"'
+        )
+
+
+class PluginError(ArealError):
+    """A plugin failed to load, or two plugins claim one name."""
+
+
+class EngineError(ArealError):
+    """An inference engine call failed."""
+
+
+class ContextOverflowError(EngineError):
+    """The prompt leaves no room in the model's context."""
+
+    def __init__(self, *, prompt_tokens: int, max_context: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and the model's context holds {max_context}: "
+            "shorten the conversation or choose a model with a longer context"
+        )
+        self.prompt_tokens = prompt_tokens
+        self.max_context = max_context
+
+
+class StaleWeightsError(EngineError):
+    """An engine serves weights that the trainer did not publish."""
+
+
+class ProcessError(ArealError):
+    """A child process died, or missed a deadline."""
+
+
+class LedgerError(ArealError):
+    """Episodes were lost or counted twice."""
+
+
+class EpisodeError(ArealError):
+    """One episode failed. Recorded on the episode; the run goes on."""
+
+    kind: ClassVar[ErrorKind] = ErrorKind.AGENT
+
+
+class AgentError(EpisodeError):
+    """The user's agent raised."""
+
+
+class RewardError(EpisodeError):
+    """A reward function raised, hung, or gave no verdict."""
+
+    kind = ErrorKind.REWARD
+
+
+class EnvironmentFailure(EpisodeError):
+    """An environment raised."""
+
+    kind = ErrorKind.ENVIRONMENT
+
+
+class InfrastructureError(EpisodeError):
+    """The engine, the network or a worker failed under the episode."""
+
+    kind = ErrorKind.INFRASTRUCTURE
+
+
+class DeadlineError(EpisodeError):
+    """A wall-clock deadline passed."""
+
+    kind = ErrorKind.TIMEOUT
+
+
+@asynccontextmanager
+async def boundary(error: type[EpisodeError], what: str) -> AsyncIterator[None]:
+    """Turn whatever user code raises into an `EpisodeError` of the right kind.
+
+    Engine and process faults that pass through user code are infrastructure, whoever let them
+    through. `CancelledError` is a `BaseException`, so cancellation is never swallowed here.
+    """
+    try:
+        yield
+    except EpisodeError:
+        raise
+    except (EngineError, ProcessError) as exc:
+        raise InfrastructureError(f"{what}: {exc}") from exc
+    except Exception as exc:
+        raise error(f"{what}: {type(exc).__name__}: {exc}") from exc

@@ -1,0 +1,91 @@
+"""Every hook a plugin may implement, on one page. Hooks register or observe; they never do work.
+
+A registered item is the object itself or a string `"package.module:attribute"`, resolved on first
+use, so that listing plugins imports nothing heavy.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import pluggy
+
+from areal_sdk.types import Episode, Task, WeightUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import click
+
+    from areal_sdk.agent import AgentLike
+    from areal_sdk.engine import InferenceEngine
+    from areal_sdk.environment import Environment
+    from areal_sdk.reward import RewardFn
+
+PROJECT = "areal_sdk"
+"""The pluggy project name and the entry point group that plugin distributions declare."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Register(Protocol[T_contra]):
+    """Claims `name` for an item. A name has one owner: a second claim is an error."""
+
+    def __call__(self, name: str, item: T_contra | str) -> None: ...
+
+
+@hookspec
+def register_rewards(register: "Register[RewardFn]") -> None:
+    """`register(name, fn)` for each reward function: `--reward name`, `[reward.name]`."""
+
+
+@hookspec
+def register_environments(register: "Register[type[Environment]]") -> None:
+    """`register(name, cls)` for each environment: `--env name`, `[env.name]`."""
+
+
+@hookspec
+def register_agents(register: "Register[AgentLike | type]") -> None:
+    """`register(name, agent)` for each agent or workflow: `areal-sdk train name`."""
+
+
+@hookspec
+def register_engines(register: "Register[type[InferenceEngine]]") -> None:
+    """`register(name, cls)` for each inference engine: `--engine name`."""
+
+
+@hookspec
+def register_datasets(register: "Register[Callable[[str], Iterable[Task]]]") -> None:
+    """`register(name, fn)` where `fn(split)` yields tasks: `--tasks name`."""
+
+
+@hookspec
+def register_algorithms(register: "Register[object]") -> None:
+    """`register(name, preset)` for each algorithm preset: `algorithm.name = "..."`."""
+
+
+@hookspec
+def register_commands(group: "click.Group") -> None:
+    """Add subcommands to `areal-sdk`; import inside the command, not at the top."""
+
+
+@hookspec
+def on_episode(episode: Episode) -> None:
+    """An episode was accepted or dropped. Observe only; exceptions are reported, not raised."""
+
+
+@hookspec
+def on_step(step: int, metrics: Mapping[str, float]) -> None:
+    """An optimiser step finished."""
+
+
+@hookspec
+def on_weights(update: WeightUpdate) -> None:
+    """The engine confirmed a new version."""
+
+
+@hookspec
+def on_run_end(run_dir: str, summary: Mapping[str, float]) -> None:
+    """The run is over, whatever the reason; its directory is complete."""

@@ -1,0 +1,35 @@
+"""The reward contract: a plain function, sync or async, of an episode."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from areal_sdk.types import Episode, Outcome
+
+Verdict = float | int | bool | Outcome | Sequence[float | None] | None
+"""A number (True is 1.0), one number per turn, a full `Outcome`, or None to abstain."""
+
+RewardFn = Callable[..., Verdict | Awaitable[Verdict]]
+"""`fn(episode, **options)`. Keyword parameters are options, read from `[reward.NAME]`."""
+
+
+def as_outcome(verdict: Verdict, episode: Episode) -> Outcome:
+    """The `Outcome` a reward's return value stands for; ValueError for what is not a verdict."""
+    if verdict is None:
+        return Outcome.abstained()
+    if isinstance(verdict, Outcome):
+        return verdict
+    if isinstance(verdict, (bool, int, float)):
+        return Outcome.scored(float(verdict))
+    if isinstance(verdict, (list, tuple)):
+        per_turn = tuple(None if r is None else float(r) for r in verdict)
+        if len(per_turn) != len(episode.turns):
+            raise ValueError(
+                f"{len(per_turn)} turn rewards for an episode of {len(episode.turns)} turns"
+            )
+        return Outcome.scored(sum(r for r in per_turn if r is not None), turn_rewards=per_turn)
+    raise ValueError(
+        f"a reward returns a number, a list with one number per turn, an Outcome or None, "
+        f"not {type(verdict).__name__}"
+    )
+
+
+__all__ = ["RewardFn", "Verdict", "as_outcome"]

@@ -1,0 +1,275 @@
+"""The nouns that flow through a run, in the order they are made.
+
+    Task -> Turn* -> Episode -> Trajectory* -> TrajectoryGroup -> (algorithms.Batch) -> WeightUpdate
+
+Plain frozen dataclasses: no tensors, no I/O, picklable, JSON-able.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+Message = dict[str, Any]
+"""One OpenAI chat message."""
+
+Tool = dict[str, Any]
+"""One OpenAI tool definition: `{"type": "function", "function": {...}}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to attempt. `id` is stable across runs: it keys groups, seeds and resumes."""
+
+    id: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Whatever the agent, the rewards and the environment need: a question, an answer, a seed."""
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class ForkReason(StrEnum):
+    """Why a turn does not continue the turn that its client meant to continue."""
+
+    SYSTEM_CHANGED = "system_changed"
+    TOOLS_CHANGED = "tools_changed"
+    ARGS_CHANGED = "args_changed"
+    EDITED = "edited"
+    COMPACTION = "compaction"
+    SUBAGENT = "subagent"
+    RESAMPLED = "resampled"
+    THINKING_DROPPED = "thinking_dropped"
+    TEMPLATE_UNSTABLE = "template_unstable"
+
+
+class Exclusion(StrEnum):
+    """Why a turn's sampled tokens are context only: their logprob is not the policy's."""
+
+    GREEDY = "greedy"
+    TRUNCATED_DISTRIBUTION = "truncated_distribution"
+    PENALTY = "penalty"
+    LOGIT_BIAS = "logit_bias"
+    GRAMMAR = "grammar"
+    NO_LOGPROBS = "no_logprobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One model call, in tokens, exactly as the engine saw and produced it."""
+
+    prompt_tokens: tuple[int, ...]
+    output_tokens: tuple[int, ...]
+    """Every sampled token, stop tokens and tokens hidden by a stop string included."""
+    logprobs: tuple[float, ...]
+    """log softmax(logits / temperature) of each output token under the version that sampled it."""
+    versions: tuple[int, ...]
+    """Policy version that sampled each output token; weights may change mid-turn."""
+    message: Message = field(default_factory=dict)
+    """The assistant message as the client received it."""
+    new_messages: tuple[Message, ...] = ()
+    """What the client added since the parent turn (everything, for a first turn)."""
+    temperature: float = 1.0
+    finish_reason: FinishReason = FinishReason.STOP
+    parent: int | None = None
+    """Index, in the episode, of the turn whose prompt + output this prompt starts with."""
+    fork: ForkReason | None = None
+    """Set when the client sent history but no recorded turn could be extended as it was."""
+    excluded: Exclusion | None = None
+    num_stale_kv: int = 0
+    """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
+    duration_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.output_tokens), len(self.logprobs), len(self.versions)}
+        if len(lengths) != 1:
+            raise ValueError(f"output_tokens, logprobs and versions differ in length: {lengths}")
+
+    @property
+    def text(self) -> str:
+        """The text the client saw; empty when the turn was only a tool call."""
+        return str(self.message.get("content") or "")
+
+
+class OutcomeKind(StrEnum):
+    REWARD = "reward"
+    ABSTAIN = "abstain"
+    ERROR = "error"
+
+
+class ErrorKind(StrEnum):
+    AGENT = "agent"
+    REWARD = "reward"
+    ENVIRONMENT = "environment"
+    INFRASTRUCTURE = "infrastructure"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on an episode. Never confuse a missing verdict with a reward of zero.
+
+    >>> Outcome.scored(0.5, success=False).reward
+    0.5
+    >>> Outcome.scored(float("nan"))
+    Traceback (most recent call last):
+        ...
+    ValueError: a reward must be a finite number, not nan; return None to abstain
+    """
+
+    kind: OutcomeKind
+    reward: float | None = None
+    turn_rewards: tuple[float | None, ...] = ()
+    """One per turn where the reward is given per turn; empty otherwise."""
+    success: bool | None = None
+    """Whether the task was solved, where that is not simply `reward == 1`. Reported, never trained."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: ErrorKind | None = None
+    message: str = ""
+
+    @classmethod
+    def scored(
+        cls,
+        reward: float,
+        *,
+        success: bool | None = None,
+        turn_rewards: tuple[float | None, ...] = (),
+        metrics: Mapping[str, float] | None = None,
+    ) -> Self:
+        for value in (reward, *(r for r in turn_rewards if r is not None)):
+            if not math.isfinite(value):
+                raise ValueError(
+                    f"a reward must be a finite number, not {value}; return None to abstain"
+                )
+        return cls(
+            OutcomeKind.REWARD,
+            reward=float(reward),
+            turn_rewards=turn_rewards,
+            success=success,
+            metrics=metrics or {},
+        )
+
+    @classmethod
+    def abstained(cls, why: str = "") -> Self:
+        return cls(OutcomeKind.ABSTAIN, message=why)
+
+    @classmethod
+    def failed(cls, error: ErrorKind, message: str) -> Self:
+        return cls(OutcomeKind.ERROR, error=error, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One attempt at one task, whatever became of it."""
+
+    id: str
+    task: Task
+    turns: tuple[Turn, ...]
+    outcome: Outcome
+    group: str = ""
+    """Id shared by the sibling attempts; empty for an ungrouped, live caller."""
+    sibling: int = 0
+    epoch: int = 0
+    attempt: int = 0
+    """Infrastructure retries so far: the same episode, tried again."""
+    truncated: bool = False
+    """A turn, token or context limit ended it. Scored like any other unless configured otherwise."""
+    duration_s: float = 0.0
+
+    @property
+    def reward(self) -> float | None:
+        return self.outcome.reward
+
+    @property
+    def final_text(self) -> str:
+        """The text of the last turn."""
+        return self.turns[-1].text if self.turns else ""
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation of the last turn's branch, from its first message to its answer."""
+        chain: list[Turn] = []
+        index: int | None = len(self.turns) - 1 if self.turns else None
+        while index is not None:
+            chain.append(self.turns[index])
+            index = chain[-1].parent
+        return tuple(m for turn in reversed(chain) for m in (*turn.new_messages, turn.message))
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One trainable token sequence: a branch of an episode. The per-token tuples share one length."""
+
+    episode_id: str
+    task_id: str
+    tokens: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+    """True where the token was sampled by the policy and is trained here (and nowhere else)."""
+    logprobs: tuple[float, ...]
+    """Behaviour logprob where `loss_mask`, 0.0 elsewhere."""
+    versions: tuple[int, ...]
+    """Version that sampled the token where `loss_mask`, -1 elsewhere."""
+    temperatures: tuple[float, ...]
+    """Sampling temperature where `loss_mask`, 1.0 elsewhere."""
+    turn_of_token: tuple[int, ...]
+    """Index of the sampling turn where `loss_mask`, -1 elsewhere."""
+    reward: float
+    turn_rewards: tuple[float | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = {
+            len(self.tokens),
+            len(self.loss_mask),
+            len(self.logprobs),
+            len(self.versions),
+            len(self.temperatures),
+            len(self.turn_of_token),
+        }
+        if len(lengths) != 1:
+            raise ValueError(f"the per-token fields of a trajectory differ in length: {lengths}")
+
+    @property
+    def num_trained(self) -> int:
+        return sum(self.loss_mask)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """None when no token is trained."""
+        trained = (v for v, train in zip(self.versions, self.loss_mask, strict=True) if train)
+        return min(trained, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryGroup:
+    """Sibling episodes of one task; advantages are relative within it.
+
+    An episode with branches brings several trajectories: count episodes by id, not rows.
+    """
+
+    id: str
+    task_id: str
+    trajectories: tuple[Trajectory, ...]
+
+    @property
+    def num_episodes(self) -> int:
+        return len({t.episode_id for t in self.trajectories})
+
+    @property
+    def oldest_version(self) -> int | None:
+        versions = (t.oldest_version for t in self.trajectories)
+        return min((v for v in versions if v is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """New policy weights, and where an engine finds them."""
+
+    version: int
+    path: str | None
+    """A safetensors file (memory-mapped, often in shared memory) or a checkpoint directory;
+    None for a label-only update: the weights did not change, the version did."""
+    checksum: str = ""
