@@ -1,0 +1,75 @@
+"""Turn a model name into a directory with config.json, weights and tokenizer. Never imports torch.
+
+A name is a local directory, a hub id (`org/name`), or one of ours: `smollm2` (SmolLM2-135M-Instruct,
+fetched through pip) and `tiny` (random weights, made on the spot).
+"""
+
+import difflib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from areal_sdk.errors import ConfigError, MissingExtraError
+from areal_sdk.models.cache import Cache
+from areal_sdk.models.smollm2 import make_smollm2
+from areal_sdk.models.tiny import make_tiny_model
+
+_BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
+    # name -> (directory in the cache, maker); the number changes when the result does
+    "smollm2": ("smollm2-135m-instruct-1", make_smollm2),
+    "tiny": ("tiny-1", make_tiny_model),
+}
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+
+
+def resolve_model(name: str, *, cache_dir: Path | None = None) -> Path:
+    """The directory of model `name`, fetched or made and then kept in the cache if need be.
+
+    Blocks, for minutes when there is something to download: call it before the event loop starts,
+    or in a thread.
+    """
+    if name in _BUILT_IN:
+        entry, make = _BUILT_IN[name]
+        return Cache(cache_dir).directory(entry, make)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _checked(path.resolve())
+    if _HUB_ID.fullmatch(name):
+        return _from_hub(name)
+    known = ", ".join(sorted(_BUILT_IN))
+    close = difflib.get_close_matches(name, _BUILT_IN, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"or one of: {known}"
+    raise ConfigError(f"no model {name!r}: give a directory, a hub id such as 'org/name', {hint}")
+
+
+def _checked(directory: Path) -> Path:
+    if not (directory / "config.json").is_file():
+        raise ConfigError(
+            f"{directory} is not a model: it has no config.json; "
+            "give the directory that `save_pretrained` wrote"
+        )
+    return directory
+
+
+def _from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise MissingExtraError(
+            "huggingface_hub", extra="train", needed_for=f"the hub model {name!r}"
+        ) from None
+    try:
+        return _checked(Path(snapshot_download(name, allow_patterns=_HUB_FILES)))
+    except ConfigError:
+        raise
+    except Exception as exc:
+        reason = str(exc).strip().split("\n", 1)[0]
+        raise ConfigError(
+            f"model {name!r} is not a directory here, and the hub did not give it "
+            f"({type(exc).__name__}: {reason}): check the name and the connection, "
+            "or give a local directory, 'smollm2' or 'tiny'"
+        ) from exc
+
+
+__all__ = ["make_tiny_model", "resolve_model"]

@@ -1,0 +1,69 @@
+"""Write a model directory that transformers and SGLang load, without torch."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Float32: TypeAlias = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One tensor of a checkpoint, loaded only when it is its turn to be written."""
+
+    name: str
+    shape: tuple[int, ...]
+    load: Callable[[], Float32]
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def write_safetensors(
+    path: Path, weights: Iterable[Weight], *, dtype: Literal["F32", "BF16"]
+) -> None:
+    """Write `weights` as `dtype`, one tensor in memory at a time."""
+    num_bytes = {"F32": 4, "BF16": 2}[dtype]
+    weights = sorted(weights, key=lambda weight: weight.name)
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for weight in weights:
+        end = offset + int(np.prod(weight.shape)) * num_bytes
+        header[weight.name] = {
+            "dtype": dtype,
+            "shape": weight.shape,
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)  # tensors start aligned, so that they can be mapped
+    with path.open("wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for weight in weights:
+            array = weight.load()
+            assert array.shape == weight.shape, weight.name
+            encoded = to_bfloat16(array) if dtype == "BF16" else array
+            file.write(np.ascontiguousarray(encoded).data)
+
+
+def to_bfloat16(array: Float32) -> npt.NDArray[np.uint16]:
+    """The bits of bfloat16, rounded to nearest even as torch does; finite input only."""
+    bits = np.ascontiguousarray(array).view(np.uint32)
+    rounding = 0x7FFF + ((bits >> 16) & 1)
+    return ((bits + rounding) >> 16).astype(np.uint16)
+
+
+def write_tokenizer_config(directory: Path, **special_tokens: str) -> None:
+    """`tokenizer_config.json` for the `tokenizer.json` beside it."""
+    content = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        **special_tokens,
+    }
+    write_json(directory / "tokenizer_config.json", content)
