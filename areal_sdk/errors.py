@@ -7,7 +7,10 @@
   - EngineError: an inference engine could not do what it was asked
     + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault
     + StaleWeightsError: an engine serves a version that the trainer did not publish
-  - ProcessError: a child process died, or did not answer before its deadline
+  - ProcessError: a child process could not start, or did not do what it was asked
+    + ChildDiedError: it exited, was killed, or its connection broke
+    + CallTimeoutError: it did not answer before the call's deadline
+    + RemoteError: code in the child raised
   - LedgerError: the books do not balance; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvironmentFailure: whose code failed
@@ -64,7 +67,25 @@ class StaleWeightsError(EngineError):
 
 
 class ProcessError(ArealError):
-    """A child process died, or missed a deadline."""
+    """A child process could not start, or did not do what it was asked."""
+
+
+class ChildDiedError(ProcessError):
+    """The child exited, was killed, or its connection broke, before it answered."""
+
+
+class CallTimeoutError(ProcessError):
+    """The child did not answer before the call's deadline."""
+
+
+class RemoteError(ProcessError):
+    """Code in a child raised; the child itself is still well."""
+
+    def __init__(self, where: str, *, kind: str, message: str) -> None:
+        super().__init__(f"{where}: {kind}: {message}")
+        self.kind = kind
+        """Class name of the exception."""
+        self.message = message
 
 
 class LedgerError(ArealError):
