@@ -12,6 +12,7 @@
     + CallTimeoutError: it did not answer before the call's deadline
     + RemoteError: code in the child raised
   - LedgerError: the books do not balance; the run must stop
+  - RolloutError: no episode can be completed; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvironmentFailure: whose code failed
     + InfrastructureError: nobody's code failed; the episode may be tried again
@@ -90,6 +91,10 @@ class RemoteError(ProcessError):
 
 class LedgerError(ArealError):
     """Episodes were lost or counted twice."""
+
+
+class RolloutError(ArealError):
+    """Episode after episode cannot be trained; going on would only burn the tasks."""
 
 
 class EpisodeError(ArealError):
