@@ -1,0 +1,20 @@
+"""Child processes: start them, call them, learn of their death, and leave none behind."""
+
+from areal_sdk.process.channel import Channel, ChannelClosed, Request
+from areal_sdk.process.child import Child, Reply
+from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.spawn import spawn
+from areal_sdk.process.spec import ChildExit, ProcessSpec
+
+__all__ = [
+    "JSON",
+    "Buffer",
+    "Channel",
+    "ChannelClosed",
+    "Child",
+    "ChildExit",
+    "ProcessSpec",
+    "Reply",
+    "Request",
+    "spawn",
+]

@@ -1,0 +1,210 @@
+"""The child's end: blocking, thread-safe, and free of asyncio, so that any entry can use it."""
+
+import contextlib
+import faulthandler
+import os
+import socket
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from areal_sdk.process.frames import (
+    JSON,
+    Buffer,
+    Frame,
+    FrameDecoder,
+    FrameError,
+    FrameKind,
+    encode,
+)
+
+ORPHAN_GRACE_S = 30.0
+"""How long an entry may take to notice that the main process is gone, before it is ended."""
+
+
+class ChannelClosed(Exception):
+    """The main process is gone, or asked this one to leave: clean up and return."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One call of the main process. Answer it once: `reply`, `fail`, or `emit`s and a `finish`."""
+
+    method: str
+    payload: JSON
+    buffers: Sequence[memoryview]
+    id: int
+    channel: "Channel"
+    cancelled: bool = False
+    """Nobody waits any more: what is sent is thrown away. Set by the reader thread."""
+
+    def emit(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
+        """Send one part of a streamed answer."""
+        self.channel._answer(self, FrameKind.CHUNK, payload, buffers)
+
+    def finish(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
+        """End a streamed answer, with a last part if it is not empty."""
+        self.channel._answer(self, FrameKind.REPLY, payload, buffers)
+
+    def reply(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
+        """Send the whole answer."""
+        self.channel._answer(self, FrameKind.REPLY, payload, buffers)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise `RemoteError` at the caller, with the error's class name and message."""
+        payload = {"kind": type(error).__name__, "message": str(error)}
+        self.channel._answer(self, FrameKind.FAIL, payload, ())
+
+
+class Channel:
+    """Requests in, answers out. A reader thread fills the queue and notices the end.
+
+    Sending blocks while the main process does not read: it always reads, unless it is stopped.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._waiting: deque[Request] = deque()
+        self._open: dict[int, Request] = {}
+        self._changed = threading.Condition()
+        self._send_lock = threading.Lock()
+        self._closed_because = ""
+        self._returned = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="channel-reader", daemon=True)
+
+    def ready(self, payload: JSON = None) -> None:
+        """Say that the entry is up (after the model is loaded, say); becomes `Child.hello`."""
+        self._send(Frame(FrameKind.READY, payload=payload))
+
+    def receive(self, *, timeout_s: float | None = None) -> Request | None:
+        """The next request; None when none came in time. Raises `ChannelClosed` at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed_because or self._waiting, timeout_s)
+            self._raise_if_closed()
+            return self._waiting.popleft() if self._waiting else None
+
+    def poll(self) -> list[Request]:
+        """Every request that waits, without blocking. Raises `ChannelClosed` at the end."""
+        with self._changed:
+            self._raise_if_closed()
+            requests = list(self._waiting)
+            self._waiting.clear()
+            return requests
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `receive` would raise: look here during long work that should not outlive us."""
+        return bool(self._closed_because)
+
+    def __enter__(self) -> Self:
+        self._reader.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._returned.set()
+        self._close("the entry returned")
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join(timeout=1.0)
+        self._socket.close()
+
+    def fail_start(self, error: BaseException) -> None:
+        """Say why the entry never got to `ready`."""
+        payload = {"kind": type(error).__name__, "message": str(error)}
+        with contextlib.suppress(ChannelClosed):
+            self._send(Frame(FrameKind.FAIL, payload=payload))
+
+    # inside
+
+    def _answer(
+        self, request: Request, kind: FrameKind, payload: JSON, buffers: Sequence[Buffer]
+    ) -> None:
+        is_last = kind is not FrameKind.CHUNK
+        with self._changed:
+            is_wanted = not request.cancelled
+            known = self._open.pop(request.id, None) if is_last else self._open.get(request.id)
+        if not is_wanted:
+            return
+        if known is not request:
+            raise RuntimeError(f"request {request.method!r} was answered twice")
+        self._send(Frame(kind, request.id, request.method, payload, buffers))
+
+    def _send(self, frame: Frame) -> None:
+        parts = encode(frame)
+        with self._send_lock:
+            try:
+                for part in parts:
+                    self._socket.sendall(part)
+            except OSError as exc:
+                self._close(f"the main process is gone ({exc})")
+                self._raise_if_closed()
+
+    def _raise_if_closed(self) -> None:
+        if self._closed_because:
+            raise ChannelClosed(self._closed_because)
+
+    def _close(self, why: str) -> None:
+        with self._changed:
+            self._closed_because = self._closed_because or why
+            for request in self._open.values():
+                request.cancelled = True
+            self._changed.notify_all()
+
+    def _read(self) -> None:
+        decoder = FrameDecoder()
+        try:
+            while True:
+                with decoder.target() as target:
+                    count = self._socket.recv_into(target)
+                if count == 0:
+                    break
+                for frame in decoder.received(count):
+                    self._take(frame)
+        except (OSError, FrameError) as exc:
+            self._orphaned(str(exc))
+        else:
+            self._orphaned("end of file")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.EXIT:
+            self._close("asked to exit")
+            return
+        if frame.kind is FrameKind.STACKS:
+            faulthandler.dump_traceback(all_threads=True)
+            return
+        with self._changed:
+            if frame.kind is FrameKind.CALL:
+                request = Request(
+                    frame.method,
+                    frame.payload,
+                    [memoryview(buffer) for buffer in frame.buffers],
+                    frame.id,
+                    self,
+                )
+                self._open[frame.id] = request
+                self._waiting.append(request)
+                self._changed.notify_all()
+            elif frame.kind is FrameKind.CANCEL:
+                cancelled = self._open.pop(frame.id, None)
+                if cancelled is not None:
+                    cancelled.cancelled = True
+                    with contextlib.suppress(ValueError):
+                        self._waiting.remove(cancelled)  # not begun: nobody needs to see it
+            else:
+                raise FrameError(f"the main process sent {frame.kind!r}")
+
+    def _orphaned(self, why: str) -> None:
+        self._close(f"the main process is gone ({why})")
+        if not self._returned.wait(ORPHAN_GRACE_S):
+            sys.stderr.write("areal_sdk: the main process is gone and the entry did not return\n")
+            sys.stderr.flush()
+            os._exit(os.EX_SOFTWARE)

@@ -1,0 +1,262 @@
+"""A child process as the main process sees it: call it, stream from it, learn of its death."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
+from areal_sdk.process.connection import Connection
+from areal_sdk.process.frames import JSON, Buffer, Frame, FrameKind
+from areal_sdk.process.spec import ChildExit, ProcessSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, or one part of a streamed answer."""
+
+    payload: JSON
+    buffers: Sequence[memoryview] = ()
+    """Writable, and nobody else's: `numpy.frombuffer` them without copying."""
+
+
+class Body(Protocol):
+    """What there is of a child besides its connection: a local process, or another machine's."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def log_path(self) -> Path: ...
+
+    def signal(self, number: int) -> None:
+        """Signal the process and whatever it started; nothing if it is gone or out of reach."""
+
+    def ask_for_stacks(self) -> None:
+        """Have it write every thread's stack to its log."""
+
+
+class Child:
+    """One running child. Made by `spawn` (this machine) or `Listener.accept` (any machine).
+
+    However the child ends, `exited` resolves within a second and every pending call fails with
+    `ChildDiedError`, which names the child, its end and its log.
+    """
+
+    def __init__(self, spec: ProcessSpec, body: Body, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        self.spec = spec
+        self.hello: JSON = None
+        """What the entry gave to `channel.ready`."""
+        self.exited: asyncio.Future[ChildExit] = loop.create_future()
+        self._body = body
+        self._connection = connection
+        self._started: asyncio.Future[Reply] = loop.create_future()
+        self._pending: dict[int, Callable[[Frame | ProcessError], None]] = {}
+        self._next_id = 1
+        self._is_closing = False
+        connection.on_frame = self._on_frame
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def pid(self) -> int:
+        return self._body.pid
+
+    @property
+    def log_path(self) -> Path:
+        return self._body.log_path
+
+    async def call(
+        self,
+        method: str,
+        payload: JSON = None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+    ) -> Reply:
+        """One request, one answer. Giving up (deadline or cancellation) cancels it in the child."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def on_answer(answered: Frame | ProcessError) -> None:
+            if answer.done():
+                return
+            if isinstance(answered, ProcessError):
+                answer.set_exception(answered)
+            else:
+                answer.set_result(Reply(answered.payload, _views(answered)))
+
+        request = self._request(method, payload, buffers, on_answer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await answer
+        except TimeoutError:
+            raise self._too_late(method, f"did not answer within {timeout_s:g} s") from None
+        finally:
+            self._give_up(request)
+
+    async def stream(
+        self,
+        method: str,
+        payload: JSON = None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        idle_timeout_s: float,
+    ) -> AsyncGenerator[Reply, None]:
+        """The parts of a streamed answer. `aclose` it early (or leave `aclosing`) to cancel it."""
+        parts: asyncio.Queue[Frame | ProcessError] = asyncio.Queue()
+        # Unbounded on purpose: holding back one slow reader would hold back every other call.
+        request = self._request(method, payload, buffers, parts.put_nowait)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(idle_timeout_s):
+                        part = await parts.get()
+                except TimeoutError:
+                    what = f"sent nothing for {idle_timeout_s:g} s"
+                    raise self._too_late(method, what) from None
+                if isinstance(part, ProcessError):
+                    raise part
+                is_last = part.kind is FrameKind.REPLY
+                if not is_last or part.payload is not None or part.buffers:
+                    yield Reply(part.payload, _views(part))
+                if is_last:
+                    return
+        finally:
+            self._give_up(request)
+
+    async def wait_started(self, *, timeout_s: float) -> None:
+        """Wait for the entry's `channel.ready`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                self.hello = (await asyncio.shield(self._started)).payload
+        except TimeoutError:
+            raise CallTimeoutError(
+                f"{self.name} (pid {self.pid}) was not ready within {timeout_s:g} s; "
+                f"log: {self.log_path}"
+            ) from None
+
+    def start(self, *, sys_path: Sequence[str] | None = None, proof: str = "") -> None:
+        """Tell the other side which entry to run."""
+        payload = {
+            "name": self.spec.name,
+            "entry": self.spec.entry,
+            "args": dict(self.spec.args),
+            "sys_path": sys_path,
+            "proof": proof,
+        }
+        self._connection.send(Frame(FrameKind.START, payload=payload))
+
+    def signal(self, number: int) -> None:
+        """Signal the child and whatever it started."""
+        self._body.signal(number)
+
+    async def kill(self) -> ChildExit:
+        """End it at once, without asking. Returns when it is gone."""
+
+        self._is_closing = True
+        self._body.signal(signal.SIGKILL)
+        self._connection.close()
+        return await self._wait_gone(5.0, "did not die of SIGKILL")
+
+    async def aclose(self, *, grace_s: float = 5.0) -> None:
+        """Ask it to leave; then SIGTERM; then SIGKILL. Returns when it is gone. Idempotent."""
+
+        self._is_closing = True
+        self._connection.send(Frame(FrameKind.EXIT))
+        if not await self._is_gone_within(grace_s):
+            self._body.signal(signal.SIGTERM)
+            if not await self._is_gone_within(1.0):
+                await self.kill()
+        self._connection.close()
+
+    # how its owner (spawn, listen) reports its end
+
+    def ended(self, end: ChildExit) -> None:
+        """Fail whatever is pending; from now on every call fails."""
+        if self.exited.done():
+            return
+        self.exited.set_result(end)
+        self._connection.close()
+        error = self._death()
+        if not self._started.done():
+            self._started.set_exception(error)
+            self._started.exception()  # `wait_started` may have given up: not worth a warning
+        pending, self._pending = self._pending, {}
+        for deliver in pending.values():
+            deliver(error)
+
+    # inside
+
+    async def _is_gone_within(self, seconds: float) -> bool:
+        return bool((await asyncio.wait({self.exited}, timeout=seconds))[0])
+
+    async def _wait_gone(self, seconds: float, why: str) -> ChildExit:
+        if not await self._is_gone_within(seconds):
+            raise ProcessError(f"{self.name} (pid {self.pid}) {why}; log: {self.log_path}")
+        return self.exited.result()
+
+    def _request(
+        self,
+        method: str,
+        payload: JSON,
+        buffers: Sequence[Buffer],
+        deliver: Callable[[Frame | ProcessError], None],
+    ) -> int:
+        if self.exited.done():
+            raise self._death()
+        request, self._next_id = self._next_id, self._next_id + 1
+        self._connection.send(Frame(FrameKind.CALL, request, method, payload, buffers))
+        self._pending[request] = deliver
+        return request
+
+    def _give_up(self, request: int) -> None:
+        """Forget `request`; if it was not answered, the child need not go on with it."""
+        if self._pending.pop(request, None) is not None:
+            self._connection.send(Frame(FrameKind.CANCEL, request))
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind is FrameKind.READY:
+            if not self._started.done():
+                self._started.set_result(Reply(frame.payload))
+            return
+        if frame.kind is FrameKind.FAIL and frame.id == 0:
+            if not self._started.done():
+                where = f"{self.name} failed to start (log: {self.log_path})"
+                self._started.set_exception(_remote_error(where, frame))
+            return
+        deliver = self._pending.get(frame.id)
+        if deliver is None:
+            return  # given up while the answer was on its way
+        if frame.kind is not FrameKind.CHUNK:
+            del self._pending[frame.id]
+        if frame.kind is FrameKind.FAIL:
+            deliver(_remote_error(f"{self.name}: {frame.method}", frame))
+        else:
+            deliver(frame)
+
+    def _too_late(self, method: str, what: str) -> CallTimeoutError:
+        self._body.ask_for_stacks()
+        return CallTimeoutError(
+            f"{self.name} (pid {self.pid}): {method!r} {what}; "
+            f"where it is stuck is in its log: {self.log_path}"
+        )
+
+    def _death(self) -> ChildDiedError:
+        end = self.exited.result()
+        if self._is_closing:
+            return ChildDiedError(f"{self.name} (pid {self.pid}) was closed")
+        last = f"; last line: {end.last_lines[-1]}" if end.last_lines else ""
+        return ChildDiedError(f"{self.name} (pid {self.pid}) {end}; log: {self.log_path}{last}")
+
+
+def _views(frame: Frame) -> list[memoryview]:
+    return [memoryview(buffer) for buffer in frame.buffers]
+
+
+def _remote_error(where: str, frame: Frame) -> RemoteError:
+    return RemoteError(where, kind=frame.payload["kind"], message=frame.payload["message"])

@@ -1,0 +1,82 @@
+"""Where a child process begins: run one entry with its channel, and leave no doubt how it ended."""
+
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from areal_sdk.process.channel import Channel, ChannelClosed
+from areal_sdk.process.frames import JSON, Frame, FrameDecoder
+
+Entry = Callable[[Channel, Mapping[str, JSON]], None]
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """The command line of `spawn`: package root, socket, main process's pid, name."""
+    _, descriptor, parent, _name = sys.argv[1:5]
+    die_with_parent(int(parent))
+    sock = socket.socket(fileno=int(descriptor))
+    sock.set_inheritable(False)  # what the entry starts must not keep the connection open
+    start = receive_first(sock)
+    if start.payload["sys_path"] is not None:
+        sys.path[:] = start.payload["sys_path"]
+    sys.exit(run_entry(sock, start.payload["entry"], start.payload["args"]))
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the main process dies, even by SIGKILL."""
+    if sys.platform != "linux":
+        return  # there the end of the connection has to do
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the main process died while this one was starting")
+
+
+def receive_first(sock: socket.socket) -> Frame:
+    """The next frame; the main process sends one and then waits for our answer."""
+    decoder = FrameDecoder()
+    while True:
+        with decoder.target() as target:
+            count = sock.recv_into(target)
+        if count == 0:
+            raise SystemExit("the main process went away before it said what to run")
+        frames = decoder.received(count)
+        if frames:
+            assert len(frames) == 1
+            assert not decoder.is_mid_frame
+            return frames[0]
+
+
+def run_entry(sock: socket.socket, entry: str, args: Mapping[str, JSON]) -> int:
+    """Import `entry`, call it, and return the exit code of this process."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # a missed deadline asks for stacks
+    with Channel(sock) as channel:
+        try:
+            resolve(entry)(channel, args)
+        except ChannelClosed:
+            return 0
+        except Exception as exc:  # noqa: BLE001 - the boundary: it is reported, then ends us
+            traceback.print_exc()
+            channel.fail_start(exc)
+            return 1
+    return 0
+
+
+def resolve(reference: str) -> Any:
+    """The object that `"package.module:attribute"` names."""
+    module_name, separator, attribute = reference.partition(":")
+    if not separator:
+        raise ValueError(f"an entry is 'package.module:function', not {reference!r}")
+    found: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,94 @@
+"""The main process's end of a connection: frames in, frames out, without blocking the loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, encode
+
+WRITE_CHUNK_BYTES = 1024 * 1024
+"""The transport copies what the socket does not take at once: so hand it pieces, not 100 MB."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Sends frames in order and hands received ones to `on_frame`.
+
+    Outgoing buffers wait, uncopied, until the peer reads: memory is bounded by what callers hold.
+    Receiving never stops, so that two peers sending at once cannot block each other.
+    """
+
+    def __init__(
+        self,
+        on_frame: Callable[[Frame], None],
+        on_lost: Callable[[str], None],
+        *,
+        decoder: FrameDecoder | None = None,
+    ) -> None:
+        self.on_frame = on_frame
+        self.on_lost = on_lost
+        self.decoder = decoder or FrameDecoder()
+        self._outbox: deque[memoryview] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._is_paused = False
+        self._why_lost = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def send(self, frame: Frame) -> None:
+        """Queue `frame`; a frame to a peer that is gone is dropped, `on_lost` tells the rest.
+
+        Do not change its buffers before the peer has answered.
+        """
+        parts = encode(frame)
+        if self.is_open:
+            self._outbox.extend(parts)
+            self._pump()
+
+    def close(self, why: str = "closed by this side") -> None:
+        """Break the connection now; unsent frames are dropped."""
+        self._why_lost = self._why_lost or why
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _pump(self) -> None:
+        assert self._transport is not None
+        while self._outbox and not self._is_paused:
+            part = self._outbox.popleft()
+            if len(part) > WRITE_CHUNK_BYTES:
+                self._outbox.appendleft(part[WRITE_CHUNK_BYTES:])
+                part = part[:WRITE_CHUNK_BYTES]
+            self._transport.write(part)
+
+    # asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=WRITE_CHUNK_BYTES)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.decoder.target()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self.decoder.received(nbytes)
+        except FrameError as exc:
+            self.close(f"sent what is not our protocol ({exc})")
+            return
+        for frame in frames:
+            self.on_frame(frame)
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self._pump()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._outbox.clear()
+        if not self._why_lost:
+            self._why_lost = f"closed its connection{f' ({exc})' if exc else ''}"
+        self.on_lost(self._why_lost)

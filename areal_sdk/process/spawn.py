@@ -1,0 +1,145 @@
+"""Child processes on this machine: started, watched, and never left behind."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from areal_sdk.errors import ProcessError
+from areal_sdk.process.child import Child
+from areal_sdk.process.connection import Connection
+from areal_sdk.process.spec import ChildExit, ProcessSpec
+
+LAST_WORDS_S = 0.5
+"""How long to read on after a child's death: its last answers may still be in the socket."""
+
+FAREWELL_S = 5.0
+"""How long a child may live on after it closed its connection."""
+
+NUM_LAST_LINES = 20
+
+_BOOTSTRAP = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from areal_sdk.process.child_main import main; main()"
+)
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 120.0) -> Child:
+    """Start `spec` in a process of its own and wait until its entry is up.
+
+    Its output goes to `log_dir/<name>.log`. It is in its own session (Ctrl-C reaches only us), and
+    the kernel kills it when this process dies, however that happens.
+    """
+    log_path = log_dir / f"{spec.name}.log"
+    ours, theirs = socket.socketpair()
+    try:
+        process = _start(spec, theirs, log_path)
+    except OSError as exc:
+        ours.close()
+        raise ProcessError(f"{spec.name} could not be started: {exc}") from exc
+    finally:
+        theirs.close()
+    body = LocalProcess(process, log_path)
+    child = await body.connect(spec, ours)
+    try:
+        child.start(sys_path=sys.path)
+        await child.wait_started(timeout_s=start_timeout_s)
+    except BaseException:
+        await asyncio.shield(child.kill())
+        raise
+    return child
+
+
+def _start(spec: ProcessSpec, theirs: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-u", "-P", "-c", _BOOTSTRAP]
+    # -P and the explicit path: a file of the user's directory must not shadow the standard library.
+    arguments = [_PACKAGE_ROOT, str(theirs.fileno()), str(os.getpid()), spec.name]
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            command + arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **spec.environment()},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+
+
+class LocalProcess:
+    """A process of this machine; tells its `Child` when it ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        self.log_path = log_path
+        self._process = process
+        self._is_reaped = False
+        self._hung_up = asyncio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def connect(self, spec: ProcessSpec, sock: socket.socket) -> Child:
+        """Attach to the socket and watch the process; the `Child` learns of both ends."""
+        connection = Connection(lambda frame: None, lambda why: self._hung_up.set())
+        child = Child(spec, self, connection)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: connection, sock=sock)
+        self._watcher = loop.create_task(self._watch(child), name=f"watch {spec.name}")
+        return child
+
+    def signal(self, number: int) -> None:
+        if not self._is_reaped:  # until then neither its pid nor its group can be anyone else's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def ask_for_stacks(self) -> None:
+        if not self._is_reaped:  # the entry has registered faulthandler before it was called
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+
+    async def _watch(self, child: Child) -> None:
+        dead = asyncio.create_task(self._wait_dead(), name=f"wait for pid {self.pid}")
+        hung_up = asyncio.create_task(self._hung_up.wait())
+        await asyncio.wait({dead, hung_up}, return_when=asyncio.FIRST_COMPLETED)
+        if not dead.done():
+            await asyncio.wait({dead}, timeout=FAREWELL_S)
+        else:
+            await asyncio.wait({hung_up}, timeout=LAST_WORDS_S)
+        hung_up.cancel()
+        self.signal(signal.SIGKILL)  # and whatever it started and left behind
+        await dead
+        status = self._process.wait()
+        self._is_reaped = True
+        code, number = (None, -status) if status < 0 else (status, None)
+        child.ended(ChildExit(code, number, last_lines=last_lines(self.log_path)))
+
+    async def _wait_dead(self) -> None:
+        """Return once it is dead; reaping is left to the caller, so that its pid stays its own."""
+        loop = asyncio.get_running_loop()
+        dead = asyncio.Event()
+        descriptor = os.pidfd_open(self.pid)
+        loop.add_reader(descriptor, dead.set)
+        try:
+            await dead.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+
+def last_lines(log_path: Path, count: int = NUM_LAST_LINES) -> tuple[str, ...]:
+    """The end of a log that may be long or missing."""
+    try:
+        with log_path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - 200 * count))
+            text = log.read().decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(line for line in text.splitlines() if line.strip())[-count:]

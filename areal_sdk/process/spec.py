@@ -1,0 +1,60 @@
+"""What a child process is asked to be, and what became of it."""
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from areal_sdk.process.frames import JSON
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process to place somewhere. JSON only: code travels by name, model objects never."""
+
+    name: str
+    """`"engine"`, `"trainer-0"`: names the log file and every error."""
+    entry: str
+    """`"package.module:function"`, called as `function(channel, args)`."""
+    args: Mapping[str, JSON] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Added to the environment of the main process."""
+    threads: int = 1
+    """Threads of its math libraries. More than one collapses when cores are shared."""
+
+    def environment(self) -> dict[str, str]:
+        """`env` and the variables that say `threads` to OpenMP, MKL, OpenBLAS and Rust."""
+        libraries = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "RAYON")
+        threads = {f"{library}_NUM_THREADS": str(self.threads) for library in libraries}
+        return {**threads, **self.env}
+
+
+@dataclass(frozen=True, slots=True)
+class ChildExit:
+    """How a child ended.
+
+    >>> str(ChildExit(code=3))
+    'exited with code 3'
+    >>> str(ChildExit(signal=signal.SIGKILL))
+    'was killed by SIGKILL'
+    """
+
+    code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    """For a child on another machine: why its connection ended."""
+    last_lines: tuple[str, ...] = ()
+    """The end of its log."""
+
+    @property
+    def is_clean(self) -> bool:
+        return self.code == 0
+
+    def __str__(self) -> str:
+        if self.signal is not None:
+            try:
+                return f"was killed by {signal.Signals(self.signal).name}"
+            except ValueError:
+                return f"was killed by signal {self.signal}"
+        if self.code is not None:
+            return f"exited with code {self.code}"
+        return self.reason or "is gone"

@@ -1,0 +1,92 @@
+"""Entries that the tests of `areal_sdk.process` run in real children."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from areal_sdk.process import JSON, Channel, Request
+
+
+def serve(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Answers a few methods until it is asked to leave."""
+    sys.stdout.write(f"hello from {args.get('who', 'nobody')}\n")
+    channel.ready({"pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]})
+    while True:
+        request = channel.receive()
+        assert request is not None
+        try:
+            METHODS[request.method](request)
+        except ValueError as exc:
+            request.fail(exc)
+
+
+def echo(request: Request) -> None:
+    request.reply(request.payload, request.buffers)
+
+
+def fail(request: Request) -> None:
+    raise ValueError(request.payload)
+
+
+def hang(request: Request) -> None:
+    while not request.channel.is_closed:
+        time.sleep(0.01)
+
+
+def spin(request: Request) -> None:
+    while True:
+        pass
+
+
+def kill(request: Request) -> None:
+    sys.stderr.write("about to die\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(request: Request) -> None:
+    request.reply("bye", [b"x" * 3_000_000])
+    os._exit(3)
+
+
+def litter(request: Request) -> None:
+    """Start a grandchild that would outlive its parent."""
+    request.reply(subprocess.Popen(["sleep", "1000"]).pid)
+
+
+def count(request: Request) -> None:
+    """Stream numbers until cancelled or at the limit; remembers how far it came."""
+    progress["reached"] = 0
+    for number in range(request.payload["to"]):
+        if request.cancelled:
+            return
+        progress["reached"] = number + 1
+        request.emit(number, [b"%d" % number])
+        time.sleep(request.payload["pause_s"])
+    request.finish({"total": request.payload["to"]})
+
+
+def reached(request: Request) -> None:
+    request.reply(progress["reached"])
+
+
+progress = {"reached": 0}
+METHODS = {f.__name__: f for f in (echo, fail, hang, spin, kill, leave, litter, count, reached)}
+
+
+def never_ready(channel: Channel, args: Mapping[str, JSON]) -> None:
+    time.sleep(1000)
+
+
+def refuses(channel: Channel, args: Mapping[str, JSON]) -> None:
+    raise ValueError("no such model: 'smol'")
+
+
+def deaf(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Ignores every polite request to leave."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel.ready()
+    while True:
+        time.sleep(1)
