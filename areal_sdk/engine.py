@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
 
 
@@ -148,4 +149,4 @@ class InferenceEngine(ABC):
                     chunk.num_stale_kv,
                     tuple(top_logprobs),
                 )
-        raise AssertionError(f"{type(self).__name__}.stream ended without a finish reason")
+        raise EngineError(f"{type(self).__name__}.stream ended without a finish reason")
