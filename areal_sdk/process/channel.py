@@ -20,6 +20,7 @@ from areal_sdk.process.frames import (
     FrameError,
     FrameKind,
     encode,
+    view_of,
 )
 
 ORPHAN_GRACE_S = 30.0
@@ -186,7 +187,7 @@ class Channel:
                 request = Request(
                     frame.method,
                     frame.payload,
-                    [memoryview(buffer) for buffer in frame.buffers],
+                    [view_of(buffer) for buffer in frame.buffers],
                     frame.id,
                     self,
                 )

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process.connection import Connection
-from areal_sdk.process.frames import JSON, Buffer, Frame, FrameKind
+from areal_sdk.process.frames import JSON, Buffer, Frame, FrameKind, view_of
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 
@@ -255,7 +255,7 @@ class Child:
 
 
 def _views(frame: Frame) -> list[memoryview]:
-    return [memoryview(buffer) for buffer in frame.buffers]
+    return [view_of(buffer) for buffer in frame.buffers]
 
 
 def _remote_error(where: str, frame: Frame) -> RemoteError:

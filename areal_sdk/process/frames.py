@@ -67,6 +67,11 @@ class Frame:
     """Received buffers are writable memoryviews."""
 
 
+def view_of(buffer: Buffer) -> memoryview:
+    """`memoryview(buffer)`; the stubs say that an ndarray is a buffer from Python 3.12 on only."""
+    return memoryview(buffer)  # type: ignore[arg-type]
+
+
 class FrameError(ValueError):
     """What arrived is not a frame of ours."""
 
@@ -93,8 +98,7 @@ def encode(frame: Frame) -> list[memoryview]:
 
 
 def _as_bytes_view(buffer: Buffer) -> memoryview:
-    view = memoryview(buffer)  # type: ignore[arg-type]
-    # An ndarray is a buffer; its stubs say so from Python 3.12 on.
+    view = view_of(buffer)
     if view.nbytes == 0:
         return memoryview(b"")  # cast() refuses empty shapes
     return view.cast("B") if view.c_contiguous else memoryview(view.tobytes())

@@ -27,6 +27,10 @@ def echo(request: Request) -> None:
     request.reply(request.payload, request.buffers)
 
 
+def pid(request: Request) -> None:
+    request.reply(os.getpid())
+
+
 def fail(request: Request) -> None:
     raise ValueError(request.payload)
 
@@ -73,7 +77,9 @@ def reached(request: Request) -> None:
 
 
 progress = {"reached": 0}
-METHODS = {f.__name__: f for f in (echo, fail, hang, spin, kill, leave, litter, count, reached)}
+METHODS = {
+    f.__name__: f for f in (echo, pid, fail, hang, spin, kill, leave, litter, count, reached)
+}
 
 
 def never_ready(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -90,3 +96,16 @@ def deaf(channel: Channel, args: Mapping[str, JSON]) -> None:
     channel.ready()
     while True:
         time.sleep(1)
+
+
+def one_at_a_time(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """A worker for pools. Refuses to start while the file `args["broken"]` exists."""
+    if os.path.exists(args.get("broken", "")):
+        raise ValueError("this worker is broken")
+    serve(channel, args)
+
+
+class Scorer:
+    class Inner:
+        def score(self) -> float:
+            return 0.5

@@ -1,0 +1,168 @@
+"""A small pool of killable workers for calls that may hang, crash or never end.
+
+A worker serves one call at a time. A call that misses its deadline, crashes its worker or is
+cancelled costs that worker, and nobody else anything: it is killed with all it started, and a
+fresh one takes its place.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
+from areal_sdk.process.child import Child, Reply
+from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.spawn import spawn
+from areal_sdk.process.spec import ProcessSpec
+
+
+class WorkerPool:
+    """`size` workers that run `entry`; `async with` starts and ends them.
+
+    The entry answers one request after another:
+
+        def main(channel, args):
+            channel.ready()
+            while True:
+                request = channel.receive()
+                request.reply(compute(request.payload))
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        *,
+        size: int,
+        log_dir: Path,
+        args: Mapping[str, JSON] | None = None,
+        name: str = "worker",
+        threads: int = 1,
+        start_timeout_s: float = 60.0,
+    ) -> None:
+        self._specs = [
+            ProcessSpec(f"{name}-{index}", entry, args or {}, threads=threads)
+            for index in range(size)
+        ]
+        self._log_dir = log_dir
+        self._start_timeout_s = start_timeout_s
+        self._workers: list[Child | None] = [None] * size
+        self._free: asyncio.Queue[int] = asyncio.Queue()
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.num_replaced = 0
+        """Workers lost to a deadline, a crash or a cancellation."""
+
+    @property
+    def size(self) -> int:
+        return len(self._specs)
+
+    async def start(self) -> None:
+        """Start every worker; the first failure ends the others."""
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for index in range(self.size):
+                    starting.create_task(self._start_worker(index))
+        except ExceptionGroup as group:
+            await self.aclose()
+            raise group.exceptions[0] from group
+        for index in range(self.size):
+            self._free.put_nowait(index)
+
+    async def call(
+        self,
+        method: str,
+        payload: JSON = None,
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout_s: float,
+        queue_timeout_s: float = 3600.0,
+    ) -> Reply:
+        """Run one call on a free worker. Its deadline begins when it has the worker.
+
+        `RemoteError`: the code raised. `CallTimeoutError`: it was killed at its deadline.
+        `ChildDiedError`: it crashed its worker.
+        """
+        index = await self._take_worker(method, queue_timeout_s)
+        try:
+            worker = await self._living_worker(index)
+            reply = await worker.call(method, payload, buffers, timeout_s=timeout_s)
+        except (RemoteError, TypeError, ValueError):  # the worker is well, or was never asked
+            self._free.put_nowait(index)
+            raise
+        except BaseException:
+            self._replace(index)
+            raise
+        self._free.put_nowait(index)
+        return reply
+
+    async def aclose(self) -> None:
+        """End every worker. Calls in flight fail. Idempotent."""
+        self._is_closed = True
+        self._free.put_nowait(0)  # whoever waits in the queue wakes up, and wakes the next
+        for task in self._replacing:
+            task.cancel()
+        await asyncio.gather(*self._replacing, return_exceptions=True)
+        living = [worker for worker in self._workers if worker is not None]
+        await asyncio.gather(*(worker.aclose(grace_s=1.0) for worker in living))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _take_worker(self, method: str, queue_timeout_s: float) -> int:
+        try:
+            async with asyncio.timeout(queue_timeout_s):
+                index = await self._free.get()
+        except TimeoutError:
+            raise CallTimeoutError(
+                f"{method!r} waited {queue_timeout_s:g} s for one of {self.size} workers"
+            ) from None
+        if self._is_closed:
+            self._free.put_nowait(index)
+            raise ProcessError(f"{method!r} was called on a closed pool")
+        return index
+
+    async def _living_worker(self, index: int) -> Child:
+        worker = self._workers[index]
+        if worker is not None and not worker.exited.done():
+            return worker
+        try:  # its replacement had failed, or it died while it was idle
+            return await self._start_worker(index)
+        except RemoteError as exc:  # not to be mistaken for the call's own exception
+            raise ProcessError(str(exc)) from exc
+
+    async def _start_worker(self, index: int) -> Child:
+        spec = self._specs[index]
+        worker = await spawn(spec, log_dir=self._log_dir, start_timeout_s=self._start_timeout_s)
+        self._workers[index] = worker
+        return worker
+
+    def _replace(self, index: int) -> None:
+        """Kill the worker and start a fresh one, meanwhile others serve the queue."""
+        self.num_replaced += 1
+        task = asyncio.create_task(self._replace_worker(index), name=f"replace worker {index}")
+        self._replacing.add(task)
+        task.add_done_callback(self._replacing.discard)
+
+    async def _replace_worker(self, index: int) -> None:
+        try:
+            lost = self._workers[index]
+            if lost is not None:
+                await lost.kill()
+            self._workers[index] = None
+            if not self._is_closed:
+                await self._start_worker(index)
+        except ProcessError:
+            pass  # the next call tries again, and is told why it fails
+        finally:
+            self._free.put_nowait(index)
