@@ -129,24 +129,29 @@ class InferenceEngine(ABC):
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """The whole completion."""
-        tokens: list[int] = []
-        logprobs: list[float] = []
-        versions: list[int] = []
-        top_logprobs: list[Mapping[int, float]] = []
-        async for chunk in self.stream(request):
-            tokens += chunk.tokens
-            logprobs += chunk.logprobs
-            versions += chunk.versions
-            top_logprobs += chunk.top_logprobs
-            if chunk.finish_reason is not None:
-                return GenerateResult(
-                    tuple(tokens),
-                    tuple(logprobs),
-                    tuple(versions),
-                    chunk.finish_reason,
-                    chunk.stop_matched,
-                    chunk.num_cached,
-                    chunk.num_stale_kv,
-                    tuple(top_logprobs),
-                )
-        raise EngineError(f"{type(self).__name__}.stream ended without a finish reason")
+        return await collect(self.stream(request))
+
+
+async def collect(chunks: AsyncIterator[GenerateChunk]) -> GenerateResult:
+    """The chunks of one request, put together."""
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    versions: list[int] = []
+    top_logprobs: list[Mapping[int, float]] = []
+    async for chunk in chunks:
+        tokens += chunk.tokens
+        logprobs += chunk.logprobs
+        versions += chunk.versions
+        top_logprobs += chunk.top_logprobs
+        if chunk.finish_reason is not None:
+            return GenerateResult(
+                tuple(tokens),
+                tuple(logprobs),
+                tuple(versions),
+                chunk.finish_reason,
+                chunk.stop_matched,
+                chunk.num_cached,
+                chunk.num_stale_kv,
+                tuple(top_logprobs),
+            )
+    raise EngineError("the engine's stream ended without a finish reason")

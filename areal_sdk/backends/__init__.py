@@ -1,0 +1,1 @@
+"""Inference engines, one package each. Everything here implements `areal_sdk.engine`."""

@@ -1,0 +1,180 @@
+"""What a checkpoint's config.json says, reduced to what our forward can compute. No torch here."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.errors import EngineError
+
+SUPPORTED = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary position embedding: plain, linearly scaled, or Llama 3's banded scaling."""
+
+    theta: float
+    kind: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 1.0
+    original_context: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A dense decoder of the Llama family."""
+
+    model_type: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_context: int
+    norm_eps: float
+    rope: Rope
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tied_embeddings: bool
+    dtype: str
+    """As stored: "float32", "bfloat16" or "float16"."""
+
+    @property
+    def kv_width(self) -> int:
+        """Numbers kept per token and layer."""
+        return 2 * self.num_kv_heads * self.head_dim
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights read to make one token; the tied embedding counts once."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
+        mlp = 3 * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
+
+    @classmethod
+    def load(cls, directory: Path) -> "Architecture":
+        """Read `directory/config.json`; EngineError when our forward would compute it wrongly."""
+        path = directory / "config.json"
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise EngineError(f"{directory} has no config.json: is it a model directory?") from None
+        except json.JSONDecodeError as exc:
+            raise EngineError(f"{path} is not JSON: {exc}") from exc
+        return cls.from_config(config, where=str(path))
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], *, where: str = "config") -> "Architecture":
+        model_type = config.get("model_type")
+        if model_type not in SUPPORTED:
+            raise EngineError(
+                f"{where}: the local engine runs dense {', '.join(SUPPORTED)} models, "
+                f"not model_type {model_type!r}: serve this one with SGLang"
+            )
+        _refuse_unsupported(config, where)
+        try:
+            return _build(config, model_type, where)
+        except KeyError as exc:
+            raise EngineError(f"{where}: field {exc} is missing") from exc
+
+
+def _build(config: dict[str, Any], model_type: str, where: str) -> Architecture:
+    num_heads = int(config["num_attention_heads"])
+    attention_bias = bool(config.get("attention_bias", False))
+    return Architecture(
+        model_type=model_type,
+        num_layers=int(config["num_hidden_layers"]),
+        hidden_size=int(config["hidden_size"]),
+        intermediate_size=int(config["intermediate_size"]),
+        num_heads=num_heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or num_heads),
+        head_dim=int(config.get("head_dim") or config["hidden_size"] // num_heads),
+        vocab_size=int(config["vocab_size"]),
+        max_context=int(config["max_position_embeddings"]),
+        norm_eps=float(config["rms_norm_eps"]),
+        rope=_rope(config, where),
+        qkv_bias=True if model_type == "qwen2" else attention_bias,
+        output_bias=attention_bias if model_type != "qwen2" else False,
+        mlp_bias=model_type == "llama" and bool(config.get("mlp_bias", False)),
+        qk_norm=model_type == "qwen3",
+        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
+        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+    )
+
+
+def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
+    problems: list[str] = []
+    if config.get("hidden_act", "silu") not in ("silu", "swish"):
+        problems.append(f"hidden_act {config['hidden_act']!r}")
+    if config.get("use_sliding_window"):
+        problems.append("sliding-window attention")
+    if set(config.get("layer_types") or ["full_attention"]) != {"full_attention"}:
+        problems.append(f"layer_types {sorted(set(config['layer_types']))}")
+    if config.get("quantization_config"):
+        problems.append("quantized weights")
+    if problems:
+        raise EngineError(
+            f"{where}: the local engine does not support {', '.join(problems)}: "
+            "serve this model with SGLang"
+        )
+
+
+def _rope(config: dict[str, Any], where: str) -> Rope:
+    # transformers 5 writes rope_parameters; older checkpoints rope_theta and rope_scaling.
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    kind = str(scaling.get("rope_type") or scaling.get("type") or "default")
+    if kind not in ("default", "linear", "llama3"):
+        raise EngineError(
+            f"{where}: rope scaling {kind!r} is not supported by the local engine "
+            "(default, linear and llama3 are): serve this model with SGLang"
+        )
+    if float(scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
+        raise EngineError(f"{where}: partial rotary embeddings are not supported: use SGLang")
+    if kind == "default":
+        return Rope(theta)
+    if kind == "linear":
+        return Rope(theta, kind, factor=float(scaling["factor"]))
+    return Rope(
+        theta,
+        kind,
+        factor=float(scaling["factor"]),
+        low_freq_factor=float(scaling["low_freq_factor"]),
+        high_freq_factor=float(scaling["high_freq_factor"]),
+        original_context=int(
+            scaling.get("original_max_position_embeddings") or config["max_position_embeddings"]
+        ),
+    )
+
+
+def stop_tokens(directory: Path) -> tuple[int, ...]:
+    """The model's own end tokens: those of config, generation config and tokenizer together.
+
+    Base checkpoints often name the end of text in one file and the end of a chat turn in another.
+    """
+    found: set[int] = set()
+    for name in ("config.json", "generation_config.json"):
+        eos = _read_optional(directory / name).get("eos_token_id")
+        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    text = _read_optional(directory / "tokenizer_config.json").get("eos_token")
+    text = text.get("content") if isinstance(text, dict) else text
+    for added in _read_optional(directory / "tokenizer.json").get("added_tokens", ()):
+        if text is not None and added["content"] == text:
+            found.add(int(added["id"]))
+    return tuple(sorted(found))
+
+
+def _read_optional(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except json.JSONDecodeError as exc:
+        raise EngineError(f"{path} is not JSON: {exc}") from exc
+    return content if isinstance(content, dict) else {}

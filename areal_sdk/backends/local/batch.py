@@ -1,0 +1,98 @@
+"""From the scheduler's work to the tensors of one forward."""
+
+import torch
+
+from areal_sdk.backends.local.kv import KVRows
+from areal_sdk.backends.local.model import DecodeRun, ForwardInput, PrefillSpan
+from areal_sdk.backends.local.scheduler import Work
+
+CPU_PADDING = 192
+"""Padded positions in an attention call that cost as much as one more call."""
+CUDA_PADDING = 1 << 20
+"""On a GPU the launches cost, not the padding."""
+
+
+def build(
+    work: list[Work], kv: KVRows, *, device: torch.device, dtype: torch.dtype, pad_to: int = 0
+) -> ForwardInput:
+    """`pad_to` > 0: a decode of exactly so many tokens, each row attending alone (deterministic)."""
+    tokens: list[int] = []
+    positions: list[int] = []
+    kv_index: list[int] = []
+    sampled: list[int] = []
+    capacity = kv.length
+    for item in work:
+        start, stop = item.sequence.num_computed, item.sequence.num_computed + item.num_new
+        if item.num_new == 1 and item.sequence.output:
+            tokens.append(item.sequence.output[-1])
+        else:
+            tokens += item.sequence.tokens()[start:stop].tolist()
+        positions += range(start, stop)
+        kv_index += range(item.row * capacity + start, item.row * capacity + stop)
+        if item.reaches_end:
+            sampled.append(len(tokens) - 1)
+    num_decoding = sum(item.num_new == 1 for item in work)
+    padding_limit = -1 if pad_to else CUDA_PADDING if device.type == "cuda" else CPU_PADDING
+    attention: list[DecodeRun | PrefillSpan] = [
+        *_decode_runs(work[:num_decoding], padding_limit, device=device, dtype=dtype),
+        *_prefill_spans(work[num_decoding:], num_decoding, device=device),
+    ]
+    if padding := max(0, pad_to - len(tokens)):
+        sampled += range(len(tokens), pad_to)
+        tokens += [0] * padding
+        positions += [0] * padding
+        kv_index += [kv.scratch_index] * padding
+    index = torch.tensor([tokens, positions, kv_index]).to(device)
+    return ForwardInput(
+        index[0], index[1], index[2], attention, torch.tensor(sampled, dtype=torch.long).to(device)
+    )
+
+
+def _decode_runs(
+    work: list[Work], padding_limit: int, *, device: torch.device, dtype: torch.dtype
+) -> list[DecodeRun]:
+    """Neighbouring rows together while their unequal lengths waste little."""
+    runs: list[DecodeRun] = []
+    first = 0
+    longest = wasted = 0
+    for index, item in enumerate(work):
+        length = item.sequence.num_computed + 1
+        is_neighbour = index > first and item.row == work[index - 1].row + 1
+        grown = max(longest, length)
+        extra = (grown - longest) * (index - first) + grown - length
+        if is_neighbour and wasted + extra <= padding_limit:
+            longest, wasted = grown, wasted + extra
+            continue
+        if index > first:
+            runs.append(_decode_run(work, first, index, device=device, dtype=dtype))
+        first, longest, wasted = index, length, 0
+    if work:
+        runs.append(_decode_run(work, first, len(work), device=device, dtype=dtype))
+    return runs
+
+
+def _decode_run(
+    work: list[Work], start: int, stop: int, *, device: torch.device, dtype: torch.dtype
+) -> DecodeRun:
+    lengths = [item.sequence.num_computed + 1 for item in work[start:stop]]
+    longest = max(lengths)
+    mask = None
+    if min(lengths) < longest:
+        hidden = torch.arange(longest) >= torch.tensor(lengths)[:, None]
+        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+        mask = mask[:, None, None].to(device)
+    rows = slice(work[start].row, work[stop - 1].row + 1)
+    return DecodeRun(slice(start, stop), rows, longest, mask)
+
+
+def _prefill_spans(work: list[Work], offset: int, *, device: torch.device) -> list[PrefillSpan]:
+    spans: list[PrefillSpan] = []
+    for item in work:
+        past = item.sequence.num_computed
+        length = past + item.num_new
+        mask = None
+        if past:
+            mask = torch.ones((item.num_new, length), dtype=torch.bool, device=device).tril(past)
+        spans.append(PrefillSpan(slice(offset, offset + item.num_new), item.row, length, mask))
+        offset += item.num_new
+    return spans

@@ -1,0 +1,192 @@
+"""The engine without its process: requests in, sampled tokens out, one step at a time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+
+from areal_sdk.backends.local import batch
+from areal_sdk.backends.local.architecture import Architecture
+from areal_sdk.backends.local.kv import KVRows, PrefixStore
+from areal_sdk.backends.local.linear import can_pack
+from areal_sdk.backends.local.loader import load_weights
+from areal_sdk.backends.local.model import Model
+from areal_sdk.backends.local.sampling import sample
+from areal_sdk.backends.local.scheduler import Scheduler, Work
+from areal_sdk.backends.local.sequence import Sequence
+from areal_sdk.backends.local.stopping import Finish
+from areal_sdk.errors import EngineError
+
+KVOnUpdate: TypeAlias = Literal["recompute", "keep"]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_CPU_PREFILL_CHUNK = 256
+"""More does not raise the rate of this many-core-free matmul, it only delays those who decode."""
+_CUDA_PREFILL_CHUNK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    dtype: str = "auto"
+    device: str = "auto"
+    max_slots: int = 32
+    max_context: int | None = None
+    kv_on_update: KVOnUpdate = "recompute"
+    kv_memory_gb: float | None = None
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    sequence: Sequence
+    token: int
+    logprob: float
+    version: int
+    top_logprobs: dict[int, float]
+    finish: Finish | None
+
+
+class EngineCore:
+    """Model, KV, scheduler and sampler. Single-threaded; the caller steps it."""
+
+    def __init__(self, model_dir: Path, options: CoreOptions) -> None:
+        self.architecture = Architecture.load(model_dir)
+        self.device = _choose_device(options.device)
+        self.dtype = _choose_dtype(options.dtype, self.architecture, self.device)
+        self.version = 0
+        self._options = options
+        self.max_context = min(
+            options.max_context or self.architecture.max_context, self.architecture.max_context
+        )
+        self.model = Model(
+            self.architecture,
+            device=self.device,
+            dtype=self.dtype,
+            packed=can_pack(self.device, self.dtype),
+        )
+        load_weights(self.model, model_dir)
+        self.scheduler = self._make_scheduler()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.running or self.scheduler.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        self.scheduler.add(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+
+    def update_weights(self, version: int, path: Path | None, *, checksum: str = "") -> None:
+        """Serve `version` from the next token on; without a path only the label changes."""
+        if path is not None:
+            load_weights(self.model, path, checksum=checksum)
+            self.scheduler.weights_changed(keep_kv=self._options.kv_on_update == "keep")
+        self.version = version
+
+    def step(self) -> list[SampledToken]:
+        """One forward; the tokens it sampled. Finished sequences are already removed."""
+        work = self.scheduler.plan()
+        if not work:
+            return []
+        is_fixed_decode = self._options.deterministic and all(
+            item.num_new == 1 and item.sequence.output for item in work
+        )
+        forward_input = batch.build(
+            work,
+            self.scheduler.kv,
+            device=self.device,
+            dtype=self.dtype,
+            pad_to=self._options.max_slots if is_fixed_decode else 0,
+        )
+        logits = self.model.forward(forward_input, self.scheduler.kv)
+        complete = [item for item in work if item.reaches_end]
+        for item in work:
+            item.sequence.num_computed += item.num_new
+        return self._sample(logits, complete) if complete else []
+
+    def _sample(self, logits: torch.Tensor, complete: list[Work]) -> list[SampledToken]:
+        sampled = sample(logits, [item.sequence.sampling for item in complete])
+        results: list[SampledToken] = []
+        for item, token, logprob, top in zip(
+            complete, sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True
+        ):
+            sequence = item.sequence
+            sequence.output.append(token)
+            sequence.sampling.output_counts[token] += 1
+            finish = sequence.stop.check(sequence.output)
+            results.append(SampledToken(sequence, token, logprob, self.version, top, finish))
+        for result in results:
+            if result.finish is not None:
+                self.scheduler.remove(result.sequence)
+        return results
+
+    def _make_scheduler(self) -> Scheduler:
+        options, a = self._options, self.architecture
+        bytes_per_token = a.num_layers * a.kv_width * self.dtype.itemsize
+        budget_bytes = int(
+            options.kv_memory_gb * 1e9
+            if options.kv_memory_gb is not None
+            else _default_kv_bytes(self.device)
+        )
+        if budget_bytes // 2 < self.max_context * bytes_per_token:
+            raise EngineError(
+                f"{budget_bytes / 1e9:.1f} GB for keys and values do not hold one request of "
+                f"{self.max_context} tokens: lower max_context or raise kv_memory_gb"
+            )
+        kv = KVRows(
+            num_layers=a.num_layers,
+            width=a.kv_width,
+            max_rows=options.max_slots,
+            max_length=self.max_context,
+            budget_tokens=budget_bytes // 2 // bytes_per_token,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        return Scheduler(
+            kv,
+            PrefixStore(budget_bytes // 2),
+            max_running=options.max_slots,
+            prefill_chunk=(
+                _CUDA_PREFILL_CHUNK if self.device.type == "cuda" else _CPU_PREFILL_CHUNK
+            ),
+            deterministic=options.deterministic,
+        )
+
+
+def _choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise EngineError(f"device {name!r}: this torch sees no GPU; use device 'cpu' or 'auto'")
+    return device
+
+
+def _choose_dtype(name: str, architecture: Architecture, device: torch.device) -> torch.dtype:
+    chosen = architecture.dtype if name == "auto" else name
+    if chosen not in _DTYPES:
+        raise EngineError(f"dtype {chosen!r}: choose auto, float32 or bfloat16")
+    if chosen == "float16" and device.type == "cpu":
+        return torch.bfloat16  # fp16 has no fast kernels on a CPU
+    return _DTYPES[chosen]
+
+
+def _default_kv_bytes(device: torch.device) -> int:
+    """A third of what is free on the CPU, two thirds on a GPU that the engine has for itself."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free * 2 // 3
+    return _available_memory() // 3
+
+
+def _available_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise EngineError("/proc/meminfo names no MemAvailable: give kv_memory_gb")

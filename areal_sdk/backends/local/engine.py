@@ -1,0 +1,224 @@
+"""`LocalEngine`: the embedded engine as the rest of the SDK sees it. No torch in this process."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from areal_sdk.backends.local.protocol import Generate, decode_chunk, encode_generate
+from areal_sdk.engine import (
+    EngineInfo,
+    GenerateChunk,
+    GenerateRequest,
+    GenerateResult,
+    InferenceEngine,
+    collect,
+)
+from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError, RemoteError
+from areal_sdk.process import JSON, Child, ProcessSpec, spawn
+from areal_sdk.types import WeightUpdate
+
+START_TIMEOUT_S = 300.0
+"""Loading a few billion parameters from a cold disk."""
+UPDATE_TIMEOUT_S = 300.0
+CALL_TIMEOUT_S = 60.0
+IDLE_TIMEOUT_S = 120.0
+"""The worker sends something to every open stream every few seconds, even while it waits."""
+
+
+class LocalEngine(InferenceEngine):
+    """Runs a dense Llama, Qwen2 or Qwen3 checkpoint in a process of its own, on a CPU or one GPU.
+
+    A dead worker fails the streams in flight with an EngineError that names its log; `restart`
+    brings it back with the last weights.
+    """
+
+    def __init__(
+        self,
+        model_dir: Path,
+        *,
+        log_dir: Path,
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+        device: str = "auto",
+        max_slots: int = 32,
+        max_context: int | None = None,
+        kv_on_update: Literal["recompute", "keep"] = "recompute",
+        kv_memory_gb: float | None = None,
+        deterministic: bool = False,
+        threads: int = 1,
+        name: str = "engine",
+    ) -> None:
+        self._model_dir = model_dir
+        self._log_dir = log_dir
+        self._deterministic = deterministic
+        self._spec = ProcessSpec(
+            name=name,
+            entry="areal_sdk.backends.local.worker:main",
+            args={
+                "model_dir": str(model_dir),
+                "threads": threads,
+                "options": {
+                    "dtype": dtype,
+                    "device": device,
+                    "max_slots": max_slots,
+                    "max_context": max_context,
+                    "kv_on_update": kv_on_update,
+                    "kv_memory_gb": kv_memory_gb,
+                    "deterministic": deterministic,
+                },
+            },
+            threads=threads,
+        )
+        self._child: Child | None = None
+        self._info: EngineInfo | None = None
+        self._version = 0
+        self._weights: WeightUpdate | None = None
+        """The last update that brought weights; applied again after a restart."""
+        self._update_lock = asyncio.Lock()
+        self.last_pause_s = 0.0
+        """How long the last weight update held generation."""
+
+    async def start(self) -> None:
+        if self._child is not None:
+            raise EngineError("the local engine is already started")
+        with _engine_errors():
+            self._child = await spawn(
+                self._spec, log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
+            )
+        hello = self._child.hello
+        self._info = EngineInfo(
+            model=str(self._model_dir),
+            max_context=hello["max_context"],
+            vocab_size=hello["vocab_size"],
+            stop_tokens=tuple(hello["stop_tokens"]),
+        )
+
+    async def restart(self) -> None:
+        """End the worker if it still runs, start a new one, and give it the last weights."""
+        async with self._update_lock:
+            await self._stop()
+            await self.start()
+            if self._weights is not None:
+                await self._send_update(self._weights)
+            if self._weights is None or self._weights.version != self._version:
+                await self._send_update(WeightUpdate(self._version, None))
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineError("the local engine is not started: await start() first")
+        return self._info
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def child(self) -> Child:
+        """The worker process: its pid, its log, and when it ended."""
+        if self._child is None:
+            raise EngineError("the local engine is not running: await start() first")
+        return self._child
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        async with aclosing(self._chunks(request, is_streamed=True)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        """The whole completion, sent once: cheaper than a stream that nobody watches."""
+        async with aclosing(self._chunks(request, is_streamed=False)) as chunks:
+            return await collect(chunks)
+
+    async def abort(self, request_id: str) -> None:
+        """End the requests of this id now: their streams finish with `FinishReason.ABORT`."""
+        await self._call("abort", request_id)
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        async with self._update_lock:
+            await self._send_update(update)
+            if update.path is not None:
+                self._weights = update
+
+    async def pause(self) -> None:
+        await self._call("pause")
+
+    async def resume(self) -> None:
+        await self._call("resume")
+
+    async def aclose(self) -> None:
+        await self._stop()
+
+    async def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.aclose()
+
+    async def _send_update(self, update: WeightUpdate) -> None:
+        payload = {"version": update.version, "path": update.path, "checksum": update.checksum}
+        reply = await self._call("update_weights", payload, timeout_s=UPDATE_TIMEOUT_S)
+        self.last_pause_s = float(reply["paused_s"])
+        self._version = update.version
+
+    async def _call(
+        self, method: str, payload: JSON = None, *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> JSON:
+        with _engine_errors():
+            return (await self.child.call(method, payload, timeout_s=timeout_s)).payload
+
+    async def _chunks(
+        self, request: GenerateRequest, *, is_streamed: bool
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        self._check(request)
+        payload = encode_generate(Generate(request, is_streamed))
+        with _engine_errors():
+            async with aclosing(
+                self.child.stream("generate", payload, idle_timeout_s=IDLE_TIMEOUT_S)
+            ) as replies:
+                async for reply in replies:
+                    chunk = decode_chunk(reply.payload)
+                    if chunk.tokens or chunk.finish_reason is not None:  # else: "still alive"
+                        yield chunk
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Refuse here, with the cure, what the worker could not do."""
+        info = self.info
+        if not request.tokens:
+            raise EngineError("the prompt is empty: send at least one token")
+        if len(request.tokens) >= info.max_context:
+            raise ContextOverflowError(
+                prompt_tokens=len(request.tokens), max_context=info.max_context
+            )
+        for name, tokens in (("the prompt", request.tokens), ("logit_bias", request.logit_bias)):
+            if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
+                raise EngineError(
+                    f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
+                    "is this another model's tokenizer?"
+                )
+        if request.max_new_tokens < 1:
+            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+        if request.temperature < 0 or not 0 < request.top_p <= 1 or not 0 <= request.min_p <= 1:
+            raise EngineError(
+                f"temperature {request.temperature}, top_p {request.top_p}, min_p {request.min_p}: "
+                "expected temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1"
+            )
+        if request.repetition_penalty <= 0:
+            raise EngineError(f"repetition_penalty {request.repetition_penalty}: expected > 0")
+        if request.json_schema is not None:
+            raise EngineError("the local engine cannot constrain output to a schema: use SGLang")
+        if self._deterministic and request.temperature > 0 and request.seed is None:
+            raise EngineError("a deterministic engine needs a seed in every sampled request")
+
+
+@contextmanager
+def _engine_errors() -> Iterator[None]:
+    """Process faults as what they are to the caller: the engine could not do it."""
+    try:
+        yield
+    except RemoteError as exc:
+        if exc.kind == "EngineError":
+            raise EngineError(exc.message) from exc
+        raise EngineError(str(exc)) from exc
+    except ProcessError as exc:
+        raise EngineError(str(exc)) from exc

@@ -1,0 +1,163 @@
+"""Where keys and values live: dense rows for running requests, exact-length copies for idle ones."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from itertools import count
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Tokens: TypeAlias = npt.NDArray[np.int32]
+
+MIN_ROW_LENGTH = 256
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """How many leading tokens two sequences share."""
+    length = min(len(a), len(b))
+    differs = a[:length] != b[:length]
+    first = int(differs.argmax()) if length else 0
+    return first if length and differs[first] else length
+
+
+class KVRows:
+    """The KV of running requests: one row each, rows [0, running) in use, all of one capacity.
+
+    Dense, so that a decode step is one attention call a layer. `values[layer, row, position]` holds
+    keys then values of all heads. Capacity doubles as rows grow, within a budget of tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        width: int,
+        max_rows: int,
+        max_length: int,
+        budget_tokens: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.max_length = max_length
+        self._max_rows = max_rows
+        self._budget_tokens = max(budget_tokens, max_length)
+        self._shape = (num_layers, width)
+        self._device = device
+        self._dtype = dtype
+        self.values = self._allocate(min(MIN_ROW_LENGTH, max_length))
+
+    @property
+    def length(self) -> int:
+        """Tokens that a row holds now."""
+        return self.values.shape[2]
+
+    @property
+    def scratch_index(self) -> int:
+        """A flat position that belongs to nobody: padding tokens write there."""
+        return (self.values.shape[1] - 1) * self.length
+
+    def rows_at(self, length: int) -> int:
+        """How many rows fit in memory when the longest has `length` tokens."""
+        capacity = self._capacity_for(length)
+        return max(1, min(self._max_rows, self._budget_tokens // capacity))
+
+    def reserve(self, length: int, *, used_rows: int) -> None:
+        """Grow so that each row holds `length` tokens; the first `used_rows` keep their content."""
+        if length <= self.length:
+            return
+        assert used_rows <= self.rows_at(length), "the scheduler preempts before it reserves"
+        old = self.values
+        self.values = self._allocate(self._capacity_for(length))
+        self.values[:, :used_rows, : old.shape[2]].copy_(old[:, :used_rows])
+
+    def shrink(self) -> None:
+        """Give memory back; only when no row is in use."""
+        if self.length > MIN_ROW_LENGTH:
+            self.values = self._allocate(min(MIN_ROW_LENGTH, self.max_length))
+
+    def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
+        self.values[:, target, :num_tokens].copy_(self.values[:, source, :num_tokens])
+
+    def export(self, row: int, num_tokens: int) -> Tensor:
+        return self.values[:, row, :num_tokens].clone()
+
+    def restore(self, row: int, saved: Tensor, num_tokens: int) -> None:
+        self.values[:, row, :num_tokens].copy_(saved[:, :num_tokens])
+
+    def _capacity_for(self, length: int) -> int:
+        capacity = MIN_ROW_LENGTH
+        while capacity < length:
+            capacity *= 2
+        return min(capacity, self.max_length)
+
+    def _allocate(self, length: int) -> Tensor:
+        num_layers, width = self._shape
+        rows = max(1, min(self._max_rows, self._budget_tokens // length)) + 1  # and the scratch row
+        # Untouched pages cost nothing on a CPU, so rows that are never used are free.
+        # Zeroed on purpose: masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
+        return torch.zeros(
+            (num_layers, rows, length, width), device=self._device, dtype=self._dtype
+        )
+
+
+@dataclass(slots=True)
+class SavedPrefix:
+    """The KV of a token sequence that nobody is extending right now."""
+
+    tokens: Tokens
+    values: Tensor
+    """[layers, tokens, width]"""
+
+    @property
+    def num_bytes(self) -> int:
+        return self.values.numel() * self.values.element_size()
+
+
+class PrefixStore:
+    """Least-recently-used KV of finished requests, all computed under the current weights."""
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._saved: OrderedDict[int, SavedPrefix] = OrderedDict()
+        self._keys = count()
+        self.num_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._saved)
+
+    def save(self, prefix: SavedPrefix) -> None:
+        """Keep `prefix`; what it makes redundant and what no longer fits goes."""
+        for key, other in list(self._saved.items()):
+            if common_prefix(other.tokens, prefix.tokens) == len(other.tokens):
+                self._drop(key)
+            elif common_prefix(other.tokens, prefix.tokens) == len(prefix.tokens):
+                self._saved.move_to_end(key)
+                return
+        if prefix.num_bytes > self._budget_bytes:
+            return
+        while self.num_bytes + prefix.num_bytes > self._budget_bytes:
+            self._drop(next(iter(self._saved)))
+        self._saved[next(self._keys)] = prefix
+        self.num_bytes += prefix.num_bytes
+
+    def longest(self, tokens: Tokens) -> tuple[int, SavedPrefix | None]:
+        """The saved sequence that shares most leading tokens with `tokens`, and how many."""
+        best_key, best_length = -1, 0
+        for key, saved in self._saved.items():
+            length = common_prefix(saved.tokens, tokens)
+            if length > best_length:
+                best_key, best_length = key, length
+        if best_length == 0:
+            return 0, None
+        self._saved.move_to_end(best_key)
+        return best_length, self._saved[best_key]
+
+    def clear(self) -> None:
+        self._saved.clear()
+        self.num_bytes = 0
+
+    def _drop(self, key: int) -> None:
+        self.num_bytes -= self._saved.pop(key).num_bytes

@@ -1,0 +1,194 @@
+"""Checkpoint tensors into the model's fused weights: checked whole first, then copied."""
+
+import hashlib
+import json
+import mmap
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from areal_sdk.backends.local.architecture import Architecture
+from areal_sdk.backends.local.model import Model
+from areal_sdk.errors import EngineError
+
+_FLOAT_TYPES = ("F32", "BF16", "F16")
+_IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # a constant that old checkpoints saved
+
+
+class _Slice(Protocol):
+    def get_shape(self) -> list[int]: ...
+    def get_dtype(self) -> str: ...
+
+
+class _File(Protocol):
+    """What we use of a `safe_open` handle."""
+
+    def keys(self) -> list[str]: ...
+    def get_slice(self, name: str) -> _Slice: ...
+    def get_tensor(self, name: str) -> Tensor: ...
+
+
+def load_weights(model: Model, path: Path, *, checksum: str = "") -> None:
+    """Copy the weights at `path`, a safetensors file or a directory, into `model`.
+
+    Either all of them are taken or, with an EngineError, none: names, shapes and types are checked
+    before the first byte is copied. The file's dtype may differ from the model's.
+    """
+    files = weight_files(path)
+    if checksum:
+        _verify_checksum(files, checksum)
+    with ExitStack() as stack:
+        try:
+            handles = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
+        except (SafetensorError, OSError) as exc:
+            raise EngineError(f"cannot read the weights at {path}: {exc}") from exc
+        source = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
+        _check(source, model.architecture, path)
+        with torch.inference_mode():
+            _copy(model, source)
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors files at `path`."""
+    if path.is_file():
+        return [path]
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return [path / name for name in names]
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise EngineError(
+            f"no weights at {path}: expected a .safetensors file or a directory that holds some "
+            "(convert .bin and .gguf checkpoints first, with save_pretrained)"
+        )
+    return files
+
+
+def _verify_checksum(files: list[Path], checksum: str) -> None:
+    """`checksum` is `crc32:<hex>` or `sha256:<hex>` of the files' bytes, in name order."""
+    algorithm, _, expected = checksum.partition(":")
+    if algorithm not in ("crc32", "sha256"):
+        raise EngineError(f"checksum {checksum!r}: expected crc32:<hex> or sha256:<hex>")
+    crc, digest = 0, hashlib.sha256()
+    for file in files:
+        with (
+            file.open("rb") as opened,
+            mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as view,
+        ):
+            if algorithm == "crc32":
+                crc = zlib.crc32(view, crc)
+            else:
+                digest.update(view)
+    found = f"{crc:08x}" if algorithm == "crc32" else digest.hexdigest()
+    if found != expected.lower():
+        raise EngineError(f"the weights at {files[0]} have {algorithm} {found}, not {expected}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Projection:
+    """The checkpoint's names of one fused linear layer, without `.weight` / `.bias`."""
+
+    names: tuple[str, ...]
+    out_features: tuple[int, ...]
+    in_features: int
+    has_bias: bool
+
+
+def _projections(a: Architecture, layer: int) -> dict[str, _Projection]:
+    prefix = f"model.layers.{layer}."
+    queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+
+    def names(block: str, *short: str) -> tuple[str, ...]:
+        return tuple(f"{prefix}{block}.{name}_proj" for name in short)
+
+    hidden, inner = a.hidden_size, a.intermediate_size
+    return {
+        "qkv": _Projection(
+            names("self_attn", "q", "k", "v"), (queries, keys, keys), hidden, a.qkv_bias
+        ),
+        "output": _Projection(names("self_attn", "o"), (hidden,), queries, a.output_bias),
+        "gate_up": _Projection(names("mlp", "gate", "up"), (inner, inner), hidden, a.mlp_bias),
+        "down": _Projection(names("mlp", "down"), (hidden,), inner, a.mlp_bias),
+    }
+
+
+def _norms(a: Architecture, layer: int) -> dict[str, tuple[str, int]]:
+    prefix = f"model.layers.{layer}."
+    norms = {
+        "input_norm": (f"{prefix}input_layernorm.weight", a.hidden_size),
+        "mlp_norm": (f"{prefix}post_attention_layernorm.weight", a.hidden_size),
+    }
+    if a.qk_norm:
+        norms["query_norm"] = (f"{prefix}self_attn.q_norm.weight", a.head_dim)
+        norms["key_norm"] = (f"{prefix}self_attn.k_norm.weight", a.head_dim)
+    return norms
+
+
+def expected_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a checkpoint of this architecture must hold."""
+    return dict(_shapes(a))
+
+
+def _shapes(a: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "model.embed_tokens.weight", (a.vocab_size, a.hidden_size)
+    for layer in range(a.num_layers):
+        for projection in _projections(a, layer).values():
+            for name, size in zip(projection.names, projection.out_features, strict=True):
+                yield f"{name}.weight", (size, projection.in_features)
+                if projection.has_bias:
+                    yield f"{name}.bias", (size,)
+        for norm, size in _norms(a, layer).values():
+            yield norm, (size,)
+    yield "model.norm.weight", (a.hidden_size,)
+    if not a.tied_embeddings:
+        yield "lm_head.weight", (a.vocab_size, a.hidden_size)
+
+
+def _check(source: Mapping[str, _File], a: Architecture, path: Path) -> None:
+    expected = expected_shapes(a)
+    optional = {"lm_head.weight"} if a.tied_embeddings else set()
+    unknown = sorted(
+        name
+        for name in source.keys() - expected.keys() - optional
+        if not name.endswith(_IGNORED_SUFFIXES)
+    )
+    problems = [f"missing {name}" for name in sorted(expected.keys() - source.keys())]
+    problems += [f"unknown {name}" for name in unknown]
+    for name in sorted(expected.keys() & source.keys()):
+        found = source[name].get_slice(name)
+        shape, dtype = tuple(found.get_shape()), found.get_dtype()
+        if shape != expected[name]:
+            problems.append(f"{name} has shape {list(shape)}, not {list(expected[name])}")
+        if dtype not in _FLOAT_TYPES:
+            problems.append(f"{name} has dtype {dtype}, not one of {', '.join(_FLOAT_TYPES)}")
+    if problems:
+        more = f" and {len(problems) - 3} more problems" if len(problems) > 3 else ""
+        raise EngineError(
+            f"the weights at {path} do not fit the model: {'; '.join(problems[:3])}{more}"
+        )
+
+
+def _copy(model: Model, source: Mapping[str, _File]) -> None:
+    def tensor(name: str) -> Tensor:
+        return source[name].get_tensor(name)
+
+    a = model.architecture
+    embedding = tensor("model.embed_tokens.weight")
+    model.embedding.copy_(embedding)
+    for number, layer in enumerate(model.layers):
+        for attribute, projection in _projections(a, number).items():
+            weights = [tensor(f"{name}.weight") for name in projection.names]
+            biases = [tensor(f"{name}.bias") for name in projection.names if projection.has_bias]
+            getattr(layer, attribute).load(weights, biases)
+        for attribute, (name, _) in _norms(a, number).items():
+            getattr(layer, attribute).copy_(tensor(name))
+    model.norm.copy_(tensor("model.norm.weight"))
+    model.head.load([embedding if a.tied_embeddings else tensor("lm_head.weight")])

@@ -1,0 +1,204 @@
+"""The forward pass of a dense Llama-family decoder, written for batches of unequal requests.
+
+Shape letters: T tokens of this step, B decoding rows, C capacity of a row, N hidden, Q query heads,
+K key/value heads, G = Q / K, D head dimension, V vocabulary, S sampled positions.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from areal_sdk.backends.local.architecture import Architecture, Rope
+from areal_sdk.backends.local.kv import KVRows
+from areal_sdk.backends.local.linear import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRun:
+    """Neighbouring rows that each bring one token: one attention call."""
+
+    tokens: slice
+    rows: slice
+    length: int
+    """Of the longest row, its new token included."""
+    mask: Tensor | None
+    """[B, 1, 1, length], added to the scores; None when all rows are equally long."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillSpan:
+    """Several new tokens of one row."""
+
+    tokens: slice
+    row: int
+    length: int
+    """Of the row, the new tokens included."""
+    mask: Tensor | None
+    """[new, length], True where visible; None when the row starts here (plain causal)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardInput:
+    """What one forward computes: tokens of many rows, and where their KV goes."""
+
+    tokens_T: Tensor
+    positions_T: Tensor
+    kv_index_T: Tensor
+    """row * C + position."""
+    attention: Sequence[DecodeRun | PrefillSpan]
+    """Covers tokens [0, T) in order; padding tokens past the last one attend to nothing."""
+    sampled_S: Tensor
+    """Indices into T whose logits are wanted; may be empty."""
+
+
+class Layer:
+    def __init__(
+        self, architecture: Architecture, *, device: torch.device, dtype: torch.dtype, packed: bool
+    ) -> None:
+        a = architecture
+
+        def linear(n_in: int, n_out: int, bias: bool) -> Linear:
+            return Linear(n_in, n_out, has_bias=bias, device=device, dtype=dtype, packed=packed)
+
+        def norm(size: int) -> Tensor:
+            return torch.empty(size, device=device, dtype=dtype)
+
+        queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+        self.input_norm = norm(a.hidden_size)
+        self.qkv = linear(a.hidden_size, queries + 2 * keys, a.qkv_bias)
+        self.query_norm = norm(a.head_dim) if a.qk_norm else None
+        self.key_norm = norm(a.head_dim) if a.qk_norm else None
+        self.output = linear(queries, a.hidden_size, a.output_bias)
+        self.mlp_norm = norm(a.hidden_size)
+        self.gate_up = linear(a.hidden_size, 2 * a.intermediate_size, a.mlp_bias)
+        self.down = linear(a.intermediate_size, a.hidden_size, a.mlp_bias)
+
+
+class Model:
+    """Weights and forward. `loader` fills the weights in; `KVRows` holds the past."""
+
+    def __init__(
+        self, architecture: Architecture, *, device: torch.device, dtype: torch.dtype, packed: bool
+    ) -> None:
+        a = self.architecture = architecture
+        self.device = device
+        self.dtype = dtype
+        self.embedding = torch.empty((a.vocab_size, a.hidden_size), device=device, dtype=dtype)
+        self.layers = [
+            Layer(a, device=device, dtype=dtype, packed=packed) for _ in range(a.num_layers)
+        ]
+        self.norm = torch.empty(a.hidden_size, device=device, dtype=dtype)
+        self.head = Linear(
+            a.hidden_size, a.vocab_size, has_bias=False, device=device, dtype=dtype, packed=packed
+        )
+        self._inverse_frequencies = rope_frequencies(a.rope, a.head_dim).to(device)
+
+    @torch.inference_mode()
+    def forward(self, step: ForwardInput, kv: KVRows) -> Tensor:
+        """Logits [S, V] of the wanted positions; writes the KV of all T tokens."""
+        a = self.architecture
+        cos_T1D, sin_T1D = self._rotation(step.positions_T)
+        hidden_TN = F.embedding(step.tokens_T, self.embedding)
+        for layer, values in zip(self.layers, kv.values, strict=True):
+            normed_TN = F.rms_norm(hidden_TN, (a.hidden_size,), layer.input_norm, a.norm_eps)
+            hidden_TN = hidden_TN + self._attend(layer, normed_TN, cos_T1D, sin_T1D, values, step)
+            normed_TN = F.rms_norm(hidden_TN, (a.hidden_size,), layer.mlp_norm, a.norm_eps)
+            gate_up = layer.gate_up(normed_TN)
+            gate, up = gate_up.chunk(2, dim=-1)
+            hidden_TN = hidden_TN + layer.down(F.silu(gate).mul_(up))
+        if len(step.sampled_S) == 0:  # part of a long prompt
+            return hidden_TN.new_empty((0, a.vocab_size))
+        if len(step.sampled_S) < len(hidden_TN):
+            hidden_TN = hidden_TN[step.sampled_S]
+        return self.head(F.rms_norm(hidden_TN, (a.hidden_size,), self.norm, a.norm_eps))
+
+    def _rotation(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
+        angles_TD = (positions_T[:, None].float() * self._inverse_frequencies).repeat(1, 2)
+        half = angles_TD.shape[1] // 2
+        sin_TD = angles_TD.sin()
+        sin_TD[:, :half].neg_()  # rotate_half's sign, so that rotating is a plain roll
+        return angles_TD.cos().to(self.dtype)[:, None], sin_TD.to(self.dtype)[:, None]
+
+    def _attend(
+        self,
+        layer: Layer,
+        normed_TN: Tensor,
+        cos_T1D: Tensor,
+        sin_T1D: Tensor,
+        values: Tensor,
+        step: ForwardInput,
+    ) -> Tensor:
+        a = self.architecture
+        num_rotated = a.num_heads + a.num_kv_heads
+        qkv = layer.qkv(normed_TN)
+        heads = qkv.view(len(qkv), num_rotated + a.num_kv_heads, a.head_dim)
+        rotated = heads[:, :num_rotated]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            shape, eps = (a.head_dim,), a.norm_eps
+            queries, keys = rotated[:, : a.num_heads], rotated[:, a.num_heads :]
+            queries.copy_(F.rms_norm(queries, shape, layer.query_norm, eps))
+            keys.copy_(F.rms_norm(keys, shape, layer.key_norm, eps))
+        rolled = rotated.roll(a.head_dim // 2, -1)
+        rotated.mul_(cos_T1D).addcmul_(rolled, sin_T1D)
+        kv_width = a.kv_width
+        rows, capacity, _ = values.shape
+        values.view(rows * capacity, kv_width).index_copy_(
+            0, step.kv_index_T, qkv[:, a.num_heads * a.head_dim :]
+        )
+        cache = values.view(rows, capacity, 2, a.num_kv_heads, a.head_dim)
+        queries_TKGD = qkv[:, : a.num_heads * a.head_dim].view(
+            len(qkv), a.num_kv_heads, -1, a.head_dim
+        )
+        return layer.output(self._attention(queries_TKGD, cache, step))
+
+    def _attention(self, queries_TKGD: Tensor, cache: Tensor, step: ForwardInput) -> Tensor:
+        outputs = [
+            _decode_attention(queries_TKGD[part.tokens], cache, part)
+            if isinstance(part, DecodeRun)
+            else _prefill_attention(queries_TKGD[part.tokens], cache, part)
+            for part in step.attention
+        ]
+        covered = step.attention[-1].tokens.stop
+        if covered < len(queries_TKGD):  # padding rows of the fixed-shape decode
+            outputs.append(queries_TKGD[covered:].flatten(1))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _decode_attention(queries_BKGD: Tensor, cache: Tensor, run: DecodeRun) -> Tensor:
+    # The G query heads that share a key head stand where a sequence would: no key is repeated.
+    keys, values = cache[run.rows, : run.length].permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(queries_BKGD, keys, values, attn_mask=run.mask)
+    return mixed.flatten(1)
+
+
+def _prefill_attention(queries_nKGD: Tensor, cache: Tensor, span: PrefillSpan) -> Tensor:
+    num_groups = queries_nKGD.shape[2]
+    keys, values = cache[span.row, : span.length].permute(1, 2, 0, 3).unsqueeze(2)  # [K, 1, C, D]
+    mixed_KGnD = F.scaled_dot_product_attention(
+        queries_nKGD.permute(1, 2, 0, 3),
+        keys.expand(-1, num_groups, -1, -1),
+        values.expand(-1, num_groups, -1, -1),
+        attn_mask=span.mask,
+        is_causal=span.mask is None,
+    )
+    return mixed_KGnD.permute(2, 0, 1, 3).flatten(1)
+
+
+def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
+    """Angle per position of each pair of dimensions, [D / 2]."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    frequencies = 1.0 / (rope.theta**exponents)
+    if rope.kind == "linear":
+        return frequencies / rope.factor
+    if rope.kind == "default":
+        return frequencies
+    # Llama 3: long waves are slowed down, short ones kept, those between interpolated.
+    wavelengths = 2 * math.pi / frequencies
+    turns = rope.original_context / wavelengths
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    smooth = smooth.clamp(0.0, 1.0)
+    return (1 - smooth) * frequencies / rope.factor + smooth * frequencies

@@ -1,0 +1,192 @@
+"""Logits to tokens. One softmax gives both the sample and the logprob that training needs.
+
+Shape letters: S sampled rows, V vocabulary.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+from torch import Tensor
+
+_BLOCK = 256
+"""Vocabulary entries summed at once: a draw searches V / 256 sums, then 256 probabilities."""
+
+
+@dataclass(slots=True)
+class Sampling:
+    """One request's choices and its random state. Fields as in `GenerateRequest`."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    num_top_logprobs: int = 0
+    generator: Random = field(default_factory=Random)
+    """One uniform number a token: seeded, the request's draws are its own."""
+    prompt_tokens: frozenset[int] = frozenset()
+    """Only kept for the repetition penalty."""
+    output_counts: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def shifts_logits(self) -> bool:
+        return bool(
+            self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1.0
+            or self.logit_bias
+        )
+
+    @property
+    def cuts_tail(self) -> bool:
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    tokens: list[int]
+    logprobs: list[float]
+    top_logprobs: list[dict[int, float]]
+
+
+@torch.inference_mode()
+def sample(logits_SV: Tensor, rows: Sequence[Sampling]) -> Sampled:
+    """One token per row, with log softmax(logits / T) over the full vocabulary (T = 1 if greedy).
+
+    Penalties, biases and top-p, top-k, min-p restrict the choice; they never touch the logprob.
+    `logits_SV` may have more rows than `rows` (padding of the fixed-shape decode): they are ignored.
+    """
+    scaled_SV = logits_SV.float()
+    if any(row.temperature not in (0.0, 1.0) for row in rows):
+        inverse = [1.0 if row.is_greedy else 1.0 / row.temperature for row in rows]
+        inverse += [1.0] * (len(scaled_SV) - len(rows))
+        scaled_SV = scaled_SV * torch.tensor(inverse, device=scaled_SV.device)[:, None]
+    policy_SV = scaled_SV.softmax(-1)
+    choice_SV = policy_SV
+    if any(row.shifts_logits or row.cuts_tail for row in rows):
+        choice_SV = _restricted(logits_SV, policy_SV, rows)
+    tokens_S = _draw(choice_SV, rows)
+    if any(row.is_greedy for row in rows):
+        greedy = torch.tensor([row.is_greedy for row in rows], device=tokens_S.device)
+        tokens_S = torch.where(greedy, choice_SV[: len(rows)].argmax(-1), tokens_S)
+    logprobs_S = _logprob(scaled_SV[: len(rows)], policy_SV[: len(rows)], tokens_S)
+    return Sampled(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(policy_SV, rows))
+
+
+def _logprob(scaled_SV: Tensor, policy_SV: Tensor, tokens_S: Tensor) -> Tensor:
+    chosen_S1 = tokens_S[:, None]
+    logprobs_S = policy_SV.gather(1, chosen_S1).squeeze(1).log()
+    # A forced choice (logit bias) can be so unlikely that its probability underflows to 0.
+    underflows_S = logprobs_S == -math.inf
+    if bool(underflows_S.any()):
+        exact_S = scaled_SV.gather(1, chosen_S1).squeeze(1) - scaled_SV.logsumexp(-1)
+        logprobs_S = torch.where(underflows_S, exact_S, logprobs_S)
+    return logprobs_S
+
+
+def _draw(probabilities_SV: Tensor, rows: Sequence[Sampling]) -> Tensor:
+    """Inverse transform sampling: one uniform number a row, in two levels.
+
+    Much cheaper than noise on every logit (Gumbel, exponential race), and it makes a generator per
+    request free. Sums are float64, so that the grid is finer than any probability that matters.
+    """
+    num_rows, vocab = probabilities_SV.shape
+    padding = -vocab % _BLOCK
+    if padding:
+        probabilities_SV = torch.nn.functional.pad(probabilities_SV, (0, padding))
+    blocks = probabilities_SV.view(num_rows, -1, _BLOCK)
+    edges = blocks.sum(-1).double().cumsum(-1)[: len(rows)]
+    uniforms = [row.generator.random() for row in rows]
+    uniform_S1 = torch.tensor(uniforms, dtype=torch.float64, device=edges.device)[:, None]
+    target_S1 = uniform_S1 * edges[:, -1:]
+    block_S1 = _first_above(edges, target_S1)
+    below_S1 = torch.where(block_S1 > 0, edges.gather(1, (block_S1 - 1).clamp(min=0)), 0.0)
+    index = torch.arange(len(rows), device=edges.device)
+    inner = blocks[index, block_S1.squeeze(1)].double().cumsum(-1)
+    # The block's sum and its cumulated sum differ in the last digits: stay inside.
+    offset_S1 = torch.minimum(target_S1 - below_S1, inner[:, -1:] * (1 - 1e-12))
+    return (block_S1 * _BLOCK + _first_above(inner, offset_S1)).squeeze(1)
+
+
+def _first_above(edges: Tensor, target_S1: Tensor) -> Tensor:
+    """Index of the first cumulated sum beyond the target: never an entry of probability 0."""
+    found = torch.searchsorted(edges, target_S1, right=True)
+    return found.clamp(max=edges.shape[1] - 1)
+
+
+def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[Sampling]) -> Tensor:
+    """What each row chooses from; rows without restrictions keep the policy."""
+    choice_SV = policy_SV.clone()
+    for index, row in enumerate(rows):
+        if row.shifts_logits:
+            shifted_V = _shifted(logits_SV[index].float(), row)
+            temperature = 1.0 if row.is_greedy else row.temperature
+            choice_SV[index] = (shifted_V / temperature).softmax(-1)
+        if row.cuts_tail:
+            choice_SV[index] = _without_tail(choice_SV[index], row)
+    return choice_SV
+
+
+def _shifted(logits_V: Tensor, row: Sampling) -> Tensor:
+    """Penalties on what was said before (repetition: prompt and output, others: output), biases."""
+    device = logits_V.device
+    if row.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(row.prompt_tokens | row.output_counts.keys()), device=device)
+        values = logits_V[seen]
+        factor = row.repetition_penalty
+        logits_V[seen] = torch.where(values > 0, values / factor, values * factor)
+    if row.output_counts and (row.presence_penalty or row.frequency_penalty):
+        tokens = torch.tensor(list(row.output_counts), device=device)
+        counts = torch.tensor(list(row.output_counts.values()), device=device)
+        logits_V[tokens] -= row.presence_penalty + row.frequency_penalty * counts
+    if row.logit_bias:
+        tokens = torch.tensor(list(row.logit_bias), device=device)
+        logits_V[tokens] += torch.tensor(list(row.logit_bias.values()), device=device)
+    return logits_V
+
+
+def _without_tail(probabilities_V: Tensor, row: Sampling) -> Tensor:
+    """top-k, then top-p over what is left, then min-p against the most likely token."""
+    sorted_V, order_V = probabilities_V.sort(descending=True)
+    keep_V = torch.ones_like(sorted_V, dtype=torch.bool)
+    if row.top_k > 0:
+        keep_V[row.top_k :] = False
+    if row.top_p < 1.0:
+        kept_V = torch.where(keep_V, sorted_V, 0.0)
+        before_V = kept_V.cumsum(-1) - kept_V
+        keep_V &= before_V < row.top_p * kept_V.sum()
+    if row.min_p > 0.0:
+        keep_V &= sorted_V >= row.min_p * sorted_V[0]
+    keep_V[0] = True  # the most likely token is always a choice
+    result_V = torch.zeros_like(probabilities_V)
+    result_V[order_V[keep_V]] = sorted_V[keep_V]
+    return result_V
+
+
+def _top_logprobs(policy_SV: Tensor, rows: Sequence[Sampling]) -> list[dict[int, float]]:
+    most = max((row.num_top_logprobs for row in rows), default=0)
+    if most == 0:
+        return [{} for _ in rows]
+    top = policy_SV[: len(rows)].topk(min(most, policy_SV.shape[1]), dim=-1)
+    logprobs, tokens = top.values.log().tolist(), top.indices.tolist()
+    return [
+        dict(
+            zip(
+                row_tokens[: row.num_top_logprobs],
+                row_logprobs[: row.num_top_logprobs],
+                strict=True,
+            )
+        )
+        for row, row_tokens, row_logprobs in zip(rows, tokens, logprobs, strict=True)
+    ]

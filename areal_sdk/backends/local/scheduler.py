@@ -1,0 +1,190 @@
+"""Which tokens the next forward computes, and where. Plain bookkeeping; it owns rows and prefixes.
+
+Requests wait, then run in a KV row each; row i belongs to `running[i]`, always without gaps. Every
+step decodes all rows that are ready and prefills a bounded number of tokens besides, so that a long
+prompt does not stop the others. Whatever has been computed before, for another request or an
+earlier turn of the same conversation, is copied instead: a group's shared prompt is computed once,
+and a tool result costs only its own tokens.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from areal_sdk.backends.local.kv import KVRows, PrefixStore, SavedPrefix, common_prefix
+from areal_sdk.backends.local.sequence import Sequence
+
+WORTH_WAITING_FOR = 16
+"""Tokens: a shorter prefix is faster to compute again than to wait a step for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The next `num_new` tokens of the sequence in `row`."""
+
+    row: int
+    sequence: Sequence
+    num_new: int
+
+    @property
+    def reaches_end(self) -> bool:
+        """Whether a token is sampled after it."""
+        return self.num_new == self.sequence.num_pending
+
+
+class Scheduler:
+    def __init__(
+        self,
+        kv: KVRows,
+        prefixes: PrefixStore,
+        *,
+        max_running: int,
+        prefill_chunk: int,
+        deterministic: bool,
+    ) -> None:
+        self.kv = kv
+        self.prefixes = prefixes
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._max_running = max_running
+        self._prefill_chunk = prefill_chunk
+        self._deterministic = deterministic
+
+    def add(self, sequence: Sequence) -> None:
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a finished or cancelled sequence; what it computed may serve others."""
+        if sequence not in self.running:
+            self.waiting.remove(sequence)
+            return
+        row = self.running.index(sequence)
+        self._save(row)
+        self._free(row)
+        if not self.running:
+            self.kv.shrink()
+
+    def plan(self) -> list[Work]:
+        """The work of the next step, one-token work first, in row order; empty when idle."""
+        self._admit()
+        for row, sequence in enumerate(self.running):
+            if not sequence.is_placed:
+                self._place(row)
+        work = self._choose()
+        while work and not self._fits(work):
+            self._preempt()
+            work = self._choose()
+        if work:
+            self.kv.reserve(_longest(work), used_rows=len(self.running))
+        return work
+
+    def weights_changed(self, *, keep_kv: bool) -> None:
+        """Old KV is gone for whoever comes next, and recomputed or marked for who is running."""
+        self.prefixes.clear()
+        for sequence in self.running:
+            if not (keep_kv and sequence.output):
+                sequence.forget_kv()
+            elif sequence.stale_from is None:
+                sequence.stale_from = len(sequence.output)
+
+    # who runs
+
+    def _admit(self) -> None:
+        while self.waiting and len(self.running) < self._max_running:
+            longest = max(s.num_tokens for s in (self.waiting[0], *self.running))
+            if len(self.running) >= self.kv.rows_at(longest):
+                return  # first come, first served: nobody overtakes a long prompt
+            self.running.append(self.waiting.popleft())
+
+    def _fits(self, work: list[Work]) -> bool:
+        return len(self.running) <= self.kv.rows_at(_longest(work))
+
+    def _preempt(self) -> None:
+        """The youngest goes back to the head of the queue, its KV to the idle prefixes."""
+        row = len(self.running) - 1
+        sequence = self.running[row]
+        self._save(row)
+        self._free(row)
+        sequence.forget_kv()
+        self.waiting.appendleft(sequence)
+
+    def _save(self, row: int) -> None:
+        sequence = self.running[row]
+        if self._deterministic or sequence.stale_from is not None or not sequence.num_computed:
+            return
+        tokens = sequence.tokens()[: sequence.num_computed]
+        self.prefixes.save(SavedPrefix(tokens, self.kv.export(row, sequence.num_computed)))
+
+    def _free(self, row: int) -> None:
+        last = len(self.running) - 1
+        if row != last:  # keep the rows without gaps
+            self.kv.copy_prefix(last, row, self.running[last].num_computed)
+            self.running[row] = self.running[last]
+        self.running.pop()
+
+    # what is not computed twice
+
+    def _place(self, row: int) -> None:
+        """Start `row` from the longest prefix that is computed, or wait for a longer one."""
+        sequence = self.running[row]
+        if self._deterministic:  # what others left behind must not change a result's last digits
+            sequence.is_placed = True
+            return
+        tokens = sequence.tokens()
+        usable = len(tokens) - 1  # the last token is always computed: its logits are wanted
+        saved_length, saved = self.prefixes.longest(tokens)
+        saved_length = min(saved_length, usable)
+        donor, ready, promised = None, 0, 0
+        for other_row, other in self._donors():
+            shared = min(common_prefix(tokens, other.prompt), usable)
+            promised = max(promised, shared)
+            if min(shared, other.num_computed) > ready:
+                donor, ready = other_row, min(shared, other.num_computed)
+        if promised >= max(ready, saved_length) + WORTH_WAITING_FOR:
+            return
+        self.kv.reserve(max(ready, saved_length), used_rows=len(self.running))
+        if saved is not None and saved_length >= ready:
+            self.kv.restore(row, saved.values, saved_length)
+            sequence.num_computed = saved_length
+        elif donor is not None:
+            self.kv.copy_prefix(donor, row, ready)
+            sequence.num_computed = ready
+        if not sequence.output:
+            sequence.num_cached = sequence.num_computed
+        sequence.is_placed = True
+
+    def _donors(self) -> Iterator[tuple[int, Sequence]]:
+        for row, sequence in enumerate(self.running):
+            if sequence.is_placed and sequence.stale_from is None:
+                yield row, sequence
+
+    # what runs next
+
+    def _choose(self) -> list[Work]:
+        placed = [
+            Work(row, sequence, sequence.num_pending)
+            for row, sequence in enumerate(self.running)
+            if sequence.is_placed
+        ]
+        if self._deterministic:
+            return self._choose_deterministically(placed)
+        decode = [work for work in placed if work.num_new == 1]
+        prefill, budget = [], self._prefill_chunk
+        for work in placed:
+            if work.num_new > 1 and budget > 0:
+                num_new = min(work.num_new, budget)
+                prefill.append(Work(work.row, work.sequence, num_new))
+                budget -= num_new
+        return decode + prefill
+
+    def _choose_deterministically(self, placed: list[Work]) -> list[Work]:
+        """One prompt alone, or one token of all: shapes that do not depend on the company."""
+        for work in placed:
+            if work.num_new > 1 or not work.sequence.output:
+                num_new = min(work.num_new, self._prefill_chunk)
+                return [Work(work.row, work.sequence, num_new)]
+        return placed
+
+
+def _longest(work: list[Work]) -> int:
+    return max(item.sequence.num_computed + item.num_new for item in work)

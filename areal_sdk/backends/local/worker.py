@@ -1,0 +1,220 @@
+"""The engine's process: take requests, step the core, send what was sampled."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from areal_sdk.backends.local.architecture import stop_tokens
+from areal_sdk.backends.local.core import CoreOptions, EngineCore, SampledToken
+from areal_sdk.backends.local.protocol import decode_generate, encode_chunk
+from areal_sdk.backends.local.sampling import Sampling
+from areal_sdk.backends.local.sequence import Sequence
+from areal_sdk.backends.local.stopping import Finish, StopRule
+from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.errors import EngineError
+from areal_sdk.process import JSON, Channel, Request
+from areal_sdk.types import FinishReason
+
+HEARTBEAT_S = 5.0
+"""A stream that waits its turn hears from us this often: its silence means that we are stuck."""
+
+
+def main(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Entry of the process; `args` as `LocalEngine` sends them."""
+    torch.set_num_threads(args["threads"])
+    model_dir = Path(args["model_dir"])
+    core = EngineCore(model_dir, CoreOptions(**args["options"]))
+    worker = Worker(channel, core, model_dir)
+    channel.ready(
+        {
+            "max_context": core.max_context,
+            "vocab_size": core.architecture.vocab_size,
+            "stop_tokens": worker.stop_tokens,
+            "device": str(core.device),
+            "dtype": str(core.dtype).removeprefix("torch."),
+        }
+    )
+    worker.run()
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """A request being answered, and what it has not been sent yet."""
+
+    request: Request
+    sequence: Sequence
+    request_id: str
+    is_streamed: bool
+    sent_at: float
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    top_logprobs: list[dict[int, float]] = field(default_factory=list)
+
+    def add(self, sampled: SampledToken) -> None:
+        self.tokens.append(sampled.token)
+        self.logprobs.append(sampled.logprob)
+        self.versions.append(sampled.version)
+        if self.sequence.sampling.num_top_logprobs:
+            self.top_logprobs.append(sampled.top_logprobs)
+
+    def send(self, finish: Finish | None = None) -> None:
+        if finish is None:
+            self.request.emit(encode_chunk(self._take(None)))
+            self.sent_at = time.monotonic()
+        else:
+            self.request.finish(encode_chunk(self._take(finish)))
+
+    def _take(self, finish: Finish | None) -> GenerateChunk:
+        chunk = GenerateChunk(
+            tuple(self.tokens),
+            tuple(self.logprobs),
+            tuple(self.versions),
+            finish.reason if finish else None,
+            finish.matched if finish else None,
+            self.sequence.num_cached,
+            self.sequence.num_stale,
+            tuple(self.top_logprobs),
+        )
+        self.tokens, self.logprobs, self.versions, self.top_logprobs = [], [], [], []
+        return chunk
+
+
+class Worker:
+    def __init__(self, channel: Channel, core: EngineCore, model_dir: Path) -> None:
+        self.stop_tokens = stop_tokens(model_dir)
+        self._channel = channel
+        self._core = core
+        self._answers: dict[Sequence, _Answer] = {}
+        self._is_paused = False
+        self._tokenizer_path = model_dir / "tokenizer.json"
+        self._tokenizer: Tokenizer | None = None
+
+    def run(self) -> None:
+        """Until the main process closes the channel."""
+        while True:
+            is_idle = self._is_paused or not self._core.has_work
+            first = self._channel.receive(timeout_s=HEARTBEAT_S) if is_idle else None
+            for request in [*([first] if first else []), *self._channel.poll()]:
+                self._handle(request)
+            self._drop_cancelled()
+            if not self._is_paused:
+                self._deliver(self._core.step())
+            self._beat()
+
+    def _handle(self, request: Request) -> None:
+        handlers = {
+            "generate": self._generate,
+            "abort": self._abort,
+            "update_weights": self._update_weights,
+            "pause": self._pause,
+            "resume": self._resume,
+        }
+        try:
+            handlers[request.method](request)
+        except EngineError as exc:
+            request.fail(exc)
+
+    def _generate(self, request: Request) -> None:
+        generate = decode_generate(request.payload)
+        sequence = self._make_sequence(generate.request)
+        self._answers[sequence] = _Answer(
+            request,
+            sequence,
+            generate.request.request_id,
+            generate.is_streamed,
+            time.monotonic(),
+        )
+        self._core.add(sequence)
+
+    def _abort(self, request: Request) -> None:
+        """End a request early; its stream gets what was sampled and a last chunk that says so."""
+        for answer in list(self._answers.values()):
+            if answer.request_id == request.payload:
+                self._core.remove(answer.sequence)
+                del self._answers[answer.sequence]
+                answer.send(Finish(FinishReason.ABORT))
+        request.reply()
+
+    def _update_weights(self, request: Request) -> None:
+        started = time.monotonic()
+        path = request.payload["path"]
+        self._core.update_weights(
+            request.payload["version"],
+            None if path is None else Path(path),
+            checksum=request.payload["checksum"],
+        )
+        request.reply({"paused_s": time.monotonic() - started})
+
+    def _pause(self, request: Request) -> None:
+        self._is_paused = True
+        request.reply()
+
+    def _resume(self, request: Request) -> None:
+        self._is_paused = False
+        request.reply()
+
+    def _make_sequence(self, request: GenerateRequest) -> Sequence:
+        max_new_tokens = min(request.max_new_tokens, self._core.max_context - len(request.tokens))
+        own = frozenset() if request.ignore_eos else frozenset(self.stop_tokens)
+        return Sequence(
+            np.asarray(request.tokens, dtype=np.int32),
+            Sampling(
+                temperature=request.temperature,
+                top_p=request.top_p,
+                top_k=request.top_k,
+                min_p=request.min_p,
+                presence_penalty=request.presence_penalty,
+                frequency_penalty=request.frequency_penalty,
+                repetition_penalty=request.repetition_penalty,
+                logit_bias=request.logit_bias,
+                num_top_logprobs=request.num_top_logprobs,
+                generator=Random(request.seed),
+                prompt_tokens=(
+                    frozenset(request.tokens) if request.repetition_penalty != 1.0 else frozenset()
+                ),
+            ),
+            StopRule(
+                max_new_tokens,
+                own | frozenset(request.stop_tokens),
+                request.stop,
+                self._detokenizer() if request.stop else None,
+            ),
+        )
+
+    def _detokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            if not self._tokenizer_path.is_file():
+                raise EngineError(
+                    f"stop strings need {self._tokenizer_path}, which does not exist: save the "
+                    "model with a fast tokenizer, or stop by token id (stop_tokens)"
+                )
+            self._tokenizer = Tokenizer.from_file(str(self._tokenizer_path))
+        return self._tokenizer
+
+    def _drop_cancelled(self) -> None:
+        for answer in [a for a in self._answers.values() if a.request.cancelled]:
+            self._core.remove(answer.sequence)
+            del self._answers[answer.sequence]
+
+    def _deliver(self, sampled: list[SampledToken]) -> None:
+        for token in sampled:
+            answer = self._answers[token.sequence]
+            answer.add(token)
+            if token.finish is not None:
+                del self._answers[token.sequence]
+                answer.send(token.finish)
+            elif answer.is_streamed:
+                answer.send()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        for answer in self._answers.values():
+            if now - answer.sent_at > HEARTBEAT_S:
+                answer.send()
