@@ -11,6 +11,7 @@
     + ChildDiedError: it exited, was killed, or its connection broke
     + CallTimeoutError: it did not answer before the call's deadline
     + RemoteError: code in the child raised
+  - WaitTimeoutError: something that was waited for by name did not happen in time
   - LedgerError: the books do not balance; the run must stop
   - RolloutError: no episode can be completed; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
@@ -87,6 +88,10 @@ class RemoteError(ProcessError):
         self.kind = kind
         """Class name of the exception."""
         self.message = message
+
+
+class WaitTimeoutError(ArealError):
+    """A named wait reached its deadline."""
 
 
 class LedgerError(ArealError):

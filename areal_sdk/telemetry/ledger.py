@@ -1,0 +1,167 @@
+"""The books of a run, in episodes. They balance at every instant, or the run stops.
+
+    started = running + buffered + trained + sum(dropped)
+
+Evaluation episodes and the branches of an episode never count; an infrastructure retry is the same
+episode.
+
+>>> books = Ledger()
+>>> books.start(3); books.buffer(2); books.drop(DropReason.ERROR_AGENT); books.train(2)
+>>> books.kept, str(books)
+(2, "started 3 = running 0 + buffered 0 + trained 2 + dropped {'error_agent': 1}")
+>>> books.train()
+Traceback (most recent call last):
+    ...
+areal_sdk.errors.LedgerError: train(1) with 0 buffered: started 3 = running 0 + buffered 0 + trained 2 + dropped {'error_agent': 1}
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Self
+
+from areal_sdk.errors import LedgerError
+
+
+class DropReason(StrEnum):
+    """Why an episode was not trained. Closed: a new way to lose an episode needs a name here."""
+
+    ZERO_VARIANCE = "zero_variance"
+    """Its group's rewards are all equal: nothing to learn."""
+    STALE = "stale"
+    ERROR_AGENT = "error_agent"
+    ERROR_REWARD = "error_reward"
+    ERROR_ENVIRONMENT = "error_environment"
+    ERROR_INFRASTRUCTURE = "error_infrastructure"
+    ERROR_TIMEOUT = "error_timeout"
+    ABSTAINED = "abstained"
+    """No reward was given, on purpose."""
+    TRUNCATED = "truncated"
+    """It ran into a turn, token or context limit, and the run drops those."""
+    UNTRAINABLE = "untrainable"
+    """No sampled token has a logprob of the policy."""
+    GROUP_INCOMPLETE = "group_incomplete"
+    """Valid itself, but too few of its siblings were."""
+    CANCELLED = "cancelled"
+    LOST_AT_RESTART = "lost_at_restart"
+    """It ran or waited when the run was killed; its task is issued again."""
+
+
+class Ledger:
+    """Counts every episode exactly once. Each operation checks the balance, or raises."""
+
+    def __init__(self) -> None:
+        self._started = 0
+        self._running = 0
+        self._buffered = 0
+        self._trained = 0
+        self._dropped: dict[DropReason, int] = {}
+
+    @property
+    def started(self) -> int:
+        return self._started
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    @property
+    def buffered(self) -> int:
+        return self._buffered
+
+    @property
+    def trained(self) -> int:
+        return self._trained
+
+    @property
+    def dropped(self) -> Mapping[DropReason, int]:
+        """Only the reasons that occurred."""
+        return MappingProxyType(self._dropped)
+
+    @property
+    def kept(self) -> int:
+        """Accepted since the run began and not dropped, the trained ones included: what the
+        staleness gate counts. Training never lowers it; only a drop gives a slot back."""
+        return self._buffered + self._trained
+
+    def start(self, count: int = 1) -> None:
+        """`count` episodes begin."""
+        self._move("start", count)
+        self._started += count
+        self._running += count
+        self.check()
+
+    def buffer(self, count: int = 1) -> None:
+        """`count` running episodes are finished and accepted."""
+        self._move("buffer", count, running=self._running)
+        self._running -= count
+        self._buffered += count
+        self.check()
+
+    def train(self, count: int = 1) -> None:
+        """`count` buffered episodes have been given to the trainer."""
+        self._move("train", count, buffered=self._buffered)
+        self._buffered -= count
+        self._trained += count
+        self.check()
+
+    def drop(self, reason: DropReason, count: int = 1, *, buffered: bool = False) -> None:
+        """`count` running (or buffered) episodes will not be trained."""
+        if buffered:
+            self._move(f"drop {reason.value}", count, buffered=self._buffered)
+            self._buffered -= count
+        else:
+            self._move(f"drop {reason.value}", count, running=self._running)
+            self._running -= count
+        if count:
+            self._dropped[reason] = self._dropped.get(reason, 0) + count
+        self.check()
+
+    def check(self) -> None:
+        """Raise `LedgerError` unless the books balance."""
+        ended = self._trained + sum(self._dropped.values())
+        counts = (self._running, self._buffered, self._trained, *self._dropped.values())
+        if self._started != self._running + self._buffered + ended or min(counts) < 0:
+            raise LedgerError(f"the books do not balance: {self}")
+
+    def snapshot(self) -> dict[str, Any]:
+        """JSON that `restore` reads."""
+        return {
+            "started": self._started,
+            "running": self._running,
+            "buffered": self._buffered,
+            "trained": self._trained,
+            "dropped": {reason.value: count for reason, count in self._dropped.items()},
+        }
+
+    @classmethod
+    def restore(cls, snapshot: Mapping[str, Any]) -> Self:
+        """The books after a restart: what ran or waited then is `lost_at_restart`."""
+        books = cls()
+        try:
+            books._started = snapshot["started"]
+            books._running = snapshot["running"]
+            books._buffered = snapshot["buffered"]
+            books._trained = snapshot["trained"]
+            books._dropped = {DropReason(r): n for r, n in snapshot["dropped"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise LedgerError(f"not a ledger snapshot ({exc}): {dict(snapshot)}") from exc
+        books.check()
+        books.drop(DropReason.LOST_AT_RESTART, books._running)
+        books.drop(DropReason.LOST_AT_RESTART, books._buffered, buffered=True)
+        return books
+
+    def __str__(self) -> str:
+        dropped = {reason.value: count for reason, count in self._dropped.items()}
+        return (
+            f"started {self._started} = running {self._running} + buffered {self._buffered} "
+            f"+ trained {self._trained} + dropped {dropped}"
+        )
+
+    def _move(self, what: str, count: int, **source: int) -> None:
+        """Refuse a move that its source cannot cover, before anything changes."""
+        for name, available in source.items():
+            if count > available:
+                raise LedgerError(f"{what}({count}) with {available} {name}: {self}")
+        if count < 0:
+            raise LedgerError(f"{what}({count}): a count cannot be negative")

@@ -1,0 +1,102 @@
+"""Every wait has a name and a deadline, and whoever waits can say on what.
+
+One registry a process, on purpose: the signal handler and `live.json` must find all of them.
+"""
+
+import asyncio
+import itertools
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from areal_sdk.errors import WaitTimeoutError
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Somebody waits for something to happen."""
+
+    name: str
+    """Who waits for what: `"trainer: step 12"`."""
+    since: float
+    """`time.monotonic()` when it began."""
+    timeout_s: float
+
+    @property
+    def waited_s(self) -> float:
+        return time.monotonic() - self.since
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "waited_s": round(self.waited_s, 3), "timeout_s": self.timeout_s}
+
+
+_current: dict[int, Wait] = {}
+_ids = itertools.count()
+
+
+@asynccontextmanager
+async def waiting(name: str, *, timeout_s: float) -> AsyncIterator[None]:
+    """Bound what is awaited inside by `timeout_s`; past it, `WaitTimeoutError` names the wait."""
+    wait_id = next(_ids)
+    _current[wait_id] = Wait(name, time.monotonic(), timeout_s)
+    deadline = asyncio.timeout(timeout_s)
+    try:
+        async with deadline:
+            yield
+    except TimeoutError as exc:
+        if not deadline.expired():
+            raise  # somebody else's deadline, inside
+        raise WaitTimeoutError(f"waited {timeout_s:g} s for {name}, and it did not happen") from exc
+    finally:
+        del _current[wait_id]
+
+
+def current_waits() -> list[Wait]:
+    """Everything that is being waited for now, the longest wait first."""
+    return sorted(_current.values(), key=lambda wait: wait.since)
+
+
+def describe_waits() -> str:
+    """Who waits for what, and where every task of the running loop stands."""
+    lines = ["waiting for:"]
+    for wait in current_waits():
+        lines.append(f"  {wait.waited_s:8.1f} s of {wait.timeout_s:g} s  {wait.name}")
+    lines.append("tasks:")
+    try:
+        tasks = asyncio.all_tasks()
+    except RuntimeError:  # no loop runs in this thread
+        tasks = set()
+    lines += sorted(f"  {task.get_name()}: {_place(task)}" for task in tasks)
+    return "\n".join(lines) + "\n"
+
+
+@contextmanager
+def waits_on_signal(number: int = signal.SIGUSR1) -> Iterator[None]:
+    """While inside, `kill -USR1 <pid>` prints `describe_waits()` to stderr. Main thread only."""
+
+    def report(_number: int, _frame: FrameType | None) -> None:
+        sys.stderr.write(describe_waits())
+        sys.stderr.flush()
+
+    previous = signal.signal(number, report)
+    try:
+        yield
+    finally:
+        signal.signal(number, previous)
+
+
+def _place(task: "asyncio.Task[Any]") -> str:
+    """Where the innermost awaited coroutine of `task` stands."""
+    inner: Any = task.get_coro()
+    while getattr(inner, "cr_await", None) is not None and hasattr(inner.cr_await, "cr_frame"):
+        inner = inner.cr_await
+    frame = getattr(inner, "cr_frame", None)
+    name = getattr(inner, "__qualname__", repr(inner))
+    if frame is None:
+        return str(name)
+    return f"{name} ({frame.f_code.co_filename}:{frame.f_lineno})"
