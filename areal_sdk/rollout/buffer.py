@@ -1,0 +1,388 @@
+"""Where groups are between admission and training, and which of them the next step takes.
+
+The buffer holds the slots that the gate counts. A group takes `group_size` of them when it is
+admitted and gives them all back at once, when it is dropped. A trained group never does: training
+frees slots by raising the version.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from areal_sdk.errors import ConfigError, RolloutError
+from areal_sdk.rollout.groups import (
+    FinishedGroup,
+    Member,
+    PendingGroup,
+    Rejection,
+    by_age,
+    iter_members,
+)
+from areal_sdk.rollout.staleness import StalenessGate, mask_older, oldest_version
+from areal_sdk.rollout.tasks import Draw, TaskKey
+from areal_sdk.rollout.window import RolloutWindow, batch_metrics
+from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.telemetry.waits import waiting
+from areal_sdk.types import TrajectoryGroup
+
+StalePolicy = Literal["wait", "drop", "mask"]
+
+MAX_REFILLS = 3
+"""Batches' worth of uniform groups that dynamic sampling drops before it trains what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class CutBatch:
+    """What one step trains, and how it came to be."""
+
+    version: int
+    """The step starts from this version."""
+    finished: tuple[FinishedGroup, ...]
+    metrics: Mapping[str, float]
+    notices: tuple[str, ...] = ()
+    """What the user should hear once, each with its cure."""
+    exhausted: bool = False
+    """The tasks have run out: no further batch will come."""
+
+    @property
+    def groups(self) -> tuple[TrajectoryGroup, ...]:
+        return tuple(group.to_trajectory_group() for group in self.finished)
+
+    @property
+    def num_episodes(self) -> int:
+        return sum(len(group.members) for group in self.finished)
+
+
+class TrajectoryBuffer:
+    """Finished groups, oldest first. The dispatcher fills it, the loop cuts batches from it.
+
+    Wakes whoever waits when something changed; nothing polls.
+    """
+
+    def __init__(
+        self,
+        *,
+        gate: StalenessGate,
+        ledger: Ledger,
+        group_size: int,
+        version: int = 0,
+        stale: StalePolicy = "wait",
+        wait_s: float = 30.0,
+        min_members: int | None = None,
+        dynamic_sampling: bool = False,
+        in_order: bool = False,
+        max_lost_in_a_row: int | None = None,
+    ) -> None:
+        if gate.batch % group_size:
+            raise ConfigError(
+                f"batch = {gate.batch} is not a multiple of group_size = {group_size}"
+            )
+        if gate.max_inflight < group_size:
+            raise ConfigError(
+                f"max_inflight = {gate.max_inflight} cannot hold one group of {group_size}: "
+                f"raise it to at least {group_size}"
+            )
+        if in_order and gate.max_staleness:
+            raise ConfigError(
+                f"a deterministic order needs max_staleness = 0, not {gate.max_staleness}"
+            )
+        self.gate = gate
+        self.ledger = ledger
+        self.group_size = group_size
+        self.stale = stale
+        self.wait_s = wait_s
+        self.min_members = min_members if min_members is not None else min(2, group_size)
+        """Fewer valid members than this and a group is dropped whole."""
+        self.dynamic_sampling = dynamic_sampling
+        self.in_order = in_order
+        """Deterministic: cut only when nothing runs, in the order tasks were issued."""
+        self.window = RolloutWindow()
+        self.on_consumed: Callable[[TaskKey], None] = lambda key: None
+        """Told when a group is trained or given up, so that a resumed run does not repeat it."""
+        self._version = version
+        self._spent = version * gate.batch
+        """Slots of the groups cut so far."""
+        self._pending: dict[str, PendingGroup] = {}
+        self._finished: list[FinishedGroup] = []
+        self._changed = asyncio.Event()
+        self._exhausted = False
+        self._failure: BaseException | None = None
+        self._lost_in_a_row = 0
+        self._max_lost_in_a_row = max_lost_in_a_row or max(64, 2 * gate.batch)
+        self._last_rejection: Rejection | None = None
+        self._dropped: Counter[DropReason] = Counter()
+
+    # --- the gate's numbers ------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """What the engines have confirmed they serve."""
+        return self._version
+
+    def set_version(self, version: int) -> None:
+        """The engines serve `version`. Its batch counts as used up however few episodes it had:
+        short batches must not widen the gate for ever."""
+        self._version = version
+        self._spent = max(self._spent, version * self.gate.batch)
+        self._notify()
+
+    @property
+    def num_running(self) -> int:
+        return sum(group.num_running for group in self._pending.values())
+
+    @property
+    def num_finished_groups(self) -> int:
+        return len(self._finished)
+
+    @property
+    def num_slots_held(self) -> int:
+        """Trained, finished and running, in whole groups."""
+        return self._spent + self.group_size * (len(self._pending) + len(self._finished))
+
+    def has_room(self) -> bool:
+        """Whether one more group may start."""
+        if self._failure is not None:
+            return False
+        running = self.num_running
+        free = self.gate.free_slots(
+            version=self._version, kept=self.num_slots_held - running, running=running
+        )
+        return free >= self.group_size
+
+    # --- the dispatcher's side ---------------------------------------------------------------
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set at the next change. Take it *before* looking, then wait on it."""
+        return self._changed
+
+    def admit(self, draw: Draw) -> PendingGroup:
+        group = PendingGroup(
+            f"{draw.task.id}.{draw.epoch}", draw, size=self.group_size, version=self._version
+        )
+        assert group.id not in self._pending, f"group {group.id} was admitted twice"
+        self._pending[group.id] = group
+        return group
+
+    def accept(self, group: PendingGroup, member: Member) -> None:
+        """A sibling ended well. It counts as running no more, whatever its siblings do."""
+        group.num_ended += 1
+        group.members.append(member)
+        self.ledger.buffer(1)
+        self.window.kept(member.duration_s)
+        self._notify()
+
+    def reject(self, group: PendingGroup, rejection: Rejection) -> None:
+        """A sibling is not trained. Its slot stays with the group."""
+        group.num_ended += 1
+        self._drop(rejection.reason, 1, buffered=False)
+        self._notify()
+        if rejection.reason is DropReason.CANCELLED:
+            return
+        self.window.rejected(rejection.reason)
+        self._last_rejection = rejection
+
+    def resolve(self, group: PendingGroup) -> None:
+        """All siblings have ended: keep the valid ones if they are enough, else drop them all."""
+        del self._pending[group.id]
+        reason = group.give_up
+        if reason is None and len(group.members) < self.min_members:
+            reason = DropReason.GROUP_INCOMPLETE
+        if reason is None and all(m.oldest_version is None for m in group.members):
+            reason = DropReason.TRUNCATED  # all of them are masked: a baseline of nothing
+        self._notify()
+        if reason is None:
+            self._finished.append(FinishedGroup(group.id, group.draw, tuple(group.members)))
+            self._lost_in_a_row = 0
+            return
+        self._drop(reason, len(group.members), buffered=True)
+        if reason is not DropReason.CANCELLED:
+            self.on_consumed(group.draw.key)
+            self._lost_in_a_row += group.size
+            self._stop_if_hopeless()
+
+    def exhaust(self) -> None:
+        """No more groups will be admitted."""
+        self._exhausted = True
+        self._notify()
+
+    def fail(self, error: BaseException) -> None:
+        """Whoever waits for a batch gets `error`: the first one, which is usually the cause."""
+        self._failure = self._failure or error
+        self._notify()
+
+    # --- the trainer's side ------------------------------------------------------------------
+
+    async def cut_batch(self, *, version: int, timeout_s: float = 3600.0) -> CutBatch:
+        """The groups that the step from `version` to the next one trains.
+
+        Waits until there are enough; under `stale = "wait"` also, up to `wait_s`, for running
+        groups that this step can still train and the next one could not.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        enough_at: float | None = None
+        num_refilled = 0
+        async with waiting(f"rollouts: the batch of step {version + 1}", timeout_s=timeout_s):
+            while True:
+                changed = self._changed
+                if self._failure is not None:
+                    raise self._failure
+                self._shed_stale(version)
+                if self.dynamic_sampling:
+                    num_refilled += self._shed_uniform(num_refilled)
+                if self._is_enough():
+                    enough_at = clock() if enough_at is None else enough_at
+                    left_s = enough_at + self.wait_s - clock()
+                    if left_s <= 0 or not self._should_hold(version):
+                        break
+                    await _wait_up_to(changed, left_s)
+                else:
+                    enough_at = None
+                    await changed.wait()
+        waited_s, held_s = enough_at - began, clock() - enough_at
+        return self._cut(version, waited_s=waited_s, held_s=held_s)
+
+    def mark_trained(self, batch: CutBatch) -> None:
+        """The step is done: the batch's episodes are trained, its tasks consumed."""
+        self.ledger.train(batch.num_episodes)
+        for group in batch.finished:
+            self.on_consumed(group.draw.key)
+
+    # --- internals ---------------------------------------------------------------------------
+
+    def _stop_if_hopeless(self) -> None:
+        """An agent that never works should end the run with its error, not eat the dataset."""
+        if self._lost_in_a_row < self._max_lost_in_a_row:
+            return
+        last = self._last_rejection
+        assert last is not None, "groups are given up because siblings were rejected"
+        self.fail(
+            RolloutError(
+                f"{self._lost_in_a_row} episodes in a row gave no group to train; "
+                f"the last one dropped: {last.reason.value}: {last.message}"
+            )
+        )
+
+    @property
+    def _groups_per_batch(self) -> int:
+        return self.gate.batch // self.group_size
+
+    def _is_enough(self) -> bool:
+        if self.in_order and self._pending:
+            return False
+        if self._exhausted and not self._pending:
+            return True
+        return len(self._finished) >= self._groups_per_batch
+
+    def _should_hold(self, version: int) -> bool:
+        """Whether a running group would be too old for the next step, and this one has room.
+
+        Without room (the batch is full of groups as old) waiting would help nobody.
+        """
+        if self.stale != "wait" or self._exhausted:
+            return False
+        last_chance = [
+            group
+            for group in self._finished
+            if self.gate.is_stale(group.oldest_version, version=version + 1)
+        ]
+        return len(last_chance) < self._groups_per_batch and any(
+            self.gate.is_stale(group.version, version=version + 1)
+            for group in self._pending.values()
+        )
+
+    def _cut(self, version: int, *, waited_s: float, held_s: float) -> CutBatch:
+        ordered = by_age(self._finished)
+        if self.in_order:
+            ordered = sorted(self._finished, key=lambda group: group.draw.order)
+        taken = ordered[: self._groups_per_batch]
+        self._finished = ordered[self._groups_per_batch :]
+        self._spent += self.group_size * len(taken)
+        taken.sort(key=lambda group: group.draw.order)
+        for member in iter_members(taken):
+            self.window.aged(member.duration_s, stale=False)
+        metrics = {
+            "waited_s": waited_s,
+            "held_s": held_s,
+            "buffered_groups": float(len(self._finished)),
+            "running": float(self.num_running),
+            **batch_metrics(taken, version=version),
+            **self.window.metrics(),
+            **{f"dropped/{reason.value}": float(n) for reason, n in self._dropped.items()},
+        }
+        self._dropped.clear()
+        return CutBatch(
+            version,
+            tuple(taken),
+            metrics,
+            notices=self.window.notices(),
+            exhausted=self._exhausted and not self._pending and not self._finished,
+        )
+
+    def _shed_stale(self, version: int) -> None:
+        """Bound every sample: what the step from `version` may not train leaves its group."""
+        kept: list[FinishedGroup] = []
+        for group in self._finished:
+            if not self.gate.is_stale(group.oldest_version, version=version):
+                kept.append(group)
+                continue
+            fresh = [m for m in (self._freshen(m, version) for m in group.members) if m]
+            self._drop(DropReason.STALE, len(group.members) - len(fresh), buffered=True)
+            if len(fresh) >= self.min_members:
+                kept.append(replace(group, members=tuple(fresh)))
+            else:
+                self._drop(DropReason.GROUP_INCOMPLETE, len(fresh), buffered=True)
+                self.on_consumed(group.draw.key)
+        self._replace_finished(kept)
+
+    def _freshen(self, member: Member, version: int) -> Member | None:
+        """The member as the step from `version` may train it, if at all."""
+        if not self.gate.is_stale(member.oldest_version, version=version):
+            return member
+        if self.stale == "mask":
+            bound = version - self.gate.max_staleness
+            masked = tuple(mask_older(t, than=bound) for t in member.trajectories)
+            oldest = oldest_version(masked)
+            if oldest is not None:
+                return replace(member, trajectories=masked, oldest_version=oldest)
+        self.window.aged(member.duration_s, stale=True)
+        return None
+
+    def _shed_uniform(self, num_dropped: int) -> int:
+        """Drop groups whose rewards are all equal, up to a few batches' worth for one batch."""
+        if self.in_order and self._pending:
+            return 0
+        left = MAX_REFILLS * self._groups_per_batch - num_dropped
+        if self._exhausted:
+            left = 0
+        uniform = [group for group in by_age(self._finished) if group.is_uniform][: max(0, left)]
+        for group in uniform:
+            self._drop(DropReason.ZERO_VARIANCE, len(group.members), buffered=True)
+            self.on_consumed(group.draw.key)
+        self._replace_finished([group for group in self._finished if group not in uniform])
+        return len(uniform)
+
+    def _replace_finished(self, groups: list[FinishedGroup]) -> None:
+        if len(groups) != len(self._finished):
+            self._notify()  # slots were given back
+        self._finished = groups
+
+    def _drop(self, reason: DropReason, count: int, *, buffered: bool) -> None:
+        if count:
+            self.ledger.drop(reason, count, buffered=buffered)
+            self._dropped[reason] += count
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _wait_up_to(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

@@ -1,0 +1,90 @@
+"""Run user code so that it ends: a deadline it cannot outlive, and threads that hold nobody up."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 2.0
+"""How long cancelled user code may take to clean up before it is left behind."""
+
+
+async def within(
+    coroutine: Coroutine[Any, Any, T],
+    timeout_s: float,
+    *,
+    what: str,
+    grace_s: float = CANCEL_GRACE_S,
+) -> T:
+    """The coroutine's result; TimeoutError after `timeout_s`, even if it ignores cancellation.
+
+    It runs as a task of its own, so that a `TimeoutError` it raises itself stays its own error:
+    only `DeadlinePassed` is ours. A coroutine that survives its cancellation is left behind and
+    named in the log, rather than holding the run.
+    """
+    task = asyncio.create_task(coroutine, name=what)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        await _end(task, what, grace_s)
+        raise
+    if not done:
+        await _end(task, what, grace_s)
+        raise DeadlinePassed(f"{what}: no result within {timeout_s:g} s")
+    return task.result()
+
+
+class DeadlinePassed(Exception):
+    """Our deadline, as opposed to a `TimeoutError` of the code inside."""
+
+
+async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=grace_s)
+    if done:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.debug("%s raised while it was being cancelled: %r", what, error)
+        return
+    logger.warning("%s ignores cancellation: it is left behind and may go on running", what)
+    _left_behind.add(task)  # or it would be collected while it runs
+    task.add_done_callback(_left_behind.discard)
+
+
+_left_behind: set[asyncio.Task[Any]] = set()
+
+
+async def in_thread(function: Callable[[], T], *, name: str) -> T:
+    """The function's result, from a daemon thread of its own.
+
+    Not from a pool: a hung call would keep a pool's thread, and the interpreter's exit, for ever.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # cancelled: nobody waits any more
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def call() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function)
+        except BaseException as exc:  # noqa: BLE001 - handed to the awaiting side, whole
+            error = exc
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    return await future

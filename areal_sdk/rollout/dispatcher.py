@@ -1,0 +1,144 @@
+"""Streams episodes: starts a group whenever the gate has room, and never waits for a batch.
+
+tasks -> room in the gate? -> admit a group -> its siblings play -> triage -> buffer
+                ^                                                       |
+                +---------- a drop, a new version <---------------------+
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
+from areal_sdk.rollout.plan import EpisodePlan, PlaysEpisodes
+from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.types import Episode
+
+logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 10.0
+
+Observer = Callable[[Episode], None]
+
+
+class Dispatcher:
+    """Keeps the pipeline as full as the gate allows, from `async with` to its end.
+
+    Leaving cancels what runs and books it as `cancelled`; finished groups stay in the buffer.
+    """
+
+    def __init__(
+        self,
+        *,
+        runner: PlaysEpisodes,
+        tasks: TaskSource,
+        ledger: Ledger,
+        buffer: TrajectoryBuffer,
+        truncated: Truncated = "score",
+        drop_incomplete: bool = False,
+        on_episode: Observer | None = None,
+    ) -> None:
+        """`drop_incomplete`: one failed sibling costs its group; the others are cancelled."""
+        self._runner = runner
+        self._tasks = tasks
+        self._ledger = ledger
+        self._buffer = buffer
+        self._truncated: Truncated = truncated
+        self._drop_incomplete = drop_incomplete
+        self._on_episode = on_episode
+        self._main: asyncio.Task[None] | None = None
+        buffer.on_consumed = tasks.consume
+
+    async def __aenter__(self) -> Self:
+        self._main = asyncio.create_task(self._dispatch(), name="dispatcher")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._main is not None
+        self._main.cancel()
+        # The runner leaves user code behind that ignores its cancellation, so this ends before.
+        _, unfinished = await asyncio.wait({self._main}, timeout=STOP_TIMEOUT_S)
+        if unfinished:
+            logger.error("episodes still run %g s after they were cancelled", STOP_TIMEOUT_S)
+
+    def set_version(self, version: int) -> None:
+        """The engines have confirmed that they serve `version`: the gate opens."""
+        self._buffer.set_version(version)
+
+    async def _dispatch(self) -> None:
+        try:
+            async with asyncio.TaskGroup() as groups:
+                while self._admit_all(groups):
+                    await self._buffer.changed.wait()
+            self._buffer.exhaust()
+        except* Exception as group:  # noqa: BLE001 - a bug, or unbalanced books: the loop is told
+            self._buffer.fail(_first(group))
+
+    def _admit_all(self, groups: asyncio.TaskGroup) -> bool:
+        """Admit what the gate has room for; False once the tasks have run out."""
+        while self._buffer.has_room():
+            draw = self._tasks.next()
+            if draw is None:
+                return False
+            group = self._buffer.admit(draw)
+            groups.create_task(self._play_group(group), name=f"group {group.id}")
+        return True
+
+    async def _play_group(self, group: PendingGroup) -> None:
+        try:
+            async with asyncio.TaskGroup() as siblings:
+                for sibling in range(group.size):
+                    name = f"{group.id}.{sibling}"
+                    group.tasks.append(siblings.create_task(self._play(group, sibling), name=name))
+        except asyncio.CancelledError:
+            group.give_up = DropReason.CANCELLED
+            raise
+        finally:
+            self._buffer.resolve(group)
+
+    async def _play(self, group: PendingGroup, sibling: int) -> None:
+        """Play one sibling and hand its episode over."""
+        draw = group.draw
+        plan = EpisodePlan(
+            f"{group.id}.{sibling}", draw.task, group=group.id, sibling=sibling, epoch=draw.epoch
+        )
+        self._ledger.start(1)
+        try:
+            episode = await self._runner.run(plan)
+        except asyncio.CancelledError:
+            reason = group.give_up or DropReason.CANCELLED
+            self._buffer.reject(group, Rejection(reason, "it was stopped on the way"))
+            raise
+        verdict = triage(episode, truncated=self._truncated)
+        if isinstance(verdict, Member):
+            self._buffer.accept(group, verdict)
+        else:
+            self._buffer.reject(group, verdict)
+            if self._drop_incomplete:
+                self._give_up(group)
+        if self._on_episode is not None:
+            self._on_episode(episode)
+
+    def _give_up(self, group: PendingGroup) -> None:
+        """The group will not be trained: what its other siblings would play is wasted."""
+        group.give_up = DropReason.GROUP_INCOMPLETE
+        for task in group.tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error inside, which is usually the cause of the others."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

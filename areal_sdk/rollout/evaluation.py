@@ -1,0 +1,232 @@
+"""Measure an agent on tasks: success, reward and pass@k with confidence intervals.
+
+Evaluation shares the engine with training but not its books: its episodes never pass the gate,
+never enter the ledger, and hold no rollout back.
+"""
+
+import asyncio
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.groups import is_success
+from areal_sdk.rollout.plan import EpisodePlan, PlaysEpisodes
+from areal_sdk.types import Episode, OutcomeKind, Task
+
+CONFIDENCE_Z = 1.959963984540054
+"""95 %, two-sided."""
+NUM_RESAMPLES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A rate or a mean with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True)
+class EvalReport:
+    """What an evaluation found. Rates are over scored episodes; the others are counted apart."""
+
+    split: str
+    num_tasks: int
+    num_episodes: int
+    num_scored: int
+    success: Estimate | None
+    """Share of successful episodes (pass@1); None when none was scored."""
+    reward: Estimate | None
+    pass_at: Mapping[int, Estimate]
+    """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes."""
+    errors: Mapping[str, int]
+    """Episodes without a verdict, by error kind or `abstain`."""
+    first_errors: Mapping[str, str]
+    """The message of the first of each."""
+    num_truncated: int
+    mean_turns: float
+    duration_s: float
+
+    def metrics(self) -> dict[str, float]:
+        """Flat numbers for a log."""
+        numbers = {
+            "tasks": float(self.num_tasks),
+            "episodes": float(self.num_episodes),
+            "scored": float(self.num_scored),
+            "truncated": float(self.num_truncated),
+            "turns": self.mean_turns,
+            "duration_s": self.duration_s,
+            **{f"errors/{kind}": float(n) for kind, n in self.errors.items()},
+        }
+        estimates = {
+            "success": self.success,
+            "reward": self.reward,
+            **{f"pass@{k}": estimate for k, estimate in self.pass_at.items()},
+        }
+        for name, estimate in estimates.items():
+            if estimate is not None:
+                numbers[name] = estimate.value
+                numbers[f"{name}_low"] = estimate.low
+                numbers[f"{name}_high"] = estimate.high
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What an episode leaves behind; the episode itself is not kept."""
+
+    task_id: str
+    reward: float | None
+    success: bool
+    num_turns: int
+    truncated: bool
+    error: str
+    message: str
+
+
+async def evaluate_tasks(
+    runner: PlaysEpisodes,
+    tasks: Iterable[Task],
+    *,
+    split: str = "eval",
+    samples: int = 1,
+    max_concurrency: int = 32,
+    name: str = "eval",
+    on_episode: Callable[[Episode], None] | None = None,
+) -> EvalReport:
+    """Play every task `samples` times. `name` tells the episodes of one evaluation from another's."""
+    plans = [
+        EpisodePlan(f"{name}.{task.id}.{sample}", task, group=f"{name}.{task.id}", sibling=sample)
+        for task in tasks
+        for sample in range(samples)
+    ]
+    if not plans:
+        raise ConfigError(f"there are no tasks in split {split!r} to evaluate on")
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    attempts: list[_Attempt | None] = [None] * len(plans)
+    queue = iter(enumerate(plans))
+
+    async def play_from_queue() -> None:
+        for index, plan in queue:
+            episode = await runner.run(plan)
+            attempts[index] = _summarise(episode)
+            if on_episode is not None:
+                on_episode(episode)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(min(max_concurrency, len(plans))):
+            workers.create_task(play_from_queue(), name=f"evaluation {name}")
+    done = [attempt for attempt in attempts if attempt is not None]
+    return _report(done, split=split, samples=samples, duration_s=clock() - began)
+
+
+def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
+    """The chance that k of the samples, drawn without replacement, hold a correct one.
+
+    >>> pass_at_k(4, 1, 1), pass_at_k(4, 1, 2), pass_at_k(4, 3, 2)
+    (0.25, 0.5, 1.0)
+    """
+    if num_samples - num_correct < k:
+        return 1.0
+    return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
+
+
+def wilson(num_successes: int, num_trials: int) -> Estimate:
+    """A proportion with its Wilson interval, which is sane at 0 and at 1 too.
+
+    >>> str(wilson(9, 10)), str(wilson(0, 20))
+    ('0.900 [0.596, 0.982]', '0.000 [0.000, 0.161]')
+    """
+    rate, z2 = num_successes / num_trials, CONFIDENCE_Z**2
+    centre = (rate + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
+    spread = math.sqrt(rate * (1 - rate) / num_trials + z2 / (4 * num_trials**2))
+    half = CONFIDENCE_Z * spread / (1 + z2 / num_trials)
+    return Estimate(rate, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def bootstrap(values: Sequence[float]) -> Estimate:
+    """The mean of independent values, one a task, with its percentile-bootstrap interval."""
+    generator = random.Random(0)  # the same data give the same interval
+    means = sorted(fmean(generator.choices(values, k=len(values))) for _ in range(NUM_RESAMPLES))
+    low, high = means[round(0.025 * NUM_RESAMPLES)], means[round(0.975 * NUM_RESAMPLES) - 1]
+    return Estimate(fmean(values), low, high)
+
+
+def _summarise(episode: Episode) -> _Attempt:
+    outcome = episode.outcome
+    scored = outcome.kind is OutcomeKind.REWARD and outcome.reward is not None
+    return _Attempt(
+        task_id=episode.task.id,
+        reward=outcome.reward if scored else None,
+        success=scored and is_success(episode),
+        num_turns=len(episode.turns),
+        truncated=episode.truncated,
+        error="" if scored else (outcome.error.value if outcome.error else "abstain"),
+        message=outcome.message,
+    )
+
+
+def _report(
+    attempts: Sequence[_Attempt], *, split: str, samples: int, duration_s: float
+) -> EvalReport:
+    by_task: dict[str, list[_Attempt]] = {attempt.task_id: [] for attempt in attempts}
+    errors: Counter[str] = Counter()
+    first_errors: dict[str, str] = {}
+    for attempt in attempts:
+        if attempt.error:
+            errors[attempt.error] += 1
+            first_errors.setdefault(attempt.error, attempt.message)
+        else:
+            by_task[attempt.task_id].append(attempt)
+    scored = [group for group in by_task.values() if group]
+    return EvalReport(
+        split=split,
+        num_tasks=len(by_task),
+        num_episodes=len(attempts),
+        num_scored=sum(map(len, scored)),
+        success=_success(scored),
+        reward=bootstrap([fmean(_rewards(group)) for group in scored]) if scored else None,
+        pass_at=_pass_at(scored, samples),
+        errors=dict(errors),
+        first_errors=first_errors,
+        num_truncated=sum(attempt.truncated for attempt in attempts),
+        mean_turns=fmean(attempt.num_turns for attempt in attempts),
+        duration_s=duration_s,
+    )
+
+
+def _success(scored: Sequence[Sequence[_Attempt]]) -> Estimate | None:
+    """Wilson where attempts are independent, one a task; else by resampling tasks."""
+    if not scored:
+        return None
+    if all(len(group) == 1 for group in scored):
+        return wilson(sum(group[0].success for group in scored), len(scored))
+    return bootstrap([fmean(attempt.success for attempt in group) for group in scored])
+
+
+def _pass_at(scored: Sequence[Sequence[_Attempt]], samples: int) -> dict[int, Estimate]:
+    result: dict[int, Estimate] = {}
+    k = 1
+    while k <= samples:
+        chances = [
+            pass_at_k(len(group), sum(attempt.success for attempt in group), k)
+            for group in scored
+            if len(group) >= k
+        ]
+        if chances:
+            result[k] = bootstrap(chances)
+        k *= 2
+    return result
+
+
+def _rewards(group: Sequence[_Attempt]) -> list[float]:
+    return [attempt.reward for attempt in group if attempt.reward is not None]

@@ -1,0 +1,150 @@
+"""A group on its way: pending while siblings play, finished once all have ended."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from areal_sdk.rollout.staleness import oldest_version
+from areal_sdk.rollout.tasks import Draw
+from areal_sdk.rollout.trajectory import to_trajectories
+from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.types import Episode, ErrorKind, OutcomeKind, Trajectory, TrajectoryGroup
+
+Truncated = Literal["score", "mask", "drop"]
+
+DROP_REASON = {
+    ErrorKind.AGENT: DropReason.ERROR_AGENT,
+    ErrorKind.REWARD: DropReason.ERROR_REWARD,
+    ErrorKind.ENVIRONMENT: DropReason.ERROR_ENVIRONMENT,
+    ErrorKind.INFRASTRUCTURE: DropReason.ERROR_INFRASTRUCTURE,
+    ErrorKind.TIMEOUT: DropReason.ERROR_TIMEOUT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A scored episode, reduced to what training and the metrics of its batch need."""
+
+    trajectories: tuple[Trajectory, ...]
+    reward: float
+    success: bool
+    num_turns: int
+    num_sampled: int
+    duration_s: float
+    truncated: bool
+    oldest_version: int | None
+    """Of its trained tokens; None when it only counts in its group's baseline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why an episode is not trained."""
+
+    reason: DropReason
+    message: str
+
+
+def triage(episode: Episode, *, truncated: Truncated = "score") -> Member | Rejection:
+    """Accept a scored episode, or say why it is dropped. Nothing becomes a reward of zero here."""
+    outcome = episode.outcome
+    if outcome.kind is OutcomeKind.ERROR:
+        assert outcome.error is not None, "an error outcome names its kind"
+        return Rejection(DROP_REASON[outcome.error], outcome.message)
+    if episode.truncated and truncated == "drop":
+        return Rejection(DropReason.TRUNCATED, 'it ran into a limit, and truncated = "drop"')
+    if outcome.kind is OutcomeKind.ABSTAIN or outcome.reward is None:
+        reason = DropReason.TRUNCATED if episode.truncated else DropReason.ABSTAINED
+        return Rejection(reason, outcome.message or "no reward was given")
+    masked = episode.truncated and truncated == "mask"
+    trajectories = to_trajectories(episode, train=not masked)
+    if not trajectories:
+        return Rejection(DropReason.UNTRAINABLE, why_untrainable(episode))
+    return Member(
+        trajectories,
+        reward=outcome.reward,
+        success=is_success(episode),
+        num_turns=len(episode.turns),
+        num_sampled=sum(len(turn.output_tokens) for turn in episode.turns),
+        duration_s=episode.duration_s,
+        truncated=episode.truncated,
+        oldest_version=oldest_version(trajectories),
+    )
+
+
+def is_success(episode: Episode) -> bool:
+    """The verdict's own `success`, else whether the reward is 1."""
+    success = episode.outcome.success
+    return success if success is not None else episode.outcome.reward == 1.0
+
+
+def why_untrainable(episode: Episode) -> str:
+    if not episode.turns:
+        return "the agent never called the model"
+    excluded = sorted({turn.excluded.value for turn in episode.turns if turn.excluded})
+    if not excluded:
+        return "the model's answers were empty"
+    return f"no turn was sampled from the plain softmax: {', '.join(excluded)}"
+
+
+@dataclass(slots=True, eq=False)
+class PendingGroup:
+    """Siblings of one task, from admission until the last has ended. Holds `size` slots."""
+
+    id: str
+    draw: Draw
+    size: int
+    version: int
+    """What the engines served at admission: no token of the group can be older."""
+    members: list[Member] = field(default_factory=list)
+    num_ended: int = 0
+    give_up: DropReason | None = None
+    """Why none of it will be trained, whatever its members earned."""
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list)
+    """The siblings at play."""
+
+    @property
+    def num_running(self) -> int:
+        return self.size - self.num_ended
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedGroup:
+    """A group with enough valid members to train. It keeps its slots until it is dropped."""
+
+    id: str
+    draw: Draw
+    members: tuple[Member, ...]
+
+    @property
+    def oldest_version(self) -> int | None:
+        versions = (member.oldest_version for member in self.members)
+        return min((v for v in versions if v is not None), default=None)
+
+    @property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        return tuple(t for member in self.members for t in member.trajectories)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether its members cannot be told apart by reward, so that no advantage is left."""
+        verdicts = {(m.reward, m.trajectories[0].turn_rewards) for m in self.members}
+        return len(self.members) > 1 and len(verdicts) == 1
+
+    def to_trajectory_group(self) -> TrajectoryGroup:
+        return TrajectoryGroup(self.id, self.draw.task.id, self.trajectories)
+
+
+def by_age(groups: Sequence[FinishedGroup]) -> list[FinishedGroup]:
+    """Oldest token first; as they were issued where that is equal."""
+    return sorted(groups, key=lambda g: (_age(g), g.draw.order))
+
+
+def _age(group: FinishedGroup) -> int:
+    oldest = group.oldest_version
+    return oldest if oldest is not None else -1
+
+
+def iter_members(groups: Sequence[FinishedGroup]) -> Iterator[Member]:
+    for group in groups:
+        yield from group.members

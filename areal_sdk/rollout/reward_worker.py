@@ -1,0 +1,62 @@
+"""The process that calls reward functions: loads them once, answers one episode after another."""
+
+import asyncio
+import inspect
+import pickle
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from areal_sdk.process import JSON, Channel
+from areal_sdk.process.user_code import load_user_object
+from areal_sdk.rollout.scoring import read_verdict
+from areal_sdk.types import Episode, Outcome, OutcomeKind
+
+
+def main(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """The entry: `args["rewards"]` has a reference and options for each reward."""
+    rewards = [
+        partial(load_user_object(spec["reference"]), **spec["options"]) for spec in args["rewards"]
+    ]
+    channel.ready()
+    with asyncio.Runner() as runner:
+        while True:
+            request = channel.receive()
+            if request is None:
+                continue
+            episode: Episode = pickle.loads(request.buffers[0])
+            try:
+                outcome = _verdict(rewards[request.payload["reward"]], episode, runner)
+            except Exception as exc:  # noqa: BLE001 - the boundary: it becomes a typed RewardError
+                traceback.print_exc()
+                request.fail(exc)
+            else:
+                request.reply(_write(outcome))
+
+
+def _verdict(
+    reward: Callable[[Episode], object], episode: Episode, runner: asyncio.Runner
+) -> Outcome:
+    verdict: Any = reward(episode)
+    if inspect.isawaitable(verdict):
+        verdict = runner.run(_wait_for(verdict))
+    outcome = read_verdict(verdict, episode)
+    if outcome.kind is OutcomeKind.ERROR:
+        raise RuntimeError(outcome.message or "it returned an error")
+    return outcome
+
+
+async def _wait_for(verdict: Any) -> Any:
+    return await verdict
+
+
+def _write(outcome: Outcome) -> JSON:
+    return {
+        "kind": outcome.kind.value,
+        "reward": None if outcome.reward is None else float(outcome.reward),
+        "turn_rewards": [None if r is None else float(r) for r in outcome.turn_rewards],
+        "success": outcome.success,
+        "metrics": {str(name): float(value) for name, value in outcome.metrics.items()},
+        "message": outcome.message,
+    }

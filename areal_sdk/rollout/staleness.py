@@ -1,0 +1,84 @@
+"""How many episodes may start, and which tokens are too old to train on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessGate:
+    """Admission control for asynchronous rollouts: bounds the flow, and names what is too old.
+
+    The pipeline may hold `max_staleness` batches beyond the one being trained. `kept` counts the
+    slots of every episode accepted since the run began and not dropped, the trained ones
+    included: training frees slots by raising `version`, and only a drop gives one back. `version`
+    is what the engines serve, not what the trainer last computed.
+
+    The gate bounds the flow, not the straggler: an episode overtaken by younger ones can still be
+    too old when it ends, so batches are cut through `is_stale` as well.
+
+    >>> gate = StalenessGate(batch=4, max_staleness=1, max_inflight=100)
+    >>> gate.free_slots(version=0, kept=0, running=0)   # two batches may be in the pipeline
+    8
+    >>> gate.free_slots(version=0, kept=4, running=4)   # full until the trainer steps
+    0
+    >>> gate.free_slots(version=1, kept=4, running=4)   # it stepped
+    4
+    """
+
+    batch: int
+    """Episodes a step."""
+    max_staleness: int
+    """eta: updates a trained token may lag behind the step that trains it."""
+    max_inflight: int
+    """Episodes that run at the same time, whatever the versions."""
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.max_inflight < 1 or self.max_staleness < 0:
+            raise ConfigError(
+                f"batch = {self.batch} and max_inflight = {self.max_inflight} must be at least 1, "
+                f"max_staleness = {self.max_staleness} at least 0"
+            )
+
+    def free_slots(self, *, version: int, kept: int, running: int) -> int:
+        """Episodes that may start now."""
+        by_staleness = (version + self.max_staleness + 1) * self.batch - kept - running
+        by_capacity = self.max_inflight - running
+        return max(0, min(by_staleness, by_capacity))
+
+    def is_stale(self, token_version: int | None, *, version: int) -> bool:
+        """Whether the step that starts from `version` may not train that token.
+
+        None stands for "no trained token": that never goes stale.
+        """
+        return token_version is not None and version - token_version > self.max_staleness
+
+
+def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
+    """The version of the oldest trained token; None when no token is trained."""
+    versions = (trajectory.oldest_version for trajectory in trajectories)
+    return min((v for v in versions if v is not None), default=None)
+
+
+def mask_older(trajectory: Trajectory, *, than: int) -> Trajectory:
+    """The trajectory with every trained token sampled before version `than` turned into context."""
+    keep = [
+        train and version >= than
+        for train, version in zip(trajectory.loss_mask, trajectory.versions, strict=True)
+    ]
+    if keep == list(trajectory.loss_mask):
+        return trajectory
+    return replace(
+        trajectory,
+        loss_mask=tuple(keep),
+        logprobs=tuple(x if k else 0.0 for x, k in zip(trajectory.logprobs, keep, strict=True)),
+        versions=tuple(x if k else -1 for x, k in zip(trajectory.versions, keep, strict=True)),
+        temperatures=tuple(
+            x if k else 1.0 for x, k in zip(trajectory.temperatures, keep, strict=True)
+        ),
+        turn_of_token=tuple(
+            x if k else -1 for x, k in zip(trajectory.turn_of_token, keep, strict=True)
+        ),
+    )

@@ -1,0 +1,104 @@
+"""Episode -> trajectories: which sampled token is trained, in which sequence.
+
+Turns form a forest (`Turn.parent`). Each leaf is one sequence: its prompt, which starts with every
+ancestor's prompt and output, and its own output. A sampled token is trained in the first sequence
+that holds it; in the others it is context, with no logprob to inherit.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from areal_sdk.types import Episode, Trajectory, Turn
+
+
+def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory, ...]:
+    """The trainable sequences of a scored episode, in the order their branches ended.
+
+    `train = False` keeps the sequences, and so the reward in its group's baseline, but trains
+    none of their tokens. An episode without a trainable token gives an empty tuple.
+    """
+    reward = episode.outcome.reward
+    if reward is None:
+        raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
+    check_parents(episode.turns)
+    trained_turns: set[int] = set()
+    trajectories: list[Trajectory] = []
+    for branch in _branches(episode.turns):
+        fresh = [
+            index
+            for index in branch
+            if index not in trained_turns
+            and episode.turns[index].excluded is None
+            and episode.turns[index].output_tokens
+        ]
+        if fresh:
+            trained_turns.update(fresh)
+            last = episode.turns[fresh[-1]]  # what follows it would be context of nothing
+            tokens = last.prompt_tokens + last.output_tokens
+            trajectories.append(_sequence(episode, tokens, fresh if train else (), reward))
+    return tuple(trajectories)
+
+
+def check_parents(turns: Sequence[Turn]) -> None:
+    """ValueError unless each turn extends the tokens of the turn it names as its parent.
+
+    One that does not must not inherit logprobs, masks or versions by position.
+    """
+    for index, turn in enumerate(turns):
+        parent = turn.parent
+        if parent is None:
+            continue
+        if not 0 <= parent < index:
+            raise ValueError(
+                f"turn {index} names turn {parent} as its parent: parents come earlier"
+            )
+        prefix = turns[parent].prompt_tokens + turns[parent].output_tokens
+        if turn.prompt_tokens[: len(prefix)] != prefix:
+            raise ValueError(
+                f"turn {index} names turn {parent} as its parent but does not extend its tokens"
+            )
+
+
+def _branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
+    """Each leaf's chain of turns, oldest first, as indices."""
+    parents = {turn.parent for turn in turns}
+    for leaf in range(len(turns)):
+        if leaf in parents:
+            continue
+        chain: list[int] = []
+        index: int | None = leaf
+        while index is not None:
+            chain.append(index)
+            index = turns[index].parent
+        yield tuple(reversed(chain))
+
+
+def _sequence(
+    episode: Episode, tokens: tuple[int, ...], trained: Sequence[int], reward: float
+) -> Trajectory:
+    loss_mask = [False] * len(tokens)
+    logprobs = [0.0] * len(tokens)
+    versions = [-1] * len(tokens)
+    temperatures = [1.0] * len(tokens)
+    turn_of_token = [-1] * len(tokens)
+    for index in trained:
+        turn = episode.turns[index]
+        start = len(turn.prompt_tokens)
+        span = slice(start, start + len(turn.output_tokens))
+        length = len(turn.output_tokens)
+        loss_mask[span] = [True] * length
+        logprobs[span] = turn.logprobs
+        versions[span] = turn.versions
+        temperatures[span] = [turn.temperature] * length
+        turn_of_token[span] = [index] * length
+    return Trajectory(
+        episode_id=episode.id,
+        task_id=episode.task.id,
+        tokens=tokens,
+        loss_mask=tuple(loss_mask),
+        logprobs=tuple(logprobs),
+        versions=tuple(versions),
+        temperatures=tuple(temperatures),
+        turn_of_token=tuple(turn_of_token),
+        reward=reward,
+        turn_rewards=episode.outcome.turn_rewards,
+    )

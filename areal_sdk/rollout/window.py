@@ -1,0 +1,112 @@
+"""What the latest episodes say: metrics of a batch, and biases the user should hear about."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+
+from areal_sdk.rollout.groups import FinishedGroup, iter_members
+from areal_sdk.telemetry.ledger import DropReason
+
+WINDOW = 512
+"""Episodes looked back on."""
+MIN_EPISODES = 64
+"""Fewer say nothing about a rate."""
+MAX_STALE_SHARE = 0.10
+MAX_AGENT_ERROR_SHARE = 0.05
+
+
+class RolloutWindow:
+    """Rates over the latest `WINDOW` episodes. Memory is constant."""
+
+    def __init__(self) -> None:
+        self._ended: deque[DropReason | None] = deque(maxlen=WINDOW)
+        self._durations: deque[float] = deque(maxlen=WINDOW)
+        self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
+        self._said: set[str] = set()
+
+    def kept(self, duration_s: float) -> None:
+        """An episode ended well."""
+        self._ended.append(None)
+        self._durations.append(duration_s)
+
+    def rejected(self, reason: DropReason) -> None:
+        """An episode ended, and is not trained."""
+        self._ended.append(reason)
+
+    def aged(self, duration_s: float, *, stale: bool) -> None:
+        """A kept episode met its batch: it was taken, or it was too old."""
+        self._fates.append((duration_s, stale))
+
+    @property
+    def agent_error_share(self) -> float:
+        return _share([reason is DropReason.ERROR_AGENT for reason in self._ended])
+
+    @property
+    def stale_share(self) -> float:
+        return _share([stale for _, stale in self._fates])
+
+    def metrics(self) -> Mapping[str, float]:
+        """Drop rates by duration among them: dropping only the long ones would bias the policy."""
+        by_duration = [stale for _, stale in sorted(self._fates)]
+        quarter = max(1, len(by_duration) // 4)
+        return {
+            "agent_error_share": self.agent_error_share,
+            "stale_share": self.stale_share,
+            "stale_share_shortest_quarter": _share(by_duration[:quarter]),
+            "stale_share_longest_quarter": _share(by_duration[-quarter:]),
+            **_percentiles("ended_duration_s", list(self._durations)),
+        }
+
+    def notices(self) -> tuple[str, ...]:
+        """Each said once a run, with its cure."""
+        found: dict[str, str] = {}
+        if len(self._ended) >= MIN_EPISODES and self.agent_error_share > MAX_AGENT_ERROR_SHARE:
+            found["agent"] = (
+                f"{self.agent_error_share:.0%} of the latest episodes ended in an exception of the "
+                "agent and are not trained: what the model did wrong there escapes the reward. "
+                "Catch what malformed output can raise, or set rollout.on_agent_error to a reward"
+            )
+        if len(self._fates) >= MIN_EPISODES and self.stale_share > MAX_STALE_SHARE:
+            found["stale"] = (
+                f"{self.stale_share:.0%} of the latest episodes were dropped as too old, "
+                f"{self.metrics()['stale_share_longest_quarter']:.0%} of the longest quarter: the "
+                "policy is pushed towards short episodes. Raise rollout.wait_s or "
+                "rollout.max_staleness, or lower rollout.max_inflight"
+            )
+        new = {key: text for key, text in found.items() if key not in self._said}
+        self._said.update(new)
+        return tuple(new.values())
+
+
+def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[str, float]:
+    """What a batch holds: rewards, staleness, lengths."""
+    members = list(iter_members(groups))
+    if not members:
+        return {"groups": 0.0, "episodes": 0.0}
+    ages = [version - m.oldest_version for m in members if m.oldest_version is not None]
+    return {
+        "groups": float(len(groups)),
+        "episodes": float(len(members)),
+        "uniform_groups": float(sum(group.is_uniform for group in groups)),
+        "reward": fmean(m.reward for m in members),
+        "reward_std": pstdev([m.reward for m in members]),
+        "success": fmean(m.success for m in members),
+        "staleness": fmean(ages) if ages else 0.0,
+        "staleness_max": float(max(ages, default=0)),
+        "turns": fmean(m.num_turns for m in members),
+        "sampled_tokens": fmean(m.num_sampled for m in members),
+        "truncated": fmean(m.truncated for m in members),
+        **_percentiles("duration_s", [m.duration_s for m in members]),
+    }
+
+
+def _share(claims: Sequence[bool]) -> float:
+    return sum(claims) / len(claims) if claims else 0.0
+
+
+def _percentiles(name: str, values: Sequence[float]) -> dict[str, float]:
+    if not values:
+        return {}
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return {f"{name}_p{p}": ordered[round(last * p / 100)] for p in (50, 90, 99)}

@@ -1,0 +1,101 @@
+"""A clock that jumps and episodes that only take time: whole runs in milliseconds."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.seeds import stable_seed
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
+
+T = TypeVar("T")
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """Nothing sleeps: when nobody is ready, time jumps to the next timer. No timer is a deadlock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+
+    def time(self) -> float:
+        return self._now
+
+    def _run_once(self) -> None:
+        if not self._ready:  # type: ignore[attr-defined]
+            timers = self._scheduled  # type: ignore[attr-defined]
+            assert timers, "the simulation is stuck: nobody is ready and nothing is scheduled"
+            self._now = max(self._now, timers[0]._when)
+        super()._run_once()  # type: ignore[misc]
+
+
+def simulate(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(f"t{index}") for index in range(count)]
+
+
+def turn(*versions: int, prompt: tuple[int, ...] = (1, 2, 3), parent: int | None = None) -> Turn:
+    """A turn with one output token for each version."""
+    return Turn(
+        prompt_tokens=prompt,
+        output_tokens=tuple(100 + index for index in range(len(versions))),
+        logprobs=tuple(-0.5 - index for index in range(len(versions))),
+        versions=versions,
+        parent=parent,
+    )
+
+
+@dataclass
+class SimulatedRunner:
+    """Episodes that take time and end in any way there is, decided by their ids alone."""
+
+    version: Callable[[], int]
+    """What the engine serves now."""
+    seed: int = 0
+    failure_rate: float = 0.0
+    truncated_rate: float = 0.0
+    straggler_rate: float = 0.0
+    straggler_s: float = 50.0
+    num_rewards: int = 3
+    """Rewards are one of so many; 1 makes every group uniform."""
+    num_running: int = 0
+    max_running: int = 0
+
+    async def run(self, plan: EpisodePlan) -> Episode:
+        generator = random.Random(stable_seed(self.seed, plan.id))
+        self.num_running += 1
+        self.max_running = max(self.max_running, self.num_running)
+        began = asyncio.get_running_loop().time()
+        try:
+            versions = []
+            for _ in range(generator.randint(1, 3)):
+                versions.append(self.version())
+                await asyncio.sleep(generator.expovariate(1.0))
+            if generator.random() < self.straggler_rate:
+                await asyncio.sleep(self.straggler_s)
+            versions.append(self.version())
+        finally:
+            self.num_running -= 1
+        return Episode(
+            plan.id,
+            plan.task,
+            turns=(turn(*versions),),
+            outcome=self._outcome(generator),
+            group=plan.group,
+            sibling=plan.sibling,
+            epoch=plan.epoch,
+            truncated=generator.random() < self.truncated_rate,
+            duration_s=asyncio.get_running_loop().time() - began,
+        )
+
+    def _outcome(self, generator: random.Random) -> Outcome:
+        if generator.random() >= self.failure_rate:
+            return Outcome.scored(float(generator.randrange(self.num_rewards)))
+        kind = generator.choice([*ErrorKind, None])
+        return Outcome.failed(kind, "simulated") if kind else Outcome.abstained("simulated")

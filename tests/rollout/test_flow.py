@@ -1,0 +1,380 @@
+"""Dispatcher, gate, buffer and ledger together, under everything that can happen to an episode."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal_sdk.errors import ConfigError, RolloutError, WaitTimeoutError
+from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
+from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry.ledger import DropReason, Ledger
+from tests.rollout.simulation import SimulatedRunner, simulate, tasks
+
+
+class Run:
+    """A training run without a trainer: cuts batches, waits a while, raises the version."""
+
+    def __init__(
+        self,
+        *,
+        batch: int = 4,
+        group_size: int = 2,
+        eta: int = 2,
+        max_inflight: int = 16,
+        num_tasks: int = 7,
+        epochs: int | None = None,
+        version: int = 0,
+        source: TaskSource | None = None,
+        ledger: Ledger | None = None,
+        runner: dict[str, Any] | None = None,
+        dispatcher: dict[str, Any] | None = None,
+        **buffer: Any,
+    ) -> None:
+        self.ledger = ledger or Ledger()
+        self.source = source or TaskSource(tasks(num_tasks), epochs=epochs)
+        self.gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=max_inflight)
+        self.buffer = TrajectoryBuffer(
+            gate=self.gate, ledger=self.ledger, group_size=group_size, version=version, **buffer
+        )
+        self.runner = SimulatedRunner(lambda: self.buffer.version, **(runner or {}))
+        self.dispatcher = Dispatcher(
+            runner=self.runner,
+            tasks=self.source,
+            ledger=self.ledger,
+            buffer=self.buffer,
+            **(dispatcher or {}),
+        )
+        self.batches: list[CutBatch] = []
+
+    async def step(self, *, train_s: float = 1.0) -> CutBatch:
+        batch = await self.buffer.cut_batch(version=self.buffer.version)
+        await asyncio.sleep(train_s)
+        self.buffer.mark_trained(batch)
+        self.check()
+        self.dispatcher.set_version(self.buffer.version + 1)
+        self.check()
+        self.batches.append(batch)
+        return batch
+
+    def check(self) -> None:
+        """What holds at every instant."""
+        self.ledger.check()
+        gate, version = self.gate, self.buffer.version
+        assert self.buffer.num_slots_held <= (version + gate.max_staleness + 1) * gate.batch
+        assert self.ledger.running <= gate.max_inflight
+        assert self.runner.num_running <= gate.max_inflight
+
+    async def steps(self, count: int, *, train_s: float = 1.0) -> "Run":
+        async with self.dispatcher:
+            for _ in range(count):
+                await self.step(train_s=train_s)
+        assert self.ledger.running == 0
+        self.ledger.check()
+        return self
+
+    @property
+    def trained_groups(self) -> list[list[str]]:
+        return [[group.id for group in batch.finished] for batch in self.batches]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    eta=st.integers(0, 3),
+    group_size=st.integers(1, 4),
+    groups=st.integers(1, 3),
+    room=st.integers(0, 24),
+    failure_rate=st.floats(0, 0.5),
+    truncated_rate=st.floats(0, 0.5),
+    straggler_rate=st.floats(0, 0.3),
+    num_rewards=st.integers(1, 3),
+    train_s=st.floats(0, 20),
+    stale=st.sampled_from(["wait", "drop", "mask"]),
+    truncated=st.sampled_from(["score", "mask", "drop"]),
+    drop_incomplete=st.booleans(),
+    dynamic_sampling=st.booleans(),
+)
+def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
+    seed: int,
+    eta: int,
+    group_size: int,
+    groups: int,
+    room: int,
+    failure_rate: float,
+    truncated_rate: float,
+    straggler_rate: float,
+    num_rewards: int,
+    train_s: float,
+    stale: Any,
+    truncated: Any,
+    drop_incomplete: bool,
+    dynamic_sampling: bool,
+) -> None:
+    run = Run(
+        batch=group_size * groups,
+        group_size=group_size,
+        eta=eta,
+        max_inflight=group_size + room,
+        stale=stale,
+        wait_s=5.0,
+        dynamic_sampling=dynamic_sampling,
+        max_lost_in_a_row=10_000,
+        runner={
+            "seed": seed,
+            "failure_rate": failure_rate,
+            "truncated_rate": truncated_rate,
+            "straggler_rate": straggler_rate,
+            "num_rewards": num_rewards,
+        },
+        dispatcher={"truncated": truncated, "drop_incomplete": drop_incomplete},
+    )
+    simulate(run.steps(8, train_s=train_s))
+    assert [len(batch.finished) for batch in run.batches] == [groups] * 8
+    for batch in run.batches:
+        for group in batch.groups:
+            versions = [v for t in group.trajectories for v in t.versions if v >= 0]
+            assert all(batch.version - v <= eta for v in versions)
+            assert group.num_episodes >= min(2, group_size)
+    books = run.ledger
+    assert books.trained == sum(batch.num_episodes for batch in run.batches)
+    assert books.buffered == books.kept - books.trained
+
+
+def test_without_the_check_at_the_cut_the_gate_alone_lets_stragglers_through() -> None:
+    """Why both mechanisms exist: the check is what drops, so it must be seen dropping."""
+    slow = {"straggler_rate": 0.2, "straggler_s": 60.0, "seed": 3}
+    run = Run(eta=1, stale="drop", runner=slow)
+    simulate(run.steps(40))
+    assert run.ledger.dropped[DropReason.STALE] > 0
+    assert max(batch.metrics["staleness_max"] for batch in run.batches) <= 1
+
+
+def test_waiting_for_stragglers_drops_fewer_than_not_waiting() -> None:
+    slow = {"straggler_rate": 0.1, "straggler_s": 6.0, "seed": 1}
+    dropped: Counter[str] = Counter()
+    for policy in ("wait", "drop"):
+        run = Run(eta=1, stale=policy, wait_s=30.0, runner=slow)
+        simulate(run.steps(60))
+        dropped[policy] = run.ledger.dropped.get(DropReason.STALE, 0)
+    assert dropped["wait"] < dropped["drop"]
+    assert dropped["wait"] == 0
+
+
+def test_the_trainer_holds_for_a_straggler_no_longer_than_wait_s() -> None:
+    slow = {"straggler_rate": 0.3, "straggler_s": 1000.0, "seed": 5}
+    run = Run(eta=1, stale="wait", wait_s=7.0, runner=slow)
+    simulate(run.steps(12))
+    held = [batch.metrics["held_s"] for batch in run.batches]
+    assert max(held) == pytest.approx(7.0)
+
+
+def test_masking_trains_the_fresh_tokens_of_a_stale_episode() -> None:
+    slow = {"straggler_rate": 0.3, "straggler_s": 5.0, "seed": 2}
+    run = Run(eta=1, stale="mask", runner=slow)
+    simulate(run.steps(40))
+    masked = [
+        t
+        for batch in run.batches
+        for group in batch.groups
+        for t in group.trajectories
+        if 0 < t.num_trained < len(t.tokens) - 3
+    ]
+    assert masked
+    for trajectory in masked:
+        for index, train in enumerate(trajectory.loss_mask):
+            assert train or trajectory.logprobs[index] == 0.0
+            assert train or trajectory.versions[index] == -1
+
+
+def test_short_groups_do_not_widen_the_gate() -> None:
+    """Failed siblings give their episode up, but their group keeps its slots until it is trained."""
+    run = Run(batch=8, group_size=4, eta=0, max_inflight=64, runner={"failure_rate": 0.3})
+    simulate(run.steps(50))
+    assert run.runner.max_running <= 8
+
+
+def test_training_frees_slots_only_by_raising_the_version() -> None:
+    async def scenario() -> None:
+        run = Run(eta=0, num_tasks=20)
+        async with run.dispatcher:
+            batch = await run.buffer.cut_batch(version=0)
+            started = run.ledger.started
+            run.buffer.mark_trained(batch)
+            await asyncio.sleep(100)
+            assert run.ledger.started == started == 4
+            run.dispatcher.set_version(1)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert run.ledger.started == 8
+
+    simulate(scenario())
+
+
+def test_a_resumed_run_starts_with_the_capacity_of_its_version() -> None:
+    run = Run(version=50, eta=1, batch=4)
+    assert run.buffer.num_slots_held == 200
+
+    async def scenario() -> None:
+        async with run.dispatcher:
+            await asyncio.sleep(1000)
+        assert run.ledger.started == 8
+
+    simulate(scenario())
+
+
+def test_cancelling_books_what_runs_and_keeps_what_is_finished() -> None:
+    async def scenario() -> Ledger:
+        run = Run(batch=8, eta=1, max_inflight=16)
+        async with run.dispatcher:
+            await asyncio.sleep(2.0)
+        return run.ledger
+
+    books = simulate(scenario())
+    assert books.running == 0
+    assert books.dropped[DropReason.CANCELLED] > 0
+    assert books.started == books.buffered + sum(books.dropped.values())
+
+
+def test_an_agent_that_never_works_ends_the_run_with_its_error() -> None:
+    run = Run(runner={"failure_rate": 1.0})
+    with pytest.raises(RolloutError, match=r"64 episodes in a row .* simulated"):
+        simulate(run.steps(1))
+    assert run.ledger.started < 100
+
+
+def test_a_bug_in_the_runner_reaches_whoever_waits_for_a_batch() -> None:
+    class Broken:
+        async def run(self, plan: object) -> Any:
+            raise KeyError("a bug")
+
+    run = Run()
+    run.dispatcher._runner = Broken()
+    with pytest.raises(KeyError, match="a bug"):
+        simulate(run.steps(1))
+
+
+def test_a_batch_that_never_comes_is_a_named_timeout() -> None:
+    async def scenario() -> None:
+        run = Run(runner={"straggler_rate": 1.0, "straggler_s": 1e6})
+        async with run.dispatcher:
+            await run.buffer.cut_batch(version=0, timeout_s=100.0)
+
+    with pytest.raises(WaitTimeoutError, match="rollouts: the batch of step 1"):
+        simulate(scenario())
+
+
+def test_the_last_batch_takes_what_is_left_and_says_that_it_is_the_last() -> None:
+    run = Run(num_tasks=5, epochs=1)
+    simulate(run.steps(3))
+    assert [batch.num_episodes for batch in run.batches] == [4, 4, 2]
+    assert [batch.exhausted for batch in run.batches] == [False, False, True]
+
+
+def test_uniform_groups_fill_the_batch_unless_dynamic_sampling() -> None:
+    plain = Run(runner={"num_rewards": 1})
+    simulate(plain.steps(3))
+    assert all(batch.metrics["uniform_groups"] == 2 for batch in plain.batches)
+    assert DropReason.ZERO_VARIANCE not in plain.ledger.dropped
+
+
+def test_dynamic_sampling_refills_a_few_batches_worth_then_trains_what_it_has() -> None:
+    run = Run(runner={"num_rewards": 1}, dynamic_sampling=True)
+    simulate(run.steps(2))
+    assert [len(batch.finished) for batch in run.batches] == [2, 2]
+    assert run.ledger.dropped[DropReason.ZERO_VARIANCE] == 2 * 3 * 4
+
+
+def test_dynamic_sampling_prefers_groups_with_something_to_learn() -> None:
+    run = Run(runner={"num_rewards": 2}, dynamic_sampling=True, num_tasks=50)
+    simulate(run.steps(10))
+    assert all(batch.metrics["uniform_groups"] == 0 for batch in run.batches)
+
+
+def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
+    def make(**options: Any) -> Run:
+        return Run(
+            eta=0,
+            in_order=True,
+            batch=4,
+            group_size=2,
+            runner={"failure_rate": 0.3, "seed": 9},
+            **options,
+        )
+
+    whole = simulate(make().steps(9)).trained_groups
+    for killed_at in range(1, 9):
+        first = make()
+
+        async def until_killed(first: Run = first, steps: int = killed_at) -> dict[str, object]:
+            async with first.dispatcher:
+                for _ in range(steps):
+                    await first.step()
+                state = first.source.state()  # the checkpoint
+                await asyncio.sleep(2.0)  # and some work that will be lost
+            return state
+
+        state = simulate(until_killed())
+        source = TaskSource(tasks(7))
+        source.restore(state)
+        second = make(version=killed_at, source=source, ledger=Ledger())
+        simulate(second.steps(9 - killed_at))
+        assert first.trained_groups + second.trained_groups == whole
+
+
+def test_each_sibling_has_its_own_episode_id_and_a_stable_one() -> None:
+    run = Run(num_tasks=3, epochs=2, batch=4, group_size=2)
+    seen: list[str] = []
+    run.dispatcher._on_episode = lambda episode: seen.append(episode.id)
+    simulate(run.steps(3))
+    assert sorted(seen) == sorted(
+        f"t{task}.{epoch}.{sibling}" for task in range(3) for epoch in (0, 1) for sibling in (0, 1)
+    )
+
+
+def test_one_failed_sibling_cancels_the_others_when_incomplete_groups_are_dropped() -> None:
+    run = Run(
+        group_size=4,
+        batch=4,
+        runner={"failure_rate": 0.3, "straggler_rate": 0.3},
+        dispatcher={"drop_incomplete": True},
+    )
+    simulate(run.steps(6))
+    assert all(batch.num_episodes == 4 for batch in run.batches)
+    assert run.ledger.dropped[DropReason.GROUP_INCOMPLETE] > 0
+
+
+def test_the_run_hears_that_failures_escape_the_reward() -> None:
+    run = Run(runner={"failure_rate": 0.5, "seed": 4}, batch=16, group_size=4, max_inflight=64)
+    simulate(run.steps(20))
+    notices = [notice for batch in run.batches for notice in batch.notices]
+    assert len([n for n in notices if "rollout.on_agent_error" in n]) == 1
+
+
+def test_the_run_hears_that_long_episodes_are_dropped_and_how_to_stop_it() -> None:
+    slow = {"straggler_rate": 0.3, "straggler_s": 30.0}
+    run = Run(eta=1, stale="drop", runner=slow, batch=8, group_size=2, max_inflight=32)
+    simulate(run.steps(60))
+    notices = [notice for batch in run.batches for notice in batch.notices]
+    assert [n for n in notices if "rollout.wait_s" in n]
+    last = run.batches[-1].metrics
+    assert last["stale_share_longest_quarter"] > last["stale_share_shortest_quarter"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch": 5, "group_size": 2}, "batch = 5 is not a multiple of group_size = 2"),
+        ({"group_size": 4, "max_inflight": 3}, "max_inflight = 3 cannot hold one group of 4"),
+        ({"in_order": True, "eta": 1}, "needs max_staleness = 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Run(**settings)
