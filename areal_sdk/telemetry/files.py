@@ -1,0 +1,133 @@
+"""Files that are whole whenever somebody reads them, whatever happened to the writer."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+
+
+def to_json(value: Any, *, indent: bool = False) -> bytes:
+    """JSON of dataclasses, numpy values and what users put into a task; NaN becomes null."""
+    options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
+    return orjson.dumps(value, default=_plain, option=options)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` in one step: readers and crashes see the old content or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_directory(path.parent)
+
+
+class JsonLines:
+    """An append-only file with one JSON document a line.
+
+    Each line is one write: a reader of a growing file sees whole lines and at most one torn tail,
+    which `read_json_lines` leaves out. A tail torn by a crash is cut off when writing goes on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.size = _end_of_last_line(self._file)
+        os.ftruncate(self._file, self.size)
+        os.lseek(self._file, self.size, os.SEEK_SET)
+
+    def append(self, record: Any) -> tuple[int, int]:
+        """Write one line; returns where it begins and how long it is."""
+        line = to_json(record) + b"\n"
+        start = self.size
+        try:
+            _write_all(self._file, line)
+        except OSError:  # no space: leave whole lines behind
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, start)
+                os.lseek(self._file, start, os.SEEK_SET)
+            raise
+        self.size += len(line)
+        return start, len(line)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def read_json_lines(path: Path, *, offset: int = 0) -> Iterator[tuple[int, Any]]:
+    """(end of line, document) of each whole line from `offset` on; nothing if there is no file.
+
+    Lines that are not JSON are skipped: a machine that went down may leave such a line.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset += len(line)
+            with contextlib.suppress(orjson.JSONDecodeError):
+                yield offset, orjson.loads(line)
+
+
+def read_json(path: Path) -> Any:
+    """The document in `path`, or None if there is no such file."""
+    try:
+        return orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """What orjson does not know: tasks may hold anything."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Set):
+        return sorted(value, key=repr)
+    return repr(value)
+
+
+def _end_of_last_line(file: int) -> int:
+    """The size of `file` without a torn tail."""
+    size = os.fstat(file).st_size
+    end = size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(file, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _write_all(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _sync_directory(path: Path) -> None:
+    """Make a rename durable; not every file system can."""
+    with contextlib.suppress(OSError):
+        directory = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)

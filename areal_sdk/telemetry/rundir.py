@@ -1,0 +1,200 @@
+"""The run directory: the interface between a run and whoever looks at it, live or a year later.
+
+config.toml     resolved configuration, without secrets
+plugins.json    every installed plugin and its version
+metrics.jsonl   one line an optimiser step, evaluation or warning
+ledger.json     where every episode went
+episodes/       conversations, tokens, masks, rewards, versions
+checkpoints/    weights, optimiser, and the state to resume from
+logs/           one file a child process
+live.json       what the run is doing now: progress, and who waits for what
+"""
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.telemetry import episodes, metrics
+from areal_sdk.telemetry.episodes import EpisodeRecord, EpisodeSummary
+from areal_sdk.telemetry.files import read_json, to_json, write_atomically
+
+REMOVED = "(removed)"
+
+_SECRET = re.compile(
+    r"(^|_)(api_?key|admin_?key|secret|password|passwd|token|credentials?)$", re.IGNORECASE
+)
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """A run's directory, by its parts. Make one with `create` or `open`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str | None = None, *, stem: str = "run") -> Self:
+        """Make `root/name`; without a name `root/<stem>-<date>-<time>`. Never reuses one."""
+        if name is not None:
+            path = root / name
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                raise ConfigError(
+                    f"the run directory {path} exists: choose another run.name, "
+                    f"or go on with it: --resume {path}"
+                ) from None
+            return cls(path)
+        base = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for attempt in range(1000):
+            path = root / (f"{base}-{attempt + 1}" if attempt else base)
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue  # another run began in this second
+            return cls(path)
+        raise ConfigError(f"1000 runs began in one second in {root}")
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The run in `path`, which must be one."""
+        run = cls(path)
+        if not run.config.is_file():
+            near = sorted(path.parent.glob("*/config.toml"), key=lambda p: p.stat().st_mtime)
+            hint = f"; the newest run beside it: {near[-1].parent}" if near else ""
+            raise ConfigError(f"{path} is not a run directory (no config.toml){hint}")
+        return run
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def plugins(self) -> Path:
+        return self.path / "plugins.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.json"
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def live(self) -> Path:
+        return self.path / "live.json"
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep every other process from writing here; it ends with this one, however it ends."""
+        with (self.path / ".lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                owner = lock.read().strip()
+                raise ConfigError(
+                    f"the run in {self.path} is still going on (pid {owner}): "
+                    "stop it before resuming it"
+                ) from None
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Store the resolved configuration. Secrets are removed, unset values left out."""
+        import tomli_w
+
+        write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
+
+    def write_plugins(self, plugins: Any) -> None:
+        write_atomically(self.plugins, to_json(plugins, indent=True))
+
+    def write_ledger(self, snapshot: Mapping[str, Any]) -> None:
+        write_atomically(self.ledger, to_json(snapshot, indent=True))
+
+    def write_live(self, state: Mapping[str, Any]) -> None:
+        write_atomically(self.live, to_json(state))
+
+    def read_config(self) -> dict[str, Any]:
+        import tomllib
+
+        return tomllib.loads(self.config.read_text())
+
+    def read_plugins(self) -> Any:
+        return read_json(self.plugins)
+
+    def read_ledger(self) -> dict[str, Any] | None:
+        """The last written `Ledger.snapshot()`; None before the first."""
+        ledger: dict[str, Any] | None = read_json(self.ledger)
+        return ledger
+
+    def read_live(self) -> dict[str, Any] | None:
+        """What the run was doing when it last said so; None if it never did."""
+        live: dict[str, Any] | None = read_json(self.live)
+        return live
+
+    def read_metrics(self, *, kind: str | None = None) -> list[dict[str, Any]]:
+        """Events in order; with `kind`, only those."""
+        return metrics.read_metrics(self.metrics, kind=kind)
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """`step` events by step, those that a resume repeated once."""
+        return metrics.read_steps(self.metrics)
+
+    def list_episodes(self) -> Iterator[EpisodeSummary]:
+        """Newest first."""
+        return episodes.list_episodes(self.episodes)
+
+    def find_episode(self, episode_id: str) -> EpisodeRecord:
+        """The whole episode; ConfigError names the newest ones if there is none of that id."""
+        record = episodes.find_episode(self.episodes, episode_id)
+        if record is not None:
+            return record
+        newest = [summary.id for summary, _ in zip(self.list_episodes(), range(3), strict=False)]
+        hint = f"the newest are {', '.join(newest)}" if newest else "it has none yet"
+        raise ConfigError(f"no episode {episode_id!r} in {self.path}; {hint}")
+
+
+def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` as TOML can hold it, with every value whose name says secret removed.
+
+    >>> without_secrets({"api_key": "sk-1", "max_tokens": 5, "url": "http://me:pw@host/v1"})
+    {'api_key': '(removed)', 'max_tokens': 5, 'url': 'http://(removed)@host/v1'}
+    """
+    return {
+        str(key): REMOVED if _SECRET.search(str(key)) and value else _clean(value)
+        for key, value in config.items()
+        if value is not None
+    }
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_clean(item) for item in value if item is not None]
+    if isinstance(value, (bool, int, float)):
+        return value
+    return _URL_LOGIN.sub(f"{REMOVED}@", str(value))

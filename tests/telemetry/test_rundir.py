@@ -1,0 +1,252 @@
+"""The run directory is whole whenever somebody reads it."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.telemetry.episodes import EpisodeWriter
+from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
+from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.telemetry.metrics import Histogram, MetricsLog, Rate, read_steps
+from areal_sdk.telemetry.rundir import RunDir, without_secrets
+from areal_sdk.types import (
+    Episode,
+    ErrorKind,
+    Exclusion,
+    FinishReason,
+    ForkReason,
+    Outcome,
+    Task,
+    Trajectory,
+    Turn,
+)
+
+
+def episode(number: int, *, size: int = 4) -> Episode:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    turns = (
+        Turn((1, 2), (3,), (-0.5,), (7,), call, ({"role": "user", "content": "2+2?"},)),
+        Turn(
+            tuple(range(size)),
+            (4, 5),
+            (-0.1, -0.2),
+            (7, 8),
+            {"role": "assistant", "content": "4"},
+            finish_reason=FinishReason.LENGTH,
+            parent=0,
+            fork=ForkReason.EDITED,
+            excluded=Exclusion.GREEDY,
+        ),
+    )
+    task = Task(f"task-{number}", {"question": "2+2?", "answer": 4})
+    outcome = Outcome.scored(0.5, success=False, turn_rewards=(None, 0.5), metrics={"calls": 1})
+    return Episode(f"episode-{number}", task, turns, outcome, group="g", duration_s=1.5)
+
+
+TRAJECTORY = Trajectory(
+    "episode-1", "task-1", (1, 2, 3), (False, False, True), (0.0, 0.0, -0.5),
+    (-1, -1, 7), (1.0, 1.0, 1.0), (-1, -1, 0), 0.5,
+)  # fmt: skip
+
+
+def test_an_episode_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    writer = EpisodeWriter(run.episodes)
+    failed = Episode("bad", Task("t"), (), Outcome.failed(ErrorKind.REWARD, "reward 'math': hung"))
+    writer.write(episode(1), trajectories=[TRAJECTORY], version=8)
+    writer.write(failed, dropped=DropReason.ERROR_REWARD, split="eval")
+    found = run.find_episode("episode-1")
+    assert found.episode == episode(1)
+    assert found.trajectories == (TRAJECTORY,)
+    assert (found.version, found.dropped, found.split) == (8, None, "train")
+    found = run.find_episode("bad")
+    assert found.episode == failed
+    assert (found.dropped, found.split) == (DropReason.ERROR_REWARD, "eval")
+    assert [summary.id for summary in run.list_episodes()] == ["bad", "episode-1"]
+    assert next(run.list_episodes()).error == "reward 'math': hung"
+    writer.close()
+
+
+def test_the_episodes_directory_stays_within_its_limit(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    writer = EpisodeWriter(run.episodes, keep_bytes=200_000, file_bytes=50_000)
+    for number in range(200):
+        writer.write(episode(number, size=2000))
+        total = sum(path.stat().st_size for path in run.episodes.iterdir())
+        assert total < 200_000 + 2 * 60_000
+    writer.close()
+    assert run.find_episode("episode-199").episode == episode(199, size=2000)
+    with pytest.raises(ConfigError, match=r"no episode 'episode-0'.*the newest are episode-199"):
+        run.find_episode("episode-0")
+    kept = [int(summary.id.partition("-")[2]) for summary in run.list_episodes()]
+    assert kept == list(range(199, 199 - len(kept), -1))
+
+
+def test_writing_goes_on_after_a_crash_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    log = MetricsLog(run.metrics)
+    log.log("step", {"step": 1, "loss": 0.5})
+    log.close()
+    with run.metrics.open("ab") as file:
+        file.write(b'{"kind": "step", "st')
+    assert [event["step"] for event in run.read_metrics()] == [1]
+    log = MetricsLog(run.metrics)
+    log.log("step", {"step": 2, "loss": float("nan")})
+    log.log("eval", {"step": 2, "success": 1.0})
+    log.close()
+    assert [event["step"] for event in run.read_metrics(kind="step")] == [1, 2]
+    assert run.read_metrics(kind="step")[1]["loss"] is None
+
+
+def test_a_step_done_again_after_a_resume_counts_once(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step, loss in [(1, 0.1), (2, 0.2), (3, 0.3), (2, 0.25), (3, 0.35)]:
+        log.log("step", {"step": step, "loss": loss})
+    log.close()
+    assert [e["loss"] for e in read_steps(tmp_path / "metrics.jsonl")] == [0.1, 0.25, 0.35]
+
+
+def test_readers_of_a_growing_file_see_whole_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = JsonLines(path)
+    done = threading.Event()
+
+    def write() -> None:
+        for number in range(300):
+            lines.append({"number": number, "filler": "x" * 5000})
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    offset, seen = 0, []
+    while not done.is_set() or offset < lines.size:
+        for end, line in list(read_json_lines(path, offset=offset)):
+            offset = end
+            seen.append(line["number"])
+    writer.join()
+    lines.close()
+    assert seen == list(range(300))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    write_atomically(path, b"old")
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from areal_sdk.telemetry.files import write_atomically\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "write_atomically(Path(sys.argv[1]), b'x' * 5000)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True)
+    assert b"OSError" in result.stderr
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    code = (
+        "import resource, sys; from pathlib import Path\n"
+        "from areal_sdk.telemetry.files import JsonLines\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "lines = JsonLines(Path(sys.argv[1]))\n"
+        "lines.append({'n': 1})\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "lines.append({'n': 'x' * 5000})\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True)
+    assert b"OSError" in result.stderr
+    assert path.read_bytes() == b'{"n":1}\n'
+
+
+def test_a_run_directory_is_never_reused(tmp_path: Path) -> None:
+    RunDir.create(tmp_path, "mine")
+    with pytest.raises(ConfigError, match=r"exists: choose another run.name.*--resume"):
+        RunDir.create(tmp_path, "mine")
+    names = {RunDir.create(tmp_path, stem="calculator").path for _ in range(5)}
+    assert len(names) == 5
+    assert all(path.name.startswith("calculator-2") for path in names)
+
+
+def test_what_is_not_a_run_is_refused_with_the_nearest_run(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "real")
+    run.write_config({"run": {"seed": 1}})
+    assert RunDir.open(run.path) == run
+    with pytest.raises(
+        ConfigError, match=r"is not a run directory.*the newest run beside it: .*real"
+    ):
+        RunDir.open(tmp_path / "reel")
+
+
+def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    with run.in_use():
+        taken = pytest.raises(ConfigError, match=rf"still going on \(pid {os.getpid()}\)")
+        with taken, RunDir(run.path).in_use():
+            raise AssertionError("two writers")
+    with run.in_use():
+        pass
+
+
+def test_the_stored_config_has_no_secrets(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    config = {
+        "gateway": {"admin_key": "k-123", "port": 8000, "api_key": None},
+        "reward": {"judge": {"OPENAI_API_KEY": "k-456", "max_tokens": 9, "hf_token": "k-789"}},
+        "engine": {"urls": ("http://user:k-000@host:1/v1",), "path": Path("models")},
+    }
+    run.write_config(config)
+    stored = run.read_config()
+    assert "k-" not in run.config.read_text()
+    assert stored["reward"]["judge"]["max_tokens"] == 9
+    assert stored["gateway"] == {"admin_key": "(removed)", "port": 8000}
+    assert stored["engine"] == {"urls": ["http://(removed)@host:1/v1"], "path": "models"}
+    assert without_secrets({"token": ""}) == {"token": ""}
+
+
+def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    assert run.read_live() is None
+    assert run.read_ledger() is None
+    assert run.read_metrics() == []
+    assert list(run.list_episodes()) == []
+    run.write_live({"step": 3})
+    run.write_ledger({"started": 1})
+    run.write_plugins([{"name": "math", "version": "1.0"}])
+    assert run.read_live() == {"step": 3}
+    assert run.read_ledger() == {"started": 1}
+    assert run.read_plugins() == [{"name": "math", "version": "1.0"}]
+
+
+@pytest.mark.parametrize("draw", [lambda i: i / 1000, lambda i: (i / 100) ** 4, lambda i: 0.0])
+def test_percentiles_are_right_to_five_percent(draw: Callable[[int], float]) -> None:
+    histogram = Histogram()
+    values = sorted(draw(i) for i in range(1, 1001))
+    for value in values:
+        histogram.add(value)
+    for percent in (1, 10, 50, 90, 99, 100):
+        exact = values[percent * 10 - 1]
+        assert histogram.percentile(percent) == pytest.approx(exact, rel=0.05, abs=1e-9)
+    assert histogram.mean == pytest.approx(sum(values) / 1000)
+
+
+def test_a_histogram_refuses_what_is_not_a_number() -> None:
+    for value in (float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match="finite numbers"):
+            Histogram().add(value)
+
+
+def test_a_rate_forgets_what_is_older_than_its_window() -> None:
+    rate = Rate(window_s=10.0)
+    for second in range(100, 120):
+        rate.add(5.0, now=float(second))
+    assert rate.per_second(now=120.0) == pytest.approx(5.0, rel=0.15)
+    assert rate.per_second(now=140.0) == 0.0
+    assert rate.total == 100.0
