@@ -1,0 +1,144 @@
+"""Losses as sums over tokens, so that micro-batches and ranks add up exactly.
+
+Shapes: T loss terms. The caller divides by the *global* count of trained tokens.
+"""
+
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTerms:
+    """One micro-batch of loss terms. All logprobs are of logits / T."""
+
+    current_T: Tensor
+    """q: under the weights being trained; carries the gradient."""
+    proximal_T: Tensor
+    """p: under the weights at the start of the step; the trust region's centre."""
+    behaviour_T: Tensor
+    """b: under the weights that sampled the token."""
+    advantages_T: Tensor
+    mask_T: Tensor
+    sequences_T: Tensor
+    """Which trajectory a term belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A sum over tokens, and what to report about it."""
+
+    sum: Tensor
+    totals: dict[str, Tensor] = field(default_factory=dict)
+    """Sums over the masked tokens; the mean over a step is reported."""
+    maxima: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Objective(Protocol):
+    def __call__(self, terms: PolicyTerms) -> Loss: ...
+
+
+class Bound(StrEnum):
+    """What becomes of an importance weight that is too large."""
+
+    CLAMP = "clamp"
+    MASK = "mask"
+
+
+class Level(StrEnum):
+    """Whether each token has its own importance weight, or its trajectory has one."""
+
+    TOKEN = "token"
+    SEQUENCE = "sequence"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceWeight:
+    """w = exp(p - b), detached: corrects for who sampled the token. Bounded by `maximum`."""
+
+    maximum: float = 5.0
+    bound: Bound = Bound.CLAMP
+    level: Level = Level.TOKEN
+    """`SEQUENCE`: the geometric mean over the trajectory's terms in the batch."""
+
+    def __call__(self, terms: PolicyTerms) -> Tensor:
+        """The bounded weights; 1 where `mask_T` is False.
+
+        >>> p, b = torch.tensor([0.0, 0.0]), torch.tensor([0.0, -3.0])
+        >>> terms = PolicyTerms(p, p, b, p, torch.tensor([True, True]), torch.tensor([0, 0]))
+        >>> ImportanceWeight(maximum=5.0)(terms)
+        tensor([1., 5.])
+        >>> ImportanceWeight(maximum=5.0, bound=Bound.MASK)(terms)
+        tensor([1., 0.])
+        """
+        log_w_T = masked(terms.proximal_T - terms.behaviour_T, terms.mask_T).detach()
+        if self.level is Level.SEQUENCE:
+            log_w_T = sequence_mean(log_w_T, terms)
+        w_T = log_w_T.exp()
+        if self.bound is Bound.MASK:
+            return torch.where(w_T > self.maximum, 0.0, w_T)
+        return w_T.clamp(max=self.maximum)
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedSurrogate:
+    """Decoupled PPO: -w * min(r A, clip(r, 1 - clip_low, 1 + clip_high) A), r = exp(q - p).
+
+    With one minibatch a step p is q itself, r is 1 and nothing is ever clipped: what bounds the
+    update then is w and the learning rate.
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    weight: ImportanceWeight = ImportanceWeight()
+
+    def __call__(self, terms: PolicyTerms) -> Loss:
+        mask_T, advantages_T = terms.mask_T, terms.advantages_T
+        w_T = self.weight(terms)
+        ratio_T = masked(terms.current_T - terms.proximal_T, mask_T).exp()
+        bounded_T = ratio_T.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
+        plain_T, clipped_T = ratio_T * advantages_T, bounded_T * advantages_T
+        gain_T = masked(w_T * torch.minimum(plain_T, clipped_T), mask_T)
+        with torch.no_grad():
+            lag_T = masked(terms.proximal_T - terms.behaviour_T, mask_T)
+            totals = {
+                "clip_fraction": (mask_T & (clipped_T < plain_T)).sum(),
+                "ratio": masked(ratio_T, mask_T).sum(),
+                "weight": masked(w_T, mask_T).sum(),
+                "weight_bounded": (mask_T & (lag_T > math.log(self.weight.maximum))).sum(),
+                # E_b[log b - log p], from samples of b: (w - 1) - log w, never negative.
+                "kl_behaviour": (lag_T.exp() - 1.0 - lag_T).sum(),
+            }
+            maxima = {"ratio_max": ratio_T.max(), "weight_max": lag_T.max().exp()}
+        return Loss(-gain_T.sum(), totals, maxima)
+
+
+def imitation(current_T: Tensor, mask_T: Tensor) -> Loss:
+    """Supervised fine-tuning: the negative logprob of each demonstrated token."""
+    return Loss(-masked(current_T, mask_T).sum())
+
+
+def masked(values_T: Tensor, mask_T: Tensor) -> Tensor:
+    """Zero where not `mask_T`, in value and in gradient, whatever stood there.
+
+    Mask *before* exp: a NaN or an infinity that is multiplied by zero stays one.
+
+    >>> x = torch.tensor([0.0, float("nan")], requires_grad=True)
+    >>> y = masked(x, torch.tensor([True, False])).exp().sum()
+    >>> y.backward()
+    >>> y.item(), x.grad
+    (2.0, tensor([1., 0.]))
+    """
+    return torch.where(mask_T, values_T, 0.0)
+
+
+def sequence_mean(values_T: Tensor, terms: PolicyTerms) -> Tensor:
+    """Each term's mean of `values_T` over the masked terms of its trajectory."""
+    size = int(terms.sequences_T.max()) + 1
+    sums = values_T.new_zeros(size).index_add(0, terms.sequences_T, masked(values_T, terms.mask_T))
+    counts = values_T.new_zeros(size).index_add(0, terms.sequences_T, terms.mask_T.to(values_T))
+    return (sums / counts.clamp(min=1.0))[terms.sequences_T]

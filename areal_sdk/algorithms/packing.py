@@ -1,0 +1,161 @@
+"""Lays trajectories out in rows so that what they have in common is computed once.
+
+The trajectories of a group form a tree: the prompt is its root, and siblings part where their
+tokens first differ. A tree is stored depth first, so a segment's descendants lie right behind it:
+
+    prompt | branch A: AAAA | branch B: BB | B1: bbbbb | B2: bb
+                              `------ subtree of B -----------'
+
+A token attends to its own segment up to itself and to the segments above it, and its position is
+its distance from the start of its trajectory. So the logits at a node are those of every trajectory
+that passes through it. Only computation is shared: each trained token of each trajectory keeps its
+own loss term, even where several are read off one node.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from areal_sdk.algorithms.examples import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of tokens that the same trajectories pass through; offsets count from the tree's start."""
+
+    start: int
+    stop: int
+    subtree_stop: int
+    """Its descendants are `[stop, subtree_stop)`."""
+    parent: int
+    """Index of the segment it continues; -1 for a root."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Trajectories that share prefixes, as one run of tokens."""
+
+    tokens: Ints
+    positions: Ints
+    segments: tuple[Segment, ...]
+    members: tuple[int, ...]
+    """Which of the given sequences it holds."""
+    node_of_token: tuple[Ints, ...] = field(repr=False)
+    """For each member, the tree offset of each of its tokens."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = True) -> list[Tree]:
+    """Trees of at most `max_tokens` that hold every sequence once.
+
+    A tree that would be larger is split; only a sequence that is itself longer exceeds the limit.
+    """
+    inputs = dict(enumerate(sequences))
+    if not share:
+        return [_grow([index], inputs) for index in inputs]
+    # Neighbours in lexicographic order share the longest prefixes, so splitting there loses least.
+    order = sorted(inputs, key=lambda index: (inputs[index].tolist(), index))
+    trees: list[Tree] = []
+    pending = [order] if order else []
+    while pending:
+        members = pending.pop()
+        tree = _grow(members, inputs)
+        if len(tree) <= max_tokens or len(members) == 1:
+            trees.append(tree)
+        else:
+            half = len(members) // 2
+            pending += [members[half:], members[:half]]
+    return trees
+
+
+def pack_trees(trees: Sequence[Tree], *, max_tokens: int) -> list[list[int]]:
+    """Rows of tree indices with at most `max_tokens` each (a longer tree has a row of its own).
+
+    First fit, longest first.
+    """
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(trees)), key=lambda i: (-len(trees[i]), i)):
+        size = len(trees[index])
+        row = next((r for r, free in enumerate(room) if size <= free), None)
+        if row is None:
+            rows.append([index])
+            room.append(max_tokens - size)
+        else:
+            rows[row].append(index)
+            room[row] -= size
+    return rows
+
+
+def split_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
+    """`parts` lists of indices whose sizes add up about equally; some may be empty.
+
+    >>> split_evenly([5, 1, 1, 4, 1], 2)
+    [[0, 2], [1, 3, 4]]
+    """
+    chosen: list[list[int]] = [[] for _ in range(parts)]
+    totals = [0] * parts
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        least = totals.index(min(totals))
+        chosen[least].append(index)
+        totals[least] += sizes[index]
+    return [sorted(part) for part in chosen]
+
+
+def _grow(members: Iterable[int], inputs: dict[int, Ints]) -> Tree:
+    """The tree of `members`, which are in lexicographic order."""
+    members = tuple(members)
+    segments: list[Segment] = []
+    runs: list[Ints] = []
+    starts: list[int] = []
+    paths: dict[int, list[Ints]] = {member: [] for member in members}
+    size = 0
+
+    def grow(alive: Sequence[int], depth: int, parent: int) -> None:
+        nonlocal size
+        first, last = inputs[alive[0]], inputs[alive[-1]]
+        # In sorted order, what the first and the last have in common all have in common.
+        stop = depth + _common_length(first[depth:], last[depth:])
+        run = np.arange(size, size + stop - depth)
+        for member in alive:
+            paths[member].append(run)
+        runs.append(first[depth:stop])
+        starts.append(depth)
+        index = len(segments)
+        segments.append(Segment(size, size + len(run), -1, parent))
+        size += len(run)
+        longer = [member for member in alive if len(inputs[member]) > stop]
+        while longer:
+            token = inputs[longer[0]][stop]
+            count = next(
+                (i for i, member in enumerate(longer) if inputs[member][stop] != token), len(longer)
+            )
+            grow(longer[:count], stop, index)
+            longer = longer[count:]
+        opened = segments[index]
+        segments[index] = Segment(opened.start, opened.stop, size, parent)
+
+    grow_from_roots: list[int] = list(members)
+    while grow_from_roots:  # several roots when even the first tokens differ
+        token = inputs[grow_from_roots[0]][0]
+        same = [member for member in grow_from_roots if inputs[member][0] == token]
+        grow(same, 0, -1)
+        grow_from_roots = grow_from_roots[len(same) :]
+    return Tree(
+        np.concatenate(runs),
+        np.concatenate(
+            [np.arange(depth, depth + len(run)) for depth, run in zip(starts, runs, strict=True)]
+        ),
+        tuple(segments),
+        members,
+        tuple(np.concatenate(paths[member]) for member in members),
+    )
+
+
+def _common_length(one: Ints, other: Ints) -> int:
+    length = min(len(one), len(other))
+    differ = np.flatnonzero(one[:length] != other[:length])
+    return int(differ[0]) if len(differ) else length
