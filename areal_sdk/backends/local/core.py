@@ -4,18 +4,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from areal_sdk.backends.local import batch
-from areal_sdk.backends.local.architecture import Architecture
+from areal_sdk.backends.local.architecture import Architecture, stop_tokens
 from areal_sdk.backends.local.kv import KVRows, PrefixStore
 from areal_sdk.backends.local.linear import can_pack
 from areal_sdk.backends.local.loader import load_weights
 from areal_sdk.backends.local.model import Model
-from areal_sdk.backends.local.sampling import sample
+from areal_sdk.backends.local.sampling import Sampling, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Sequence
-from areal_sdk.backends.local.stopping import Finish
+from areal_sdk.backends.local.stopping import Finish, StopRule
+from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 
 KVOnUpdate: TypeAlias = Literal["recompute", "keep"]
@@ -59,7 +62,10 @@ class EngineCore:
         self.device = _choose_device(options.device)
         self.dtype = _choose_dtype(options.dtype, self.architecture, self.device)
         self.version = 0
+        self.stop_tokens = stop_tokens(model_dir)
         self._options = options
+        self._tokenizer_path = model_dir / "tokenizer.json"
+        self._tokenizer: Tokenizer | None = None
         self.max_context = min(
             options.max_context or self.architecture.max_context, self.architecture.max_context
         )
@@ -76,8 +82,22 @@ class EngineCore:
     def has_work(self) -> bool:
         return bool(self.scheduler.running or self.scheduler.waiting)
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, request: GenerateRequest) -> Sequence:
+        """Queue `request`; its tokens come out of `step`."""
+        max_new_tokens = min(request.max_new_tokens, self.max_context - len(request.tokens))
+        own_stops = () if request.ignore_eos else self.stop_tokens
+        sequence = Sequence(
+            np.asarray(request.tokens, dtype=np.int32),
+            Sampling.of(request),
+            StopRule(
+                max_new_tokens,
+                frozenset((*own_stops, *request.stop_tokens)),
+                request.stop,
+                self._load_tokenizer() if request.stop else None,
+            ),
+        )
         self.scheduler.add(sequence)
+        return sequence
 
     def remove(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
@@ -125,6 +145,16 @@ class EngineCore:
             if result.finish is not None:
                 self.scheduler.remove(result.sequence)
         return results
+
+    def _load_tokenizer(self) -> Tokenizer:
+        if self._tokenizer is None:
+            if not self._tokenizer_path.is_file():
+                raise EngineError(
+                    f"stop strings need {self._tokenizer_path}, which does not exist: save the "
+                    "model with a fast tokenizer, or stop by token id (stop_tokens)"
+                )
+            self._tokenizer = Tokenizer.from_file(str(self._tokenizer_path))
+        return self._tokenizer
 
     def _make_scheduler(self) -> Scheduler:
         options, a = self._options, self.architecture

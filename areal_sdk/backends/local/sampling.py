@@ -12,6 +12,8 @@ from random import Random
 import torch
 from torch import Tensor
 
+from areal_sdk.engine import GenerateRequest
+
 _BLOCK = 256
 """Vocabulary entries summed at once: a draw searches V / 256 sums, then 256 probabilities."""
 
@@ -34,6 +36,22 @@ class Sampling:
     prompt_tokens: frozenset[int] = frozenset()
     """Only kept for the repetition penalty."""
     output_counts: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, request: GenerateRequest) -> "Sampling":
+        return cls(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            repetition_penalty=request.repetition_penalty,
+            logit_bias=request.logit_bias,
+            num_top_logprobs=request.num_top_logprobs,
+            generator=Random(request.seed),
+            prompt_tokens=frozenset(request.tokens if request.repetition_penalty != 1.0 else ()),
+        )
 
     @property
     def is_greedy(self) -> bool:

@@ -4,19 +4,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 
-import numpy as np
 import torch
-from tokenizers import Tokenizer
 
-from areal_sdk.backends.local.architecture import stop_tokens
 from areal_sdk.backends.local.core import CoreOptions, EngineCore, SampledToken
 from areal_sdk.backends.local.protocol import decode_generate, encode_chunk
-from areal_sdk.backends.local.sampling import Sampling
 from areal_sdk.backends.local.sequence import Sequence
-from areal_sdk.backends.local.stopping import Finish, StopRule
-from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.backends.local.stopping import Finish
+from areal_sdk.engine import GenerateChunk
 from areal_sdk.errors import EngineError
 from areal_sdk.process import JSON, Channel, Request
 from areal_sdk.types import FinishReason
@@ -28,19 +23,17 @@ HEARTBEAT_S = 5.0
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
     """Entry of the process; `args` as `LocalEngine` sends them."""
     torch.set_num_threads(args["threads"])
-    model_dir = Path(args["model_dir"])
-    core = EngineCore(model_dir, CoreOptions(**args["options"]))
-    worker = Worker(channel, core, model_dir)
+    core = EngineCore(Path(args["model_dir"]), CoreOptions(**args["options"]))
     channel.ready(
         {
             "max_context": core.max_context,
             "vocab_size": core.architecture.vocab_size,
-            "stop_tokens": worker.stop_tokens,
+            "stop_tokens": core.stop_tokens,
             "device": str(core.device),
             "dtype": str(core.dtype).removeprefix("torch."),
         }
     )
-    worker.run()
+    Worker(channel, core).run()
 
 
 @dataclass(slots=True, eq=False)
@@ -87,14 +80,11 @@ class _Answer:
 
 
 class Worker:
-    def __init__(self, channel: Channel, core: EngineCore, model_dir: Path) -> None:
-        self.stop_tokens = stop_tokens(model_dir)
+    def __init__(self, channel: Channel, core: EngineCore) -> None:
         self._channel = channel
         self._core = core
         self._answers: dict[Sequence, _Answer] = {}
         self._is_paused = False
-        self._tokenizer_path = model_dir / "tokenizer.json"
-        self._tokenizer: Tokenizer | None = None
 
     def run(self) -> None:
         """Until the main process closes the channel."""
@@ -123,7 +113,7 @@ class Worker:
 
     def _generate(self, request: Request) -> None:
         generate = decode_generate(request.payload)
-        sequence = self._make_sequence(generate.request)
+        sequence = self._core.add(generate.request)
         self._answers[sequence] = _Answer(
             request,
             sequence,
@@ -131,7 +121,6 @@ class Worker:
             generate.is_streamed,
             time.monotonic(),
         )
-        self._core.add(sequence)
 
     def _abort(self, request: Request) -> None:
         """End a request early; its stream gets what was sampled and a last chunk that says so."""
@@ -159,44 +148,6 @@ class Worker:
     def _resume(self, request: Request) -> None:
         self._is_paused = False
         request.reply()
-
-    def _make_sequence(self, request: GenerateRequest) -> Sequence:
-        max_new_tokens = min(request.max_new_tokens, self._core.max_context - len(request.tokens))
-        own = frozenset() if request.ignore_eos else frozenset(self.stop_tokens)
-        return Sequence(
-            np.asarray(request.tokens, dtype=np.int32),
-            Sampling(
-                temperature=request.temperature,
-                top_p=request.top_p,
-                top_k=request.top_k,
-                min_p=request.min_p,
-                presence_penalty=request.presence_penalty,
-                frequency_penalty=request.frequency_penalty,
-                repetition_penalty=request.repetition_penalty,
-                logit_bias=request.logit_bias,
-                num_top_logprobs=request.num_top_logprobs,
-                generator=Random(request.seed),
-                prompt_tokens=(
-                    frozenset(request.tokens) if request.repetition_penalty != 1.0 else frozenset()
-                ),
-            ),
-            StopRule(
-                max_new_tokens,
-                own | frozenset(request.stop_tokens),
-                request.stop,
-                self._detokenizer() if request.stop else None,
-            ),
-        )
-
-    def _detokenizer(self) -> Tokenizer:
-        if self._tokenizer is None:
-            if not self._tokenizer_path.is_file():
-                raise EngineError(
-                    f"stop strings need {self._tokenizer_path}, which does not exist: save the "
-                    "model with a fast tokenizer, or stop by token id (stop_tokens)"
-                )
-            self._tokenizer = Tokenizer.from_file(str(self._tokenizer_path))
-        return self._tokenizer
 
     def _drop_cancelled(self) -> None:
         for answer in [a for a in self._answers.values() if a.request.cancelled]:
