@@ -1,0 +1,66 @@
+"""One request over several attempts: what is recorded so far, and what the next server is asked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from areal_sdk.backends.sglang.wire import Delta
+from areal_sdk.engine import GenerateRequest
+from areal_sdk.types import FinishReason
+
+Decode = Callable[[list[int]], str]
+
+
+@dataclass(slots=True)
+class Continuation:
+    """Tokens handed out are final: the next attempt's prompt ends with them."""
+
+    request: GenerateRequest
+    decode: Decode
+    """Token ids to text, special tokens included; used only for stop strings over a boundary."""
+    sampled: list[int] = field(default_factory=list)
+    num_stale_kv: int = 0
+    num_cached: int = 0
+    num_attempts: int = 0
+    _attempt_began_at: int = 0
+
+    @property
+    def budget(self) -> int:
+        return self.request.max_new_tokens - len(self.sampled)
+
+    def begin_attempt(self) -> None:
+        self.num_attempts += 1
+        self._attempt_began_at = len(self.sampled)
+
+    def add(self, delta: Delta) -> Delta:
+        """Record a delta. It comes back shorter, and final, if it completes a stop string that
+        began in an earlier attempt, where no server could see all of it."""
+        cut = self._cut_at_stop(delta)
+        self.sampled += cut.tokens
+        self.num_stale_kv += cut.num_stale_kv
+        if self.num_attempts == 1:
+            self.num_cached = cut.num_cached
+        return replace(cut, num_cached=self.num_cached)
+
+    def _cut_at_stop(self, delta: Delta) -> Delta:
+        stop, began_at = self.request.stop, self._attempt_began_at
+        if not stop or began_at == 0:
+            return delta
+        window = max(len(text.encode()) for text in stop) + 4
+        for index in range(len(delta.tokens)):
+            if len(self.sampled) + index - began_at >= window:
+                break  # everything a stop string could span is this attempt's own
+            tail = [*self.sampled, *delta.tokens[: index + 1]][-window:]
+            text = self.decode(tail)
+            matches = [(text.find(candidate), candidate) for candidate in stop if candidate in text]
+            if matches:
+                end = index + 1
+                return replace(
+                    delta,
+                    tokens=delta.tokens[:end],
+                    logprobs=delta.logprobs[:end],
+                    versions=delta.versions[:end],
+                    top_logprobs=delta.top_logprobs[:end],
+                    finish_reason=FinishReason.STOP,
+                    stop_matched=min(matches)[1],
+                )
+        return delta

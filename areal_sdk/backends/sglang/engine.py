@@ -1,0 +1,396 @@
+"""The inference engine that users run: a pool of SGLang servers, their weights, their faults."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from areal_sdk.backends.sglang.attest import Attestor, Canary, CanaryScorer
+from areal_sdk.backends.sglang.client import (
+    Deadlines,
+    RequestRefused,
+    ServerFault,
+    SGLangClient,
+    wait_until_ready,
+)
+from areal_sdk.backends.sglang.continuation import Continuation
+from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.model_info import read_model_info
+from areal_sdk.backends.sglang.pool import Member, Pool, State
+from areal_sdk.backends.sglang.probe import probe_server
+from areal_sdk.backends.sglang.publisher import Publisher
+from areal_sdk.backends.sglang.supervisor import SupervisionOptions, Supervisor
+from areal_sdk.backends.sglang.swap import InterruptMode, SwapTimes
+from areal_sdk.backends.sglang.transport import (
+    DiskTransport,
+    DistributedTransport,
+    TensorTransport,
+    Transport,
+    TransportName,
+    WeightSender,
+)
+from areal_sdk.backends.sglang.wire import Delta, EventReader, generate_body
+from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
+from areal_sdk.errors import ContextOverflowError, EngineError, StaleWeightsError
+from areal_sdk.types import FinishReason, WeightUpdate
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SGLangOptions:
+    """How the engine uses its servers; the defaults are the recommendation."""
+
+    transport: TransportName = "disk"
+    interrupt: InterruptMode = "retract"
+    max_failovers: int = 4
+    """Servers one request may lose before it ends in an `EngineError`."""
+    no_server_timeout_s: float = 120.0
+    """How long a request waits for any server to be ready."""
+    drain_timeout_s: float = 600.0
+    connect_timeout_s: float = 60.0
+    """For servers that run already."""
+    is_attested: bool = True
+    """Off only for engines that never get an update; tests of the attestation itself."""
+    backend: str = "gloo"
+    """Of the `distributed` transport: `gloo` on CPU, `nccl` on CUDA."""
+    host: str = "127.0.0.1"
+    """Where servers reach the weight sender (`distributed`)."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    supervision: SupervisionOptions = field(default_factory=SupervisionOptions)
+
+
+class SGLangEngine(InferenceEngine):
+    """Samples from SGLang servers, ours or somebody's.
+
+    A request whose server fails continues on another one from its recorded tokens. Servers given
+    as processes are restarted when they die, and stopped by `aclose`.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        addresses: Sequence[str] = (),
+        *,
+        log_dir: Path,
+        processes: Sequence[ServerProcess] = (),
+        restart: Callable[[ServerProcess], ServerProcess] | None = None,
+        version: int = 0,
+        max_context: int | None = None,
+        scorer: CanaryScorer | None = None,
+        api_key: str | None = None,
+        options: SGLangOptions | None = None,
+    ) -> None:
+        if not addresses and not processes:
+            raise EngineError("name at least one SGLang server: --engine http://host:port")
+        self.options = options or SGLangOptions()
+        self._model = model
+        self._addresses = [*addresses]
+        self._processes = [*processes]
+        self._restart = restart
+        self._first_version = version
+        self._max_context = max_context
+        self._scorer = scorer
+        self._api_key = api_key
+        self._log_dir = log_dir
+        self._info: EngineInfo | None = None
+        self._pool = Pool([])
+        self._publisher: Publisher | None = None
+        self._exit = AsyncExitStack()
+        self._watches: list[asyncio.Task[None]] = []
+        self._request_ids = itertools.count()
+        self.num_failovers = 0
+        """Attempts that ended in a fault and were continued."""
+
+    # life
+
+    async def start(self) -> None:
+        self._info = read_model_info(self._model, max_context=self._max_context)
+        try:
+            await self._start()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _start(self) -> None:
+        session = await self._exit.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 20, trust_env=False
+            )
+        )
+        servers: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
+        servers += [(process.address, process) for process in self._processes]
+        self._pool.members = [
+            Member(
+                SGLangClient(
+                    address, session, deadlines=self.options.deadlines, api_key=self._api_key
+                ),
+                process,
+            )
+            for address, process in servers
+        ]
+        async with asyncio.TaskGroup() as group:
+            for member in self._pool.members:
+                group.create_task(self._connect(member))
+        self._publisher = self._make_publisher()
+        self._narrow_context()
+        for member in self._pool.members:
+            await self._publisher.adopt(member)
+        supervisor = Supervisor(
+            self._pool,
+            self._publisher,
+            restart=self._restart,
+            options=self.options.supervision,
+        )
+        self._watches = [
+            asyncio.create_task(supervisor.watch(member), name=f"watch {member.address}")
+            for member in self._pool.members
+        ]
+
+    async def _connect(self, member: Member) -> None:
+        process = member.process
+        if process is None:
+            await wait_until_ready(member.client, timeout_s=self.options.connect_timeout_s)
+        else:
+            try:
+                await wait_until_ready(
+                    member.client,
+                    timeout_s=self.options.supervision.start_timeout_s,
+                    is_running=lambda: process.is_running,
+                )
+            except ServerFault as exc:
+                raise EngineError(
+                    f"{exc}; the end of {process.log_path}:\n{process.last_lines()}"
+                ) from None
+        member.info = await probe_server(member.client)
+
+    def _make_publisher(self) -> Publisher:
+        options = self.options
+        infos = [member.info for member in self._pool.members if member.info is not None]
+        sender = WeightSender(
+            model=self._model,
+            dtype=infos[0].dtype,
+            log_dir=self._log_dir,
+            timeout_s=options.deadlines.weights_s,
+            device="cpu" if options.backend == "gloo" else "cuda",
+        )
+        self._exit.push_async_callback(sender.aclose)
+        disk = DiskTransport(self._model)
+        self._exit.push_async_callback(disk.aclose)
+        transport: Transport = disk
+        if options.transport == "tensor":
+            transport = TensorTransport(sender)
+        elif options.transport == "distributed":
+            transport = DistributedTransport(sender, host=options.host, backend=options.backend)
+        attestor = None
+        if options.is_attested:
+            canary = Canary.for_vocabulary(self.info.vocab_size)
+            attestor = Attestor(sender, canary, scorer=self._scorer)
+        return Publisher(
+            self._pool,
+            version=self._first_version,
+            transport=transport,
+            disk=disk,
+            attestor=attestor,
+            mode=options.interrupt,
+            drain_timeout_s=options.drain_timeout_s,
+        )
+
+    def _narrow_context(self) -> None:
+        """A request must fit every server, or it could not move."""
+        limits = [self.info.max_context]
+        for member in self._pool.members:
+            assert member.info is not None
+            if member.info.max_context:
+                limits.append(member.info.max_context)
+            if member.info.num_kv_tokens:
+                limits.append(member.info.num_kv_tokens)
+        self._info = replace(self.info, max_context=min(limits))
+
+    async def aclose(self) -> None:
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        stops = [m.process.stop() for m in self._pool.members if m.process is not None]
+        if not stops:
+            stops = [process.stop() for process in self._processes]
+        await asyncio.gather(*stops)
+        await self._exit.aclose()
+
+    # what it serves
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineError("the SGLang engine is not started: await start() first")
+        return self._info
+
+    @property
+    def version(self) -> int:
+        return self._started().version
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The servers, for status displays."""
+        return self._pool.members
+
+    @property
+    def last_swaps(self) -> dict[str, SwapTimes]:
+        """By address: how long the last swap of each server took."""
+        return dict(self._started().last_swaps)
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        await self._started().publish(update)
+
+    async def drain(self, address: str, *, timeout_s: float) -> None:
+        """Send nothing new to a server and wait until it is idle."""
+        (member,) = [m for m in self._pool.members if m.address == address]
+        await self._pool.set_state(member, State.DRAINING, "asked to drain")
+        async with asyncio.timeout(timeout_s):
+            await member.idle.wait()
+
+    async def pause(self) -> None:
+        for member in self._pool.members:
+            member.gate.clear()
+            if member.state is State.READY:
+                await member.client.pause("retract")
+
+    async def resume(self) -> None:
+        for member in self._pool.members:
+            if member.state is State.READY:
+                await member.client.resume()
+            member.gate.set()
+
+    # generation
+
+    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        continuation = Continuation(self._fitted(request), self._decode)
+        num_faults = 0
+        while True:
+            member = await self._pool.acquire(
+                request.session, timeout_s=self.options.no_server_timeout_s
+            )
+            continuation.begin_attempt()
+            member.began()
+            try:
+                async with aclosing(self._attempt(member, continuation)) as deltas:
+                    async for delta in deltas:
+                        if delta.finish_reason is not FinishReason.ABORT:
+                            yield delta.chunk(num_stale_kv=continuation.num_stale_kv)
+                            if delta.finish_reason is not None:
+                                return
+                        elif delta.tokens:
+                            yield replace(delta, finish_reason=None).chunk()
+            except RequestRefused as exc:
+                raise EngineError(str(exc)) from exc
+            except (ServerFault, StaleWeightsError) as exc:
+                num_faults += 1
+                await self._suspect(member, exc)
+                if num_faults > self.options.max_failovers:
+                    raise EngineError(
+                        f"gave up after {num_faults} faults, the last: {exc}"
+                    ) from exc
+            finally:
+                member.ended()
+            if continuation.budget == 0:
+                yield Delta(finish_reason=FinishReason.LENGTH).chunk()
+                return
+            if request.json_schema is not None and continuation.sampled:
+                raise EngineError(
+                    "a server failed in the middle of an answer that is constrained to a schema; "
+                    "a grammar cannot be continued from its middle on another server"
+                )
+            self.num_failovers += 1
+
+    async def _attempt(
+        self, member: Member, continuation: Continuation
+    ) -> AsyncGenerator[Delta, None]:
+        """One server's part of a request. Ends after a final delta, `ABORT` included."""
+        publisher = self._started()
+        assert member.info is not None
+        request = continuation.request
+        keeps_kv = self.options.interrupt == "in_place"
+        reader = EventReader(
+            publisher.version_of,
+            submitted_version=member.version,
+            is_incremental=member.info.is_incremental,
+            wants_top_logprobs=request.num_top_logprobs > 0,
+            keeps_kv=keeps_kv,
+        )
+        body = generate_body(
+            request,
+            sampled=continuation.sampled,
+            request_id=f"{request.request_id or 'areal'}-{next(self._request_ids)}",
+            cache_key=publisher.label(member.version) if keeps_kv else None,
+        )
+        async with aclosing(member.client.generate(body)) as events:
+            async for event in events:
+                member.last_token_at = time.monotonic()
+                delta = reader.read(event)
+                if delta is None:
+                    continue
+                delta = continuation.add(delta)
+                if delta.finish_reason is FinishReason.ABORT and not member.is_interrupting:
+                    if delta.tokens:
+                        yield replace(delta, finish_reason=None)
+                    raise ServerFault(f"{member.address} aborted a request: {delta.message}")
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+        raise ServerFault(f"{member.address} ended a request without a reason")
+
+    async def _suspect(self, member: Member, error: EngineError) -> None:
+        logger.warning("a request failed on %s and continues: %s", member.address, error)
+        if member.state is State.READY:
+            await self._pool.set_state(member, State.SUSPECT, str(error))
+        member.wake.set()
+
+    def _fitted(self, request: GenerateRequest) -> GenerateRequest:
+        """Refuse here, with the cure, what no server could do; cut the budget to the context."""
+        info = self.info
+        room = info.max_context - len(request.tokens) - _RESERVED_TOKENS
+        if room < 1:
+            raise ContextOverflowError(
+                prompt_tokens=len(request.tokens), max_context=info.max_context
+            )
+        if not request.tokens:
+            raise EngineError("the prompt is empty: send at least one token")
+        if request.max_new_tokens < 1:
+            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+        if bad := [token for token in request.tokens if not 0 <= token < info.vocab_size]:
+            raise EngineError(
+                f"the prompt holds token {bad[0]}, the model has {info.vocab_size}: "
+                "is this another model's tokenizer?"
+            )
+        return replace(request, max_new_tokens=min(request.max_new_tokens, room))
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        return text
+
+    @cached_property
+    def _tokenizer(self) -> "Tokenizer":
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self._model / "tokenizer.json"))
+
+    def _started(self) -> Publisher:
+        if self._publisher is None:
+            raise EngineError("the SGLang engine is not started: await start() first")
+        return self._publisher
+
+
+_RESERVED_TOKENS = 6
+"""SGLang keeps so many of the context to itself."""

@@ -1,0 +1,21 @@
+"""An import-only `sgl_kernel` for SGLang on a CPU, copied into its environment as that package.
+
+SGLang imports names of its compiled kernels whatever the device; on the plain torch path of a CPU
+server none is called. Every name exists here and raises when called. Submodules do not exist:
+where SGLang asks for one it has a fallback of its own.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn
+
+__version__ = "0.0.0+import.only"
+
+
+def __getattr__(name: str) -> Callable[..., NoReturn]:
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def kernel(*args: object, **kwargs: object) -> NoReturn:
+        raise NotImplementedError(f"sgl_kernel.{name} is not available on a CPU")
+
+    return kernel

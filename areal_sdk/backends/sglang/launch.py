@@ -1,0 +1,169 @@
+"""SGLang server processes on this machine: command line, log, end.
+
+A server is several processes (HTTP, scheduler, detokenizer) in one session, which is signalled as
+a whole. A server started for a run dies with the run, however the run ends; one started by
+`engine start` outlives its starter.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal_sdk.backends.sglang.environment import SGLangEnvironment
+from areal_sdk.errors import EngineError
+
+BASE_LABEL = "base"
+"""The weight label of a server that still serves the checkpoint it started from."""
+
+_NUM_LOG_LINES = 12
+_DIE_WITH_PARENT = (
+    "import ctypes, os, signal, sys; "
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
+    "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """How a server is started. `extra` goes to SGLang as it is, and wins."""
+
+    model: Path
+    dtype: str = "auto"
+    """`auto`, `float32`, `bfloat16`, `float16`."""
+    max_context: int | None = None
+    kv_tokens: int | None = None
+    """Size of the KV pool; default: SGLang's own choice, on a CPU a small one."""
+    memory_fraction: float | None = None
+    tp_size: int = 1
+    seeded: bool = False
+    """Honour each request's seed; costs speed, SGLang calls it deterministic inference."""
+    colocated: bool = False
+    """Let the trainer have the memory between rollouts (`--enable-memory-saver`; CUDA)."""
+    threads: int = 1
+    """OpenMP threads of a CPU server."""
+    extra: tuple[str, ...] = ()
+
+    def command(self, environment: SGLangEnvironment, *, port: int) -> list[str]:
+        flags: list[str] = [
+            *("--model-path", str(self.model)),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--dtype", self.dtype),
+            *("--weight-version", BASE_LABEL),
+            "--incremental-streaming-output",
+            "--sleep-on-idle",
+        ]
+        if environment.cpu:
+            flags += ["--device", "cpu", "--attention-backend", "torch_native"]
+            flags += ["--sampling-backend", "pytorch", "--mem-fraction-static", "0.2"]
+            flags += ["--max-total-tokens", str(self.kv_tokens or 32768)]
+        elif self.kv_tokens:
+            flags += ["--max-total-tokens", str(self.kv_tokens)]
+        if self.memory_fraction is not None:
+            flags += ["--mem-fraction-static", str(self.memory_fraction)]
+        if self.max_context:
+            flags += ["--context-length", str(self.max_context)]
+        if self.tp_size > 1:
+            flags += ["--tp-size", str(self.tp_size)]
+        if self.seeded:
+            flags += ["--enable-deterministic-inference"]
+        if self.colocated:
+            flags += ["--enable-memory-saver", "--enable-weights-cpu-backup"]
+        return [str(environment.python), "-m", "sglang.launch_server", *flags, *self.extra]
+
+    def environment_variables(self, environment: SGLangEnvironment) -> dict[str, str]:
+        variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        if environment.cpu:
+            variables |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": str(self.threads)}
+        return variables
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """A server on this machine. `process` is None when another command started it."""
+
+    address: str
+    pid: int
+    log_path: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        if self.process is not None:
+            return self.process.poll() is None
+        return _is_alive(self.pid)
+
+    def last_lines(self) -> str:
+        try:
+            lines = self.log_path.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(lines[-_NUM_LOG_LINES:])
+
+    def signal(self, number: int) -> None:
+        """To every process of the server."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    async def stop(self, *, grace_s: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL. Returns when it is gone; safe to call twice."""
+        self.signal(signal.SIGCONT)  # a stopped process would never see the rest
+        self.signal(signal.SIGTERM)
+        if not await self._is_gone_within(grace_s):
+            self.signal(signal.SIGKILL)
+            if not await self._is_gone_within(5.0):
+                raise EngineError(f"SGLang server {self.pid} did not die; log: {self.log_path}")
+        self.signal(signal.SIGKILL)  # children that outlived the first process of the group
+
+    async def _is_gone_within(self, seconds: float) -> bool:
+        ends_at = time.monotonic() + seconds
+        while self.is_running and time.monotonic() < ends_at:  # noqa: ASYNC110 - no event to wait on
+            await asyncio.sleep(0.05)
+        return not self.is_running
+
+
+def start_server(
+    options: ServerOptions,
+    environment: SGLangEnvironment,
+    *,
+    log_path: Path,
+    port: int = 0,
+    outlives_us: bool = False,
+) -> ServerProcess:
+    """Start one server; it is ready some seconds later (`client.wait_until_ready`)."""
+    port = port or free_port()
+    command = options.command(environment, port=port)
+    if not outlives_us:
+        command = [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **options.environment_variables(environment)},
+            start_new_session=True,
+        )
+    return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,135 @@
+"""The servers of an engine: which may be given a request, and which one gets it."""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import StrEnum
+
+from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.probe import ServerInfo
+from areal_sdk.errors import EngineError
+
+MAX_SESSIONS = 65536
+"""Sessions whose server is remembered; forgetting one costs a prefill, nothing else."""
+
+MAX_IMBALANCE = 8
+"""A session leaves its server when that has this many more requests than the least loaded."""
+
+
+class State(StrEnum):
+    READY = "ready"
+    BEHIND = "behind"
+    """It answers, but serves other weights than the current ones: nothing is sent until it does."""
+    DRAINING = "draining"
+    """Its requests end there; new ones go elsewhere."""
+    SUSPECT = "suspect"
+    """A request met a fault there: nothing is sent until it has answered a probe."""
+    DOWN = "down"
+
+
+class Member:
+    """One server of the pool, and what we know of it."""
+
+    def __init__(self, client: SGLangClient, process: ServerProcess | None = None) -> None:
+        self.client = client
+        self.process = process
+        self.info: ServerInfo | None = None
+        self.state = State.DOWN
+        self.reason = "not connected yet"
+        """Why it is not ready."""
+        self.version = -1
+        """What it serves, as last confirmed by the server."""
+        self.num_running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.gate = asyncio.Event()
+        """Closed for as long as a swap of weights must not be met by a new request."""
+        self.gate.set()
+        self.swap_lock = asyncio.Lock()
+        self.is_interrupting = False
+        """We aborted its requests ourselves, for a swap: that is not a fault."""
+        self.last_token_at = 0.0
+        """On the monotonic clock."""
+        self.wake = asyncio.Event()
+        """Set to have the supervisor look at it now."""
+
+    def __repr__(self) -> str:
+        return f"<{self.address} {self.state} v{self.version} running={self.num_running}>"
+
+    @property
+    def address(self) -> str:
+        return self.client.address
+
+    def began(self) -> None:
+        self.num_running += 1
+        self.idle.clear()
+
+    def ended(self) -> None:
+        self.num_running -= 1
+        if self.num_running == 0:
+            self.idle.set()
+
+
+class Pool:
+    """Placement: a session stays where its prefix is cached, others go where there is least."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        self._sessions: OrderedDict[str, Member] = OrderedDict()
+        self._changed = asyncio.Condition()
+        self._tie_break = random.Random(0)
+
+    @property
+    def ready(self) -> list[Member]:
+        return [member for member in self.members if member.state is State.READY]
+
+    async def set_state(self, member: Member, state: State, reason: str = "") -> None:
+        async with self._changed:
+            member.state = state
+            member.reason = reason
+            self._changed.notify_all()
+        if state is State.DOWN:
+            member.client.abandon()
+
+    async def acquire(self, session: str, *, timeout_s: float) -> Member:
+        """The server for the next attempt, once one is ready and not being swapped."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    member = await self._choose(session)
+                    await member.gate.wait()
+                    if member.state is State.READY:
+                        return member
+        except TimeoutError:
+            raise EngineError(
+                f"no SGLang server was ready for {timeout_s:g} s: {self.describe()}"
+            ) from None
+
+    def describe(self) -> str:
+        return "; ".join(
+            f"{m.address} is {m.state}" + (f" ({m.reason})" if m.reason else "")
+            for m in self.members
+        )
+
+    async def _choose(self, session: str) -> Member:
+        async with self._changed:
+            while not self.ready:
+                await self._changed.wait()
+        least = min(
+            self.ready, key=lambda m: (m.num_running, not m.gate.is_set(), self._tie_break.random())
+        )
+        if not session:
+            return least
+        home = self._sessions.get(session)
+        if (
+            home is None
+            or home.state is not State.READY
+            or home.num_running - least.num_running > MAX_IMBALANCE
+        ):
+            home = self._sessions[session] = least
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return home

@@ -1,0 +1,318 @@
+"""The child that holds new weights and hands them to servers; the only torch user of this package.
+
+It maps the published safetensors, lays the parameters out in flat buckets of shared memory (before
+anybody is paused), and serves them: as handles that a server on this host opens (`tensor`), or by
+broadcast in a group of its own with each server (`distributed`). It also computes what a server
+*should* hold and say: checksums of its parameters, and logprobs of the canary prompt.
+"""
+
+import base64
+import io
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from safetensors import safe_open
+from torch.distributed import distributed_c10d
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.process import JSON, Channel, ChannelClosed, Request
+
+_FUSED = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+}
+"""Parameters that SGLang keeps as one: the parts it concatenates, in its order."""
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Some parameters, one after another, as bytes in shared memory."""
+
+    parameters: list[tuple[str, str, list[int]]]
+    """name, dtype, shape"""
+    flat: torch.Tensor
+
+    @property
+    def metadata(self) -> list[SimpleNamespace]:
+        """What SGLang reads by attribute to cut the bucket up again."""
+        entries = []
+        offset = 0
+        for name, dtype, shape in self.parameters:
+            kind: torch.dtype = getattr(torch, dtype)
+            size = torch.Size(shape).numel() * kind.itemsize
+            entries.append(
+                SimpleNamespace(
+                    name=name,
+                    shape=tuple(shape),
+                    dtype=kind,
+                    start_idx=offset,
+                    end_idx=offset + size,
+                    numel=size,
+                )
+            )
+            offset += size
+        return entries
+
+
+@dataclass(slots=True)
+class Weights:
+    """One published version, mapped from its files and cast to what servers hold."""
+
+    dtype: torch.dtype | None
+    files: list[Path]
+    _names: dict[str, Path] = field(default_factory=dict)
+    _handles: dict[Path, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path, *, dtype: str) -> "Weights":
+        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+        if not files:
+            raise ConfigError(f"{path} holds no safetensors file")
+        weights = cls(None if dtype == "auto" else getattr(torch, dtype), files)
+        for file in files:
+            handle = safe_open(file, framework="pt")
+            weights._handles[file] = handle
+            weights._names |= dict.fromkeys(handle.keys(), file)  # type: ignore[no-untyped-call]
+        return weights
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._names)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def get(self, name: str) -> torch.Tensor:
+        tensor: torch.Tensor = self._handles[self._names[name]].get_tensor(name)
+        if self.dtype is not None and tensor.is_floating_point():
+            tensor = tensor.to(self.dtype)
+        return tensor.contiguous()
+
+
+class Sender:
+    """The methods a request may name; each returns the JSON it is answered with."""
+
+    def __init__(self, model: Path, *, dtype: str, bucket_bytes: int, device: str) -> None:
+        self._model = model
+        self._dtype = dtype
+        self._bucket_bytes = bucket_bytes
+        self._device = device
+        self._weights: Weights | None = None
+        self._buckets: list[Bucket] = []
+        self._groups: dict[str, dist.ProcessGroup] = {}
+        self._scorer: torch.nn.Module | None = None
+        self._scored: Weights | None = None
+        self._lock = threading.Lock()
+        self.methods: dict[str, Callable[[Mapping[str, Any]], JSON]] = {
+            "open": self.open,
+            "fill": self.fill,
+            "handles": self.handles,
+            "join": self.join,
+            "send": self.send,
+            "leave": self.leave,
+            "checksums": self.checksums,
+            "canary": self.canary,
+        }
+
+    def open(self, payload: Mapping[str, Any]) -> JSON:
+        """Map a version; everything below is about this one from now on."""
+        self._weights = Weights.open(Path(payload["path"]), dtype=self._dtype)
+        return {"names": list(self._weights.names)}
+
+    def fill(self, payload: Mapping[str, Any]) -> JSON:
+        """Copy the mapped version into the buckets; they keep their memory between versions."""
+        weights = self._current()
+        if not self._buckets:
+            self._buckets = self._plan(weights)
+        for bucket in self._buckets:
+            offset = 0
+            for name, _, _ in bucket.parameters:
+                raw = weights.get(name).flatten().view(torch.uint8)
+                bucket.flat[offset : offset + raw.numel()].copy_(raw)
+                offset += raw.numel()
+        return {"buckets": [[list(p) for p in bucket.parameters] for bucket in self._buckets]}
+
+    def handles(self, payload: Mapping[str, Any]) -> JSON:
+        """Handles of one bucket, one a receiver: each is opened once and counted."""
+        bucket = self._buckets[payload["bucket"]]
+        handles: list[JSON] = []
+        for _ in range(payload["receivers"]):
+            buffer = io.BytesIO()
+            ForkingPickler(buffer).dump(
+                {"flattened_tensor": bucket.flat, "metadata": bucket.metadata}
+            )
+            handles.append(base64.b64encode(buffer.getvalue()).decode())
+        return handles
+
+    def join(self, payload: Mapping[str, Any]) -> JSON:
+        """Make the group with one server; returns when its ranks are in it."""
+        timeout = timedelta(seconds=payload["timeout_s"])
+        name: str = payload["group"]
+        size: int = payload["world_size"]
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # exported, not declared
+            payload["host"], payload["port"], size, is_master=True, timeout=timeout
+        )
+        # The public constructor makes the default group only, and each server needs its own.
+        group, _ = distributed_c10d._new_process_group_helper(
+            size,
+            0,
+            [],
+            dist.Backend(payload["backend"]),
+            distributed_c10d.PrefixStore(name, store),
+            group_name=name,  # type: ignore[arg-type]  # a NewType of str that is not exported
+            timeout=timeout,
+        )
+        self._groups[name] = group
+        return None
+
+    def send(self, payload: Mapping[str, Any]) -> JSON:
+        """Broadcast one bucket in a group."""
+        flat = self._buckets[payload["bucket"]].flat.to(self._device)
+        self._groups[payload["group"]].broadcast(flat, 0).wait()
+        return None
+
+    def leave(self, payload: Mapping[str, Any]) -> JSON:
+        group = self._groups.pop(payload["group"], None)
+        if group is not None:
+            group.shutdown()
+        return None
+
+    def checksums(self, payload: Mapping[str, Any]) -> JSON:
+        """The hashes a server should report for those of its `names` that we can tell."""
+        weights = self._current()
+        known: dict[str, JSON] = {}
+        for name in payload["names"]:
+            parts = _parts_of(name, weights)
+            if parts:
+                digest = sha256()
+                for part in parts:
+                    raw = weights.get(part).flatten().view(torch.uint8)
+                    digest.update(raw.numpy().data)
+                known[name] = digest.digest()[:8].hex()
+        return known
+
+    def canary(self, payload: Mapping[str, Any]) -> JSON:
+        """log softmax of the candidates after the canary prompt, by a plain transformers forward."""
+        model = self._scoring_model()
+        tokens = torch.tensor([payload["tokens"]])
+        with torch.inference_mode():
+            logits = model(input_ids=tokens).logits[0, -1].float()
+        logprobs = torch.log_softmax(logits, dim=-1)
+        return [float(logprobs[candidate]) for candidate in payload["candidates"]]
+
+    def _scoring_model(self) -> torch.nn.Module:
+        weights = self._current()
+        with self._lock:
+            if self._scorer is None:
+                self._scorer = _empty_model(self._model)
+            if self._scored is not weights:
+                # float32 whatever the server computes in: the reference should be the better one
+                state = {name: weights.get(name).float() for name in weights.names}
+                missing, unexpected = self._scorer.load_state_dict(state, strict=False, assign=True)
+                self._scorer.tie_weights()  # type: ignore[operator]
+                untied = [name for name in missing if "lm_head" not in name]
+                if untied or unexpected:
+                    raise ConfigError(
+                        f"the published weights do not fit {self._model}: missing {untied[:3]}, "
+                        f"unexpected {list(unexpected)[:3]}"
+                    )
+                self._scored = weights
+            return self._scorer
+
+    def _current(self) -> Weights:
+        assert self._weights is not None, "open comes first"
+        return self._weights
+
+    def _plan(self, weights: Weights) -> list[Bucket]:
+        """Buckets of about `bucket_bytes`, wide types first so that every offset is aligned."""
+        tensors = [(name, weights.get(name)) for name in weights.names]
+        tensors.sort(key=lambda item: (-item[1].itemsize, item[0]))
+        plan: list[list[tuple[str, torch.Tensor]]] = [[]]
+        size = 0
+        for name, tensor in tensors:
+            if plan[-1] and size + tensor.nbytes > self._bucket_bytes:
+                plan.append([])
+                size = 0
+            plan[-1].append((name, tensor))
+            size += tensor.nbytes
+        return [
+            Bucket(
+                [(n, str(t.dtype).removeprefix("torch."), list(t.shape)) for n, t in group],
+                _shared_bytes(sum(t.nbytes for _, t in group)),
+            )
+            for group in plan
+        ]
+
+
+def _parts_of(name: str, weights: Weights) -> list[str]:
+    """The published parameters that make up a server's parameter; empty when it is not known."""
+    if name in weights:
+        return [name]
+    if name == "lm_head.weight" and "model.embed_tokens.weight" in weights:
+        return ["model.embed_tokens.weight"]
+    for fused, parts in _FUSED.items():
+        if f".{fused}." in name:
+            found = [name.replace(fused, part) for part in parts]
+            return found if all(part in weights for part in found) else []
+    return []
+
+
+def _shared_bytes(size: int) -> torch.Tensor:
+    flat = torch.empty(size, dtype=torch.uint8)
+    shared: torch.Tensor = flat.share_memory_()  # type: ignore[no-untyped-call]
+    return shared
+
+
+def _empty_model(directory: Path) -> torch.nn.Module:
+    """The model's modules without values, except buffers such as rotary frequencies."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(directory)
+    config.dtype = torch.float32
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    return model.eval()
+
+
+def main(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Serve until the main process leaves. Slow methods run beside each other in threads."""
+    torch.set_num_threads(1)
+    # Handles must name files: descriptors cannot be opened by a process that is not our child.
+    torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]
+    options: Mapping[str, Any] = args
+    sender = Sender(
+        Path(options["model"]),
+        dtype=options["dtype"],
+        bucket_bytes=options["bucket_bytes"],
+        device=options["device"],
+    )
+    channel.ready()
+    try:
+        while True:
+            request = channel.receive(timeout_s=None)
+            if request is not None:
+                threading.Thread(target=_answer, args=(sender, request), daemon=True).start()
+    except ChannelClosed:
+        return
+
+
+def _answer(sender: Sender, request: Request) -> None:
+    try:
+        payload = request.payload
+        assert isinstance(payload, Mapping)
+        answer = sender.methods[request.method](payload)
+    except ChannelClosed:
+        return
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the caller is told
+        request.fail(exc)
+    else:
+        request.reply(answer)

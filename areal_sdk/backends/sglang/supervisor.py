@@ -1,0 +1,118 @@
+"""One watch per server: is it alive, does it serve the current version, must it be restarted?"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from areal_sdk.backends.sglang.client import wait_until_ready
+from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.pool import Member, Pool, State
+from areal_sdk.backends.sglang.publisher import Publisher
+from areal_sdk.errors import EngineError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionOptions:
+    check_every_s: float = 5.0
+    """A server from which no token came for so long is asked for one."""
+    restart_hung_after_s: float = 60.0
+    """A server of ours that hangs for so long is killed and started again."""
+    max_restarts: int = 5
+    """Of one server during a run; a server that keeps dying is left down."""
+    start_timeout_s: float = 600.0
+
+
+class Supervisor:
+    """Keeps the state of each member true. Its tasks are owned by the engine."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        publisher: Publisher,
+        *,
+        restart: Callable[[ServerProcess], ServerProcess] | None,
+        options: SupervisionOptions,
+    ) -> None:
+        self._pool = pool
+        self._publisher = publisher
+        self._restart = restart
+        self._options = options
+        self._down_since: dict[Member, float] = {}
+        self._num_restarts: dict[Member, int] = {}
+
+    async def watch(self, member: Member) -> None:
+        """Run until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._options.check_every_s):
+                    await member.wake.wait()
+            member.wake.clear()
+            try:
+                await self._look(member)
+            except EngineError as exc:
+                await self._set_down(member, str(exc))
+
+    async def _look(self, member: Member) -> None:
+        if member.process is not None and not member.process.is_running:
+            await self._revive(member, "its process died")
+        elif member.state is State.DOWN:
+            if self._is_hung(member):
+                await self._revive(member, "it hung")
+            else:
+                await self._readmit(member)
+        elif member.state is State.BEHIND:
+            await self._publisher.catch_up(member)
+            logger.info("%s serves version %d again", member.address, member.version)
+        elif member.state is State.SUSPECT or self._is_quiet(member):
+            if not member.swap_lock.locked():
+                await member.client.probe()
+            if member.state is State.SUSPECT:
+                await self._readmit(member)
+
+    async def _readmit(self, member: Member) -> None:
+        """It answers again: as it was, or after a restart that we did not make."""
+        await member.client.resume()  # it may have been left paused
+        await member.client.probe()
+        self._down_since.pop(member, None)
+        await self._pool.set_state(member, State.BEHIND, "it must show its version first")
+        await self._publisher.catch_up(member)
+
+    async def _revive(self, member: Member, why: str) -> None:
+        await self._set_down(member, why)
+        assert member.process is not None
+        count = self._num_restarts.get(member, 0)
+        if self._restart is None or count >= self._options.max_restarts:
+            return
+        self._num_restarts[member] = count + 1
+        logger.warning("restarting the SGLang server of %s: %s", member.address, why)
+        await member.process.stop(grace_s=0.0)
+        member.process = self._restart(member.process)
+        await wait_until_ready(
+            member.client,
+            timeout_s=self._options.start_timeout_s,
+            is_running=lambda: member.process is not None and member.process.is_running,
+        )
+        await self._readmit(member)
+
+    async def _set_down(self, member: Member, reason: str) -> None:
+        if member.state is not State.DOWN:
+            logger.warning("the SGLang server of %s is down: %s", member.address, reason)
+            self._down_since[member] = time.monotonic()
+        await self._pool.set_state(member, State.DOWN, reason)
+        await self._publisher.forget(member)
+
+    def _is_quiet(self, member: Member) -> bool:
+        return time.monotonic() - member.last_token_at > self._options.check_every_s
+
+    def _is_hung(self, member: Member) -> bool:
+        since = self._down_since.get(member)
+        return (
+            member.process is not None
+            and since is not None
+            and time.monotonic() - since > self._options.restart_hung_after_s
+        )

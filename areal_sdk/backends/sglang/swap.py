@@ -1,0 +1,119 @@
+"""Give one server the prepared weights while requests are in flight, and attest the result."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from areal_sdk.backends.sglang.attest import Attestor
+from areal_sdk.backends.sglang.client import ServerFault
+from areal_sdk.backends.sglang.pool import Member
+from areal_sdk.backends.sglang.transport import Transport
+from areal_sdk.errors import EngineError
+
+InterruptMode = Literal["retract", "abort", "drain", "in_place"]
+"""What a swap does to requests in flight.
+
+* `retract`: the server holds them, recomputes their KV under the new weights, and goes on;
+* `abort`: the server drops them; we send prompt and partial output again afterwards;
+* `drain`: they end under the old weights first; nothing new starts meanwhile;
+* `in_place`: they go on with the KV of the old weights. Their later logprobs match neither version:
+  such tokens are counted as `num_stale_kv`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SwapTimes:
+    """Seconds of one server's swap."""
+
+    interrupted_s: float
+    """No token was sampled for this long."""
+    pushed_s: float
+    """Of that, moving weights."""
+    attested_s: float
+    """Of that, checking them; the canary comes after and interrupts nobody."""
+
+
+async def swap(
+    member: Member,
+    *,
+    version: int,
+    label: str,
+    transport: Transport,
+    attestor: Attestor | None,
+    mode: InterruptMode,
+    drain_timeout_s: float,
+) -> SwapTimes:
+    """Serve `version` from the next token on. On an error the server must not be used as it is."""
+    async with member.swap_lock:
+        member.gate.clear()
+        began = time.monotonic()
+        try:
+            await _interrupt(member, mode, drain_timeout_s)
+            push_began = time.monotonic()
+            await transport.push(member, label=label, flush=mode != "in_place")
+            pushed = time.monotonic()
+            if attestor is not None:
+                await attestor.check_paused(member, label=label)
+            attested = time.monotonic()
+            member.version = version
+            if mode in ("retract", "in_place"):
+                await member.client.resume()
+        finally:
+            member.is_interrupting = False
+            member.gate.set()
+        ended = time.monotonic()
+        if attestor is not None:
+            key = label if mode == "in_place" else None
+            await attestor.check_serving(member, cache_key=key)
+        return SwapTimes(ended - began, pushed - push_began, attested - pushed)
+
+
+async def _interrupt(member: Member, mode: InterruptMode, drain_timeout_s: float) -> None:
+    if mode in ("retract", "in_place"):
+        await member.client.pause(mode)
+    elif mode == "abort":
+        member.is_interrupting = True
+        await _abort_until_idle(member)
+    else:
+        try:
+            async with asyncio.timeout(drain_timeout_s):
+                await member.idle.wait()
+        except TimeoutError:
+            raise EngineError(
+                f"{member.address} still had {member.num_running} requests after "
+                f"{drain_timeout_s:g} s of draining"
+            ) from None
+
+
+async def _abort_until_idle(member: Member) -> None:
+    """A request on its way when the gate closed arrives after the abort: ask again until none is left."""
+    deadline_s = member.client.deadlines.control_s
+    ends_at = time.monotonic() + deadline_s
+    while member.num_running:
+        if time.monotonic() > ends_at:
+            raise ServerFault(f"{member.address} did not abort its requests in {deadline_s:g} s")
+        await member.client.abort_all()
+        try:
+            async with asyncio.timeout(0.1):
+                await member.idle.wait()
+        except TimeoutError:
+            continue
+
+
+async def discard_requests(member: Member) -> None:
+    """After a swap that failed: nothing may go on under weights nobody can name.
+
+    Our streams are closed (they continue elsewhere), the server's requests dropped, its pause
+    lifted and its label spoilt, so that nobody takes its weights for a version.
+    """
+    member.client.abandon()
+    for ask in (
+        member.client.abort_all,
+        member.client.resume,
+        lambda: member.client.set_label("unknown"),
+    ):
+        try:
+            await ask()
+        except EngineError:
+            return  # it does not answer: then it samples nothing for us either

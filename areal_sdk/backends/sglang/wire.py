@@ -1,0 +1,234 @@
+"""SGLang's `/generate` in our words: requests out, server-sent events in, a version per token.
+
+Pure functions and one state machine; no I/O.
+
+While a request streams, SGLang sends only its *present* label with each event, and that label may
+be set before tokens sampled under the old one have left the server. What is exact while streaming
+is `num_retractions`: it travels with the tokens, and a swap in retract mode raises it by one. So a
+new label counts from the event whose retraction count rose; an event whose tokens could lie on
+either side is held back until the final event, whose spans name the version of every token. If
+those spans ever contradict what was handed out, the request fails rather than mislabel a token.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.errors import EngineError, StaleWeightsError
+from areal_sdk.types import FinishReason
+
+JSON = dict[str, Any]
+
+
+def generate_body(
+    request: GenerateRequest,
+    *,
+    sampled: Sequence[int] = (),
+    request_id: str,
+    cache_key: str | None = None,
+) -> JSON:
+    """The JSON of one attempt; `sampled` is what earlier attempts already produced."""
+    sampling: JSON = {
+        "max_new_tokens": request.max_new_tokens - len(sampled),
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k if request.top_k > 0 else -1,
+        "min_p": request.min_p,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
+        "repetition_penalty": request.repetition_penalty,
+        "ignore_eos": request.ignore_eos,
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+    }
+    if request.stop:
+        sampling["stop"] = list(request.stop)
+    if request.stop_tokens:
+        sampling["stop_token_ids"] = list(request.stop_tokens)
+    if request.logit_bias:
+        sampling["logit_bias"] = {str(token): bias for token, bias in request.logit_bias.items()}
+    if request.json_schema is not None:
+        sampling["json_schema"] = _dumps(request.json_schema)
+    if request.seed is not None:
+        sampling["sampling_seed"] = request.seed & 0x7FFFFFFF
+    body: JSON = {
+        "rid": request_id,
+        "input_ids": [*request.tokens, *sampled],
+        "sampling_params": sampling,
+        "stream": True,
+        "return_logprob": True,
+    }
+    if request.num_top_logprobs:
+        body["top_logprobs_num"] = request.num_top_logprobs
+    if cache_key is not None:
+        body["extra_key"] = cache_key  # keeps this version's prefix cache apart from the others'
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The tokens sampled since the last event, with their versions; the last one also says why."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    top_logprobs: tuple[Mapping[int, float], ...] = ()
+    finish_reason: FinishReason | None = None
+    """`ABORT`: the server gave the request up; these are the tokens it had sampled."""
+    stop_matched: str | int | None = None
+    num_cached: int = 0
+    num_stale_kv: int = 0
+    message: str = ""
+    """Why the server aborted, in its words."""
+
+    def chunk(self, *, num_stale_kv: int = 0) -> GenerateChunk:
+        return GenerateChunk(
+            self.tokens,
+            self.logprobs,
+            self.versions,
+            self.finish_reason,
+            self.stop_matched,
+            self.num_cached,
+            num_stale_kv,
+            self.top_logprobs,
+        )
+
+
+@dataclass(slots=True)
+class EventReader:
+    """Turns the events of one attempt into `Delta`s."""
+
+    version_of: Callable[[str], int]
+    """Our version for a server's label; raises `StaleWeightsError` for a label we never gave."""
+    submitted_version: int
+    """What the server served when the request was sent."""
+    is_incremental: bool
+    """The server sends deltas, not everything so far (`--incremental-streaming-output`)."""
+    wants_top_logprobs: bool = False
+    keeps_kv: bool = False
+    """Swaps do not retract (`in_place`): KV outlives the weights that made it."""
+    _num_seen: int = 0
+    _versions: list[int] = field(default_factory=list)
+    """Of what was handed out."""
+    _held: list[tuple[int, float, Mapping[int, float] | None]] = field(default_factory=list)
+    _num_retractions: int = 0
+    _is_holding: bool = False
+
+    def read(self, event: JSON) -> Delta | None:
+        """What this event adds; None when it adds nothing (yet)."""
+        if "error" in event:
+            raise EngineError(f"SGLang: {_error_message(event)}")
+        meta: JSON = event["meta_info"]
+        new = self._new_tokens(event, meta)
+        final = meta.get("finish_reason")
+        if final is not None:
+            return self._finish(new, meta, final)
+        if not new:
+            return None
+        version = self._streamed_version(len(new), meta)
+        if self._is_holding or version is None:
+            self._is_holding = True
+            self._held += new
+            return None
+        return self._hand_out(new, [version] * len(new))
+
+    def _new_tokens(
+        self, event: JSON, meta: JSON
+    ) -> list[tuple[int, float, Mapping[int, float] | None]]:
+        start = 0 if self.is_incremental else self._num_seen
+        ids: list[int] = event["output_ids"][start:]
+        entries: list[list[Any]] = meta["output_token_logprobs"][start:]
+        if len(entries) != len(ids) or any(e[1] != i for e, i in zip(entries, ids, strict=True)):
+            raise EngineError("SGLang returned logprobs that do not belong to its output tokens")
+        top: Sequence[Mapping[int, float] | None] = [None] * len(ids)
+        if self.wants_top_logprobs:
+            listed = meta["output_top_logprobs"][start:]
+            top = [{token: logprob for logprob, token, _ in position or ()} for position in listed]
+        self._num_seen += len(ids)
+        return [(e[1], float(e[0]), t) for e, t in zip(entries, top, strict=True)]
+
+    def _streamed_version(self, num_new: int, meta: JSON) -> int | None:
+        """The version of tokens that arrived in mid-stream; None when it is not certain."""
+        label_version = self.version_of(meta["weight_version"])
+        retractions = int(meta["num_retractions"])
+        is_retracted = retractions != self._num_retractions
+        self._num_retractions = retractions
+        last = self._versions[-1] if self._versions else self.submitted_version
+        if label_version == last:
+            return last
+        if self.keeps_kv or not self._versions:
+            return None  # a swap, and nothing that says which side of it these tokens are on
+        if not is_retracted:
+            return last  # the label ran ahead of the tokens
+        return label_version if num_new == 1 else None
+
+    def _finish(
+        self, new: list[tuple[int, float, Mapping[int, float] | None]], meta: JSON, final: JSON
+    ) -> Delta:
+        spans = self._spans(meta)
+        handed_out = len(self._versions)
+        if spans[:handed_out] != self._versions:
+            raise StaleWeightsError(
+                "SGLang's version spans contradict the versions already streamed: "
+                f"{meta.get('weight_versions')}"
+            )
+        tokens = [*self._held, *new]
+        delta = self._hand_out(tokens, spans[handed_out:])
+        kind = str(final["type"])
+        matched = final.get("matched")
+        return Delta(
+            delta.tokens,
+            delta.logprobs,
+            delta.versions,
+            delta.top_logprobs,
+            finish_reason=_FINISH_REASONS.get(kind, FinishReason.ABORT),
+            stop_matched=matched if isinstance(matched, str | int) else None,
+            num_cached=int(meta.get("cached_tokens") or 0),
+            num_stale_kv=self._num_stale_kv(spans),
+            message=str(final.get("message") or ""),
+        )
+
+    def _spans(self, meta: JSON) -> list[int]:
+        versions: list[int] = []
+        for span in meta.get("weight_versions") or []:
+            version = self.version_of(span["version"])
+            versions += [version] * (int(span["end"]) - len(versions))
+        if len(versions) < self._num_seen:  # an abort before the first token has no spans
+            raise EngineError(
+                f"SGLang named the version of {len(versions)} of {self._num_seen} tokens"
+            )
+        return versions[: self._num_seen]
+
+    def _num_stale_kv(self, versions: Sequence[int]) -> int:
+        if not self.keeps_kv or not versions:
+            return 0
+        kv_version = min(self.submitted_version, versions[0])
+        return sum(version != kv_version for version in versions)
+
+    def _hand_out(
+        self,
+        tokens: Sequence[tuple[int, float, Mapping[int, float] | None]],
+        versions: Sequence[int],
+    ) -> Delta:
+        self._versions += versions
+        return Delta(
+            tuple(token for token, _, _ in tokens),
+            tuple(logprob for _, logprob, _ in tokens),
+            tuple(versions),
+            tuple(top for _, _, top in tokens if top is not None),
+        )
+
+
+_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+def _error_message(event: JSON) -> str:
+    error = event["error"]
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
+
+
+def _dumps(value: object) -> str:
+    import orjson
+
+    return orjson.dumps(value).decode()
