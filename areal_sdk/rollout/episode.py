@@ -1,0 +1,261 @@
+"""One attempt at one task: whatever happens becomes an `Episode`.
+
+The agent plays inside an attributed boundary and a deadline, against a session of the gateway. The
+session, not the exception that user code saw or swallowed, says whether the infrastructure failed.
+"""
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from areal_sdk.agent import AgentLike, EpisodeContext
+from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
+from areal_sdk.gateway.app import Gateway
+from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.gateway.sessions import Session, SessionLimits
+from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
+from areal_sdk.rollout.deadline import DeadlinePassed, within
+from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.reward_pool import RewardPool
+from areal_sdk.rollout.scoring import read_verdict
+from areal_sdk.rollout.seeds import stable_seed
+from areal_sdk.rollout.trajectory import check_parents
+from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
+
+logger = logging.getLogger(__name__)
+
+UNSCORED = Outcome.abstained("not scored yet")
+
+
+class EpisodeRunner:
+    """Plays plans with one agent. Stateless between episodes, so many may run at once.
+
+    `async with` opens and closes the connection pool that the episodes share.
+    """
+
+    def __init__(
+        self,
+        agent: AgentLike,
+        *,
+        gateway: Gateway,
+        rewards: RewardPool | None = None,
+        limits: SessionLimits | None = None,
+        sampling: SamplingPolicy | None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        split: str = "train",
+        episode_timeout_s: float = 600.0,
+        infra_retries: int = 2,
+        retry_delay_s: float = 0.5,
+        on_agent_error: float | None = None,
+    ) -> None:
+        """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error."""
+        self.name = agent_name(agent)
+        self._play = as_play(agent)
+        self._gateway = gateway
+        self._rewards = rewards
+        self._limits = limits or SessionLimits()
+        self._sampling = sampling
+        self._seed = seed
+        self._deterministic = deterministic
+        self._split = split
+        self._episode_timeout_s = episode_timeout_s
+        self._infra_retries = infra_retries
+        self._retry_delay_s = retry_delay_s
+        self._on_agent_error = on_agent_error
+        self._http_client: Any = None
+        self._sessions: dict[str, Session] = {}
+        self._warned = False
+
+    async def __aenter__(self) -> Self:
+        self._http_client = shared_http_client()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._http_client is not None:
+            await self._http_client.aclose()
+            self._http_client = None
+
+    async def run(self, plan: EpisodePlan) -> Episode:
+        """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
+        for attempt in count():
+            episode = await self._attempt(plan, attempt)
+            if (
+                episode.outcome.error is not ErrorKind.INFRASTRUCTURE
+                or attempt >= self._infra_retries
+            ):
+                return episode
+            logger.info(
+                "episode %s, attempt %d: %s; trying again",
+                plan.id,
+                attempt,
+                episode.outcome.message,
+            )
+            await asyncio.sleep(self._retry_delay_s * 2**attempt)
+        raise AssertionError("count() never ends")
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        """The version of the oldest token recorded for a running episode; None: none so far."""
+        session = self._sessions.get(episode_id)
+        turns = session.turns if session is not None else ()
+        return min((min(t.versions) for t in turns if t.versions), default=None)
+
+    async def _attempt(self, plan: EpisodePlan, attempt: int) -> Episode:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        seed = stable_seed(self._seed, plan.task.id, plan.epoch, plan.sibling)
+        session = self._gateway.sessions.open(
+            plan.id if attempt == 0 else f"{plan.id}~{attempt}",
+            limits=self._limits,
+            sampling=self._sampling,
+            seed=seed if self._deterministic else None,
+            split=self._split,
+        )
+        self._sessions[plan.id] = session
+        try:
+            played = await self._play_guarded(plan, self._context(plan, session, seed))
+        finally:
+            del self._sessions[plan.id]
+            turns = self._gateway.sessions.close(session)
+        episode = Episode(
+            id=plan.id,
+            task=plan.task,
+            turns=turns,
+            outcome=UNSCORED,
+            group=plan.group,
+            sibling=plan.sibling,
+            epoch=plan.epoch,
+            attempt=attempt,
+            truncated=session.truncated,
+            duration_s=clock() - began,
+        )
+        if session.faults:
+            message = "; ".join(session.faults)
+            return replace(episode, outcome=Outcome.failed(ErrorKind.INFRASTRUCTURE, message))
+        try:
+            return await self._judge(episode, played)
+        except EpisodeError as error:
+            return replace(episode, outcome=Outcome.failed(error.kind, str(error)))
+
+    def _context(self, plan: EpisodePlan, session: Session, seed: int) -> EpisodeContext:
+        return EpisodeContext(
+            base_url=session.base_url(self._gateway.base_url),
+            api_key=session.key,
+            model=self._gateway.model_name,
+            episode_id=plan.id,
+            seed=seed,
+            split=self._split,
+            http_client=self._http_client,
+            session_generate=session.generate,
+            session_turns=lambda: session.turns,
+        )
+
+    async def _play_guarded(
+        self, plan: EpisodePlan, context: EpisodeContext
+    ) -> PlayResult | EpisodeError:
+        what = f"agent {self.name}"
+        try:
+            async with boundary(AgentError, what):
+                try:
+                    return await within(
+                        guard(self._play, plan.task, context), self._episode_timeout_s, what=what
+                    )
+                except DeadlinePassed as exc:
+                    raise DeadlineError(
+                        f"{exc}: raise rollout.episode_timeout_s if episodes take that long"
+                    ) from None
+        except EpisodeError as error:
+            return error
+
+    async def _judge(self, episode: Episode, played: PlayResult | EpisodeError) -> Episode:
+        """The episode with its verdict. Raises `EpisodeError` where there is none to be had."""
+        if isinstance(played, EpisodeError):
+            return replace(episode, outcome=await self._judge_error(episode, played))
+        async with boundary(AgentError, f"agent {self.name}"):
+            if isinstance(played, Episode):
+                check_parents(played.turns)
+                return replace(
+                    episode,
+                    turns=played.turns,
+                    outcome=_named(read_verdict(played.outcome, played)),
+                    truncated=played.truncated or episode.truncated,
+                )
+            if isinstance(played, Mapping):
+                played = _by_completion(played, episode)
+            if played is not None:
+                self._warn_of_unused_rewards()
+                return replace(episode, outcome=_named(read_verdict(played, episode)))
+        return replace(episode, outcome=await self._score(episode))
+
+    async def _judge_error(self, episode: Episode, error: EpisodeError) -> Outcome:
+        if error.kind is not ErrorKind.AGENT:
+            raise error
+        if episode.truncated and self._rewards is not None:
+            return await self._score(episode)  # it raised because a limit ended it
+        if self._on_agent_error is not None:
+            scored = Outcome.scored(self._on_agent_error, success=False)
+            return replace(scored, metrics={"agent_error": 1.0}, message=str(error))
+        if episode.truncated:
+            return Outcome.abstained(
+                f"a limit ended it before the agent gave a verdict ({error}): catch the refusal in "
+                "the agent, score with a reward function, or set rollout.on_agent_error"
+            )
+        raise error
+
+    async def _score(self, episode: Episode) -> Outcome:
+        if self._rewards is None:
+            return Outcome.abstained(
+                f"agent {self.name} returned None and no reward is configured: return a number, "
+                "or name a reward function"
+            )
+        return await self._rewards.score(episode)
+
+    def _warn_of_unused_rewards(self) -> None:
+        if self._rewards is None or self._warned:
+            return
+        self._warned = True
+        logger.warning(
+            "agent %s returns its own reward, so the configured rewards (%s) are not asked: "
+            "return None to use them",
+            self.name,
+            ", ".join(self._rewards.names),
+        )
+
+
+def shared_http_client() -> Any:
+    """A connection pool of the installed `openai` package, or None without it.
+
+    It ignores proxy settings of the environment: the gateway it is for is ours.
+    """
+    if importlib.util.find_spec("openai") is None:
+        return None
+    from openai import DefaultAsyncHttpxClient
+
+    return DefaultAsyncHttpxClient(trust_env=False)
+
+
+def _named(outcome: Outcome) -> Outcome:
+    """An error that the agent declared itself is the agent's, unless it says otherwise."""
+    if outcome.kind is OutcomeKind.ERROR and outcome.error is None:
+        return replace(outcome, error=ErrorKind.AGENT)
+    return outcome
+
+
+def _by_completion(rewards: Mapping[str, float], episode: Episode) -> Outcome:
+    """AReaL's rewards by completion id, in the order of the turns they were given for."""
+    if not rewards:
+        return Outcome.abstained("the agent returned no rewards")
+    if len(rewards) != len(episode.turns):
+        raise ValueError(f"{len(rewards)} rewards for {len(episode.turns)} completions")
+    per_turn = tuple(float(reward) for reward in rewards.values())
+    return Outcome.scored(sum(per_turn), turn_rewards=per_turn)

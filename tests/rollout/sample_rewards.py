@@ -1,0 +1,64 @@
+"""Reward functions of every temperament, for the worker pool to load by file."""
+
+import asyncio
+import os
+import sys
+import time
+
+import numpy as np
+
+from areal_sdk.types import Episode, Outcome
+
+
+def length(episode: Episode, *, per_word: float = 1.0) -> float:
+    return per_word * len(episode.final_text.split())
+
+
+async def slowly(episode: Episode) -> bool:
+    await asyncio.sleep(0.001)
+    return episode.final_text == "yes"
+
+
+def per_turn(episode: Episode) -> list[float | None]:
+    return [0.5, *[None] * (len(episode.turns) - 1)]
+
+
+def whole(episode: Episode) -> Outcome:
+    return Outcome.scored(0.25, success=True, metrics={"checks": 3})
+
+
+def numpy_scalar(episode: Episode) -> np.float32:
+    return np.float32(0.5)
+
+
+def none(episode: Episode) -> None:
+    return None
+
+
+def nan(episode: Episode) -> float:
+    return float("nan")
+
+
+def raises(episode: Episode) -> float:
+    raise KeyError("answer")
+
+
+def text(episode: Episode) -> str:
+    return "good"
+
+
+def hangs(episode: Episode) -> float:
+    while True:
+        time.sleep(0.01)
+
+
+def crashes(episode: Episode) -> float:
+    os._exit(3)
+
+
+def exits(episode: Episode) -> float:
+    sys.exit(0)
+
+
+def worker_id(episode: Episode) -> float:
+    return float(os.getpid())

@@ -1,0 +1,118 @@
+"""Rewards in real worker processes: verdicts, and failures that are never a zero."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_sdk.errors import ConfigError, RewardError
+from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
+from areal_sdk.rollout.scoring import combine, read_verdict
+from areal_sdk.types import Episode, Outcome, OutcomeKind, Task
+from tests.rollout import sample_rewards
+from tests.rollout.simulation import turn
+
+FILE = Path(sample_rewards.__file__)
+
+
+def spec(name: str, weight: float = 1.0, **options: Any) -> RewardSpec:
+    return RewardSpec(name, f"{FILE}::{name}", weight, options)
+
+
+def episode(text: str = "one two", num_turns: int = 2) -> Episode:
+    turns = [turn(0) for _ in range(num_turns)]
+    turns[-1].message.update(content=text)
+    return Episode("e", Task("t"), tuple(turns), Outcome.abstained())
+
+
+async def test_every_kind_of_verdict_arrives(tmp_path: Path) -> None:
+    names = ["length", "slowly", "per_turn", "whole", "numpy_scalar", "none"]
+    specs = [spec("length", per_word=0.5), *(spec(name) for name in names[1:])]
+    expected: list[dict[str, Any]] = [
+        {"reward": 1.0},
+        {"reward": 0.0},
+        {"reward": 0.5, "turn_rewards": (0.5, None)},
+        {"reward": 0.25, "success": True, "metrics": {"checks": 3.0}},
+        {"reward": 0.5},
+        {"kind": OutcomeKind.ABSTAIN, "reward": None},
+    ]
+    async with RewardPool(specs, log_dir=tmp_path) as pool:
+        payload = __import__("pickle").dumps(episode())
+        for index, (reward, fields) in enumerate(zip(specs, expected, strict=True)):
+            outcome = await pool._ask(index, reward, payload)
+            for name, value in fields.items():
+                assert getattr(outcome, name) == value, reward.name
+
+
+async def test_a_bad_reward_is_a_typed_error_and_the_next_one_is_unaffected(tmp_path: Path) -> None:
+    bad = {
+        "raises": r"reward 'raises': KeyError: 'answer'",
+        "nan": r"reward 'nan': ValueError: .* finite",
+        "text": r"reward 'text': ValueError: a reward returns a number",
+        "crashes": r"reward 'crashes' took its worker down: .*exited with code 3",
+        "exits": r"reward 'exits' took its worker down",
+        "hangs": r"reward 'hangs': no verdict within 0.5 s.*killed.*rollout.reward_timeout_s",
+    }
+    specs = [*(spec(name) for name in bad), spec("length")]
+    async with RewardPool(specs, log_dir=tmp_path, timeout_s=0.5) as pool:
+        payload = __import__("pickle").dumps(episode())
+        for index, (reward, message) in enumerate(zip(specs, bad.values(), strict=False)):
+            with pytest.raises(RewardError, match=message):
+                await pool._ask(index, reward, payload)
+            outcome = await pool._ask(len(bad), specs[-1], payload)
+            assert outcome.reward == 2.0
+
+
+async def test_several_rewards_are_weighted_and_named(tmp_path: Path) -> None:
+    specs = [spec("length", 0.5), spec("whole", 2.0)]
+    async with RewardPool(specs, log_dir=tmp_path) as pool:
+        outcome = await pool.score(episode())
+    assert pool.names == ("length", "whole")
+    assert outcome.reward == 0.5 * 2 + 2.0 * 0.25
+    assert outcome.success is True
+    assert outcome.metrics == {"reward/length": 2.0, "reward/whole": 0.25, "whole/checks": 3.0}
+
+
+def test_a_function_becomes_a_reference_unless_no_process_could_find_it() -> None:
+    assert RewardSpec.of("length", sample_rewards.length).reference.endswith("length")
+    with pytest.raises(ConfigError, match="define it at the top level"):
+        RewardSpec.of("inline", lambda episode: 1.0)
+
+
+async def test_an_unknown_reference_fails_at_the_start_with_the_known_names(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"no 'nowhere'.*defined there: .*length"):
+        async with RewardPool([spec("nowhere")], log_dir=tmp_path):
+            pass
+
+
+def test_a_scalar_reward_counts_for_the_last_turn_beside_one_given_per_turn() -> None:
+    verdicts = {
+        "steps": (1.0, Outcome.scored(0.75, turn_rewards=(0.25, 0.5))),
+        "answer": (2.0, Outcome.scored(1.0)),
+    }
+    outcome = combine(verdicts, num_turns=2)
+    assert outcome.turn_rewards == (0.25, 2.5)
+    assert outcome.reward == 2.75
+
+
+def test_one_abstaining_reward_leaves_the_sum_undefined() -> None:
+    outcome = combine({"a": (1.0, Outcome.scored(1)), "b": (1.0, Outcome.abstained())}, num_turns=1)
+    assert outcome.kind is OutcomeKind.ABSTAIN
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        float("inf"),
+        "1.0",
+        {"reward": 1},
+        [1.0],
+        Outcome(OutcomeKind.REWARD),
+        Outcome(OutcomeKind.REWARD, reward=float("nan")),
+        Outcome.scored(1.0, turn_rewards=(1.0,)),
+        Outcome.scored(1.0, metrics={"x": float("nan")}),
+    ],
+)
+def test_what_is_not_a_verdict_is_refused(result: object) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read_verdict(result, episode())

@@ -1,0 +1,169 @@
+"""Which sampled token is trained, in which sequence, with what."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal_sdk.rollout.staleness import mask_older, oldest_version
+from areal_sdk.rollout.trajectory import check_parents, to_trajectories
+from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
+
+TASK = Task("task")
+
+
+def episode(*turns: Turn, outcome: Outcome | None = None) -> Episode:
+    return Episode("e", TASK, turns, outcome or Outcome.scored(1.0))
+
+
+def first(output: tuple[int, ...], *, prompt: tuple[int, ...] = (1, 2), version: int = 0) -> Turn:
+    return Turn(
+        prompt, output, tuple(-float(t) for t in output), (version,) * len(output), temperature=0.7
+    )
+
+
+def child(
+    turns: list[Turn],
+    parent: int,
+    new: tuple[int, ...],
+    output: tuple[int, ...],
+    *,
+    version: int = 1,
+) -> Turn:
+    before = turns[parent]
+    prompt = before.prompt_tokens + before.output_tokens + new
+    return replace(first(output, prompt=prompt, version=version), parent=parent)
+
+
+def test_turns_of_one_conversation_are_one_sequence_with_only_sampled_tokens_trained() -> None:
+    turns = [first((10, 11))]
+    turns.append(child(turns, 0, (3, 4), (12,)))
+    (trajectory,) = to_trajectories(episode(*turns))
+    assert trajectory.tokens == (1, 2, 10, 11, 3, 4, 12)
+    assert trajectory.loss_mask == (False, False, True, True, False, False, True)
+    assert trajectory.logprobs == (0, 0, -10.0, -11.0, 0, 0, -12.0)
+    assert trajectory.versions == (-1, -1, 0, 0, -1, -1, 1)
+    assert trajectory.temperatures == (1, 1, 0.7, 0.7, 1, 1, 0.7)
+    assert trajectory.turn_of_token == (-1, -1, 0, 0, -1, -1, 1)
+
+
+def test_a_shared_turn_is_trained_in_the_first_branch_and_is_context_in_the_second() -> None:
+    turns = [first((10,))]
+    turns.append(child(turns, 0, (3,), (11,)))
+    turns.append(child(turns, 0, (4,), (12,)))
+    left, right = to_trajectories(episode(*turns))
+    assert left.tokens == (1, 2, 10, 3, 11)
+    assert left.loss_mask == (False, False, True, False, True)
+    assert right.tokens == (1, 2, 10, 4, 12)
+    assert right.loss_mask == (False, False, False, False, True)
+    assert right.logprobs[2] == 0.0
+    assert right.versions[2] == -1
+
+
+def test_an_excluded_turn_is_context_and_what_follows_the_last_trained_token_is_cut() -> None:
+    turns = [first((10,))]
+    turns.append(replace(child(turns, 0, (3,), (11,)), excluded=Exclusion.GREEDY))
+    (trajectory,) = to_trajectories(episode(*turns))
+    assert trajectory.tokens == (1, 2, 10)
+    turns.append(child(turns, 1, (4,), (12,)))
+    (trajectory,) = to_trajectories(episode(*turns))
+    assert trajectory.tokens == (1, 2, 10, 3, 11, 4, 12)
+    assert trajectory.loss_mask == (False, False, True, False, False, False, True)
+
+
+def test_a_branch_of_excluded_turns_only_makes_no_sequence() -> None:
+    turns = [first((10,))]
+    turns.append(replace(child(turns, 0, (3,), (11,)), excluded=Exclusion.PENALTY))
+    turns.append(replace(child(turns, 0, (4,), (12,)), excluded=Exclusion.PENALTY))
+    assert len(to_trajectories(episode(*turns))) == 1
+    assert to_trajectories(episode(*turns[1:0])) == ()
+
+
+def test_an_empty_answer_is_not_trained() -> None:
+    assert to_trajectories(episode(first(()))) == ()
+
+
+def test_turn_rewards_travel_with_the_turn_of_each_token() -> None:
+    turns = [first((10,))]
+    turns.append(child(turns, 0, (3,), (11,)))
+    outcome = Outcome.scored(1.0, turn_rewards=(0.25, None))
+    (trajectory,) = to_trajectories(episode(*turns, outcome=outcome))
+    assert trajectory.turn_rewards == (0.25, None)
+
+
+def test_a_masked_episode_keeps_its_reward_for_the_baseline_and_trains_nothing() -> None:
+    (trajectory,) = to_trajectories(episode(first((10, 11))), train=False)
+    assert trajectory.reward == 1.0
+    assert trajectory.num_trained == 0
+    assert trajectory.oldest_version is None
+
+
+def test_a_turn_that_does_not_extend_its_parent_inherits_nothing() -> None:
+    turns = [first((10,)), replace(first((11,), prompt=(1, 2, 99, 3)), parent=0)]
+    with pytest.raises(ValueError, match="turn 1 names turn 0 as its parent but does not extend"):
+        to_trajectories(episode(*turns))
+    with pytest.raises(ValueError, match="parents come earlier"):
+        check_parents([replace(first((10,)), parent=0)])
+
+
+def test_an_episode_without_a_reward_is_never_turned_into_a_zero() -> None:
+    with pytest.raises(ValueError, match="has no reward"):
+        to_trajectories(episode(first((1,)), outcome=Outcome.abstained()))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_every_sampled_token_is_trained_exactly_once_with_its_own_numbers(
+    data: st.DataObject,
+) -> None:
+    turns: list[Turn] = []
+    for index in range(data.draw(st.integers(1, 8))):
+        parent = data.draw(st.one_of(st.none(), st.integers(0, index - 1)) if index else st.none())
+        output = tuple(data.draw(st.lists(st.integers(0, 9), min_size=0, max_size=3)))
+        excluded = data.draw(st.sampled_from([None, None, Exclusion.GREEDY]))
+        new = tuple(data.draw(st.lists(st.integers(0, 9), max_size=2)))
+        made = (
+            first(output, prompt=(1, *new), version=index)
+            if parent is None
+            else child(turns, parent, new, output, version=index)
+        )
+        turns.append(replace(made, excluded=excluded))
+    trained: list[tuple[int, int]] = []
+    for trajectory in to_trajectories(episode(*turns)):
+        assert trajectory.num_trained > 0
+        for position, train in enumerate(trajectory.loss_mask):
+            turn_index = trajectory.turn_of_token[position]
+            if not train:
+                assert (trajectory.logprobs[position], trajectory.versions[position]) == (0.0, -1)
+                assert turn_index == -1
+                continue
+            turn = turns[turn_index]
+            offset = position - len(turn.prompt_tokens)
+            assert (
+                trajectory.tokens[:position] == (turn.prompt_tokens + turn.output_tokens)[:position]
+            )
+            assert trajectory.tokens[position] == turn.output_tokens[offset]
+            assert trajectory.logprobs[position] == turn.logprobs[offset]
+            assert trajectory.versions[position] == turn.versions[offset]
+            trained.append((turn_index, offset))
+    expected = [
+        (index, offset)
+        for index, turn in enumerate(turns)
+        for offset in range(len(turn.output_tokens))
+        if turn.excluded is None
+    ]
+    assert sorted(trained) == expected
+
+
+def test_masking_old_tokens_leaves_the_fresh_ones_as_they_were() -> None:
+    turns = [first((10, 11), version=3)]
+    turns.append(child(turns, 0, (3,), (12,), version=5))
+    (trajectory,) = to_trajectories(episode(*turns))
+    masked = mask_older(trajectory, than=5)
+    assert masked.loss_mask == (False, False, False, False, False, True)
+    assert masked.logprobs == (0, 0, 0, 0, 0, -12.0)
+    assert masked.tokens == trajectory.tokens
+    assert oldest_version([trajectory]) == 3
+    assert oldest_version([masked]) == 5
+    assert mask_older(trajectory, than=3) is trajectory
