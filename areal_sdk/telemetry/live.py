@@ -1,0 +1,260 @@
+"""The live view of a run: what it shows is a pure function of its state, how it paints is not.
+
+In a terminal the view is repainted in place; elsewhere there is one plain line a step.
+"""
+
+import itertools
+import math
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Self, TextIO
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = "_.-=+*#@"
+CURVE_WIDTH = 24
+
+Span = tuple[str, str]
+"""(style, text): what a line is made of."""
+
+_STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32", "bad": "31"}
+
+
+@dataclass(frozen=True, slots=True)
+class LiveState:
+    """What a run is doing now. Written to `live.json`, so `inspect --live` shows the same."""
+
+    name: str = ""
+    """The agent, and what it runs on."""
+    step: int = 0
+    total_steps: int = 0
+    version: int = 0
+    elapsed_s: float = 0.0
+    rewards: Sequence[float | None] = ()
+    """Mean reward of each step so far."""
+    success_before: float | None = None
+    """Held-out success before training."""
+    success: float | None = None
+    """The latest held-out success."""
+    staleness_mean: float | None = None
+    """Of the last batch, in versions."""
+    staleness_max: int | None = None
+    sampled_per_s: float | None = None
+    """Tokens."""
+    trained_per_s: float | None = None
+    """Tokens."""
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    """`Ledger.snapshot()`."""
+    waits: Sequence[Mapping[str, Any]] = ()
+    """`Wait.as_json()` of each, the longest first."""
+    note: str = ""
+    """One more line: a warning, or how it ended."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        known = {item.name for item in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+
+def render(
+    state: LiveState, *, width: int = 80, color: bool = False, unicode: bool = True
+) -> list[str]:
+    """The view as lines of at most `width` columns."""
+    lines = [_progress(state, width, unicode), _reward(state, unicode), _speed(state)]
+    lines += [_books(state.ledger), _waits(state.waits), [("bad", state.note)]]
+    return [
+        _paint(_clip(line, width), color=color) for line in lines if any(text for _, text in line)
+    ]
+
+
+def plain_line(state: LiveState) -> str:
+    """One step in one line, for logs and pipes."""
+    parts = [
+        f"step {state.step}/{state.total_steps}" if state.total_steps else f"step {state.step}"
+    ]
+    if state.rewards and state.rewards[-1] is not None:
+        parts.append(f"reward {state.rewards[-1]:.3f}")
+    if state.success is not None:
+        parts.append(f"success {state.success:.3f}")
+    if state.staleness_max is not None:
+        parts.append(f"staleness {state.staleness_mean or 0.0:.1f} (max {state.staleness_max})")
+    if state.sampled_per_s is not None:
+        parts.append(f"{state.sampled_per_s:.0f} tok/s")
+    if state.ledger:
+        parts.append(f"trained {state.ledger['trained']} of {state.ledger['started']} episodes")
+    parts.append(clock(state.elapsed_s))
+    return "  ".join(_printable(part) for part in parts)
+
+
+def curve(values: Sequence[float | None], *, width: int = CURVE_WIDTH, bars: str = BARS) -> str:
+    """`values` as one small bar each, averaged together where there are more than `width`.
+
+    >>> curve([0.0, 0.5, 1.0])
+    '▁▅█'
+    >>> curve([0.3, None, 0.3])
+    '▄▄'
+    """
+    numbers = [v for v in values if v is not None and math.isfinite(v)]
+    if len(numbers) > width:
+        edges = [round(i * len(numbers) / width) for i in range(width + 1)]
+        chunks = [numbers[a:b] for a, b in itertools.pairwise(edges)]
+        numbers = [sum(chunk) / len(chunk) for chunk in chunks]
+    if not numbers:
+        return ""
+    low, high = min(numbers), max(numbers)
+    if high == low:
+        return bars[len(bars) // 2 - 1] * len(numbers)
+    top = len(bars) - 1
+    return "".join(bars[math.floor((v - low) / (high - low) * top + 0.5)] for v in numbers)
+
+
+def clock(seconds: float) -> str:
+    """
+    >>> clock(75), clock(3675)
+    ('1:15', '1:01:15')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class LiveWriter:
+    """Shows states on a stream: repainted in a terminal, one line a step elsewhere."""
+
+    def __init__(self, stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
+        self._stream = stream
+        is_terminal = stream.isatty() and environ.get("TERM") != "dumb"
+        self.repaints = is_terminal and not environ.get("CI")
+        self._color = self.repaints and not environ.get("NO_COLOR")
+        self._unicode = "utf" in (getattr(stream, "encoding", None) or "ascii").lower()
+        self._num_painted = 0
+        self._last_step: int | None = None
+
+    def update(self, state: LiveState) -> None:
+        """Show `state`."""
+        if self.repaints:
+            width = shutil.get_terminal_size().columns - 1  # the last column makes some wrap
+            lines = render(state, width=width, color=self._color, unicode=self._unicode)
+            self._repaint(lines)
+        elif state.step != self._last_step:
+            self._stream.write(self._encodable(plain_line(state)) + "\n")
+            self._stream.flush()
+        self._last_step = state.step
+
+    def message(self, text: str) -> None:
+        """Print a line that stays, above the view."""
+        self._erase()
+        self._stream.write(self._encodable(_printable(text)) + "\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the last view where it is; what is printed next comes below it."""
+        self._num_painted = 0
+
+    def _repaint(self, lines: Sequence[str]) -> None:
+        self._erase()
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._stream.flush()
+        self._num_painted = len(lines)
+
+    def _erase(self) -> None:
+        if self._num_painted:
+            self._stream.write(f"\x1b[{self._num_painted}F\x1b[J")
+            self._num_painted = 0
+
+    def _encodable(self, text: str) -> str:
+        return text if self._unicode else text.encode("ascii", "replace").decode()
+
+
+def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
+    head: list[Span] = [("bold", f"{state.name}  " if state.name else "")]
+    if not state.total_steps:
+        return [*head, ("plain", f"step {state.step}  {clock(state.elapsed_s)}")]
+    done = min(1.0, state.step / state.total_steps)
+    size = 20 if width >= 72 else 8
+    filled = round(done * size)
+    full, empty = ("━", "─") if unicode else ("#", "-")
+    left = state.elapsed_s / state.step * (state.total_steps - state.step) if state.step else None
+    times = clock(state.elapsed_s) + (f", {clock(left)} left" if left else "")
+    return [
+        *head,
+        ("plain", f"step {state.step}/{state.total_steps} "),
+        ("good", full * filled),
+        ("dim", empty * (size - filled)),
+        ("plain", f" {done:4.0%}  {times}"),
+    ]
+
+
+def _reward(state: LiveState, unicode: bool) -> list[Span]:
+    last = next((value for value in reversed(state.rewards) if value is not None), None)
+    spans: list[Span] = []
+    if last is not None:
+        bars = curve(state.rewards, bars=BARS if unicode else PLAIN_BARS)
+        spans += [("dim", "reward    "), ("bold", f"{last:.3f} "), ("good", bars)]
+    if state.success is not None:
+        before = "" if state.success_before is None else f"{state.success_before:.2f} -> "
+        spans += [("dim", "   success "), ("plain", before), ("bold", f"{state.success:.2f}")]
+    return spans
+
+
+def _speed(state: LiveState) -> list[Span]:
+    parts = []
+    if state.sampled_per_s is not None:
+        parts.append(f"{state.sampled_per_s:,.0f} sampled")
+    if state.trained_per_s is not None:
+        parts.append(f"{state.trained_per_s:,.0f} trained")
+    spans: list[Span] = [("dim", "tokens/s  "), ("plain", ", ".join(parts))] if parts else []
+    if state.staleness_max is not None:
+        mean = state.staleness_mean or 0.0
+        spans += [("dim", f"{'   ' if parts else ''}staleness "), ("plain", f"{mean:.1f} mean, ")]
+        spans += [("plain", f"{state.staleness_max} max, at version {state.version}")]
+    return spans
+
+
+def _books(ledger: Mapping[str, Any]) -> list[Span]:
+    if not ledger:
+        return []
+    dropped: Mapping[str, int] = ledger["dropped"]
+    reasons = sorted(dropped, key=lambda reason: -dropped[reason])
+    why = f" ({', '.join(f'{reason} {dropped[reason]}' for reason in reasons)})" if reasons else ""
+    return [
+        ("dim", "episodes  "),
+        ("plain", f"{ledger['trained']} trained, {ledger['buffered']} buffered, "),
+        ("plain", f"{ledger['running']} running, {sum(dropped.values())} dropped{why}"),
+    ]
+
+
+def _waits(waits: Sequence[Mapping[str, Any]]) -> list[Span]:
+    if not waits:
+        return []
+    longest = waits[0]
+    more = f"  (+{len(waits) - 1} more)" if len(waits) > 1 else ""
+    text = f"{longest['name']}, {longest['waited_s']:.0f} s of {longest['timeout_s']:g} s{more}"
+    return [("dim", "waits for "), ("plain", text)]
+
+
+def _clip(spans: Sequence[Span], width: int) -> list[Span]:
+    clipped: list[Span] = []
+    for style, text in spans:
+        text = _printable(text)[: max(0, width)]
+        clipped.append((style, text))
+        width -= len(text)
+    return clipped
+
+
+def _paint(spans: Sequence[Span], *, color: bool) -> str:
+    if not color:
+        return "".join(text for _, text in spans).rstrip()
+    return "".join(
+        f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if text and _STYLES[style] else text
+        for style, text in spans
+    )
+
+
+def _printable(text: str) -> str:
+    """Without control characters: a task or model name must not steer the terminal."""
+    return "".join(character if character.isprintable() else " " for character in text)

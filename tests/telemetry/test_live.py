@@ -1,0 +1,121 @@
+"""The live view fits its terminal, and is plain lines where there is none."""
+
+import io
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.telemetry.live import LiveState, LiveWriter, curve, plain_line, render
+
+
+def books() -> dict[str, object]:
+    ledger = Ledger()
+    ledger.start(40)
+    ledger.buffer(30)
+    ledger.train(16)
+    ledger.drop(DropReason.STALE, 2)
+    ledger.drop(DropReason.ERROR_AGENT, 1)
+    return ledger.snapshot()
+
+
+STATE = LiveState(
+    name="calculator on SmolLM2",
+    step=12,
+    total_steps=50,
+    version=12,
+    elapsed_s=75.0,
+    rewards=(0.1, None, 0.2, 0.5, 0.9),
+    success_before=0.38,
+    success=0.81,
+    staleness_mean=0.7,
+    staleness_max=2,
+    sampled_per_s=321.0,
+    trained_per_s=1234.0,
+    ledger=books(),
+    waits=[{"name": "trainer: step 13", "waited_s": 3.2, "timeout_s": 600.0}],
+)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_view_tells_the_whole_story() -> None:
+    progress, reward, speed, episodes, waits = render(STATE, width=100)
+    assert re.fullmatch(
+        r"calculator on SmolLM2  step 12/50 ━{5}─{15}  24%  1:15, 3:58 left", progress
+    )
+    assert reward == "reward    0.900 ▁▂▅█   success 0.38 -> 0.81"
+    assert (
+        speed == "tokens/s  321 sampled, 1,234 trained   staleness 0.7 mean, 2 max, at version 12"
+    )
+    assert episodes == (
+        "episodes  16 trained, 14 buffered, 7 running, 3 dropped (stale 2, error_agent 1)"
+    )
+    assert waits == "waits for trainer: step 13, 3 s of 600 s"
+
+
+def test_a_run_that_has_just_begun_shows_only_what_it_knows() -> None:
+    assert render(LiveState(name="agent")) == ["agent  step 0  0:00"]
+
+
+@given(st.integers(0, 120), st.booleans(), st.booleans())
+def test_no_line_is_wider_than_the_terminal(width: int, color: bool, unicode: bool) -> None:
+    for line in render(STATE, width=width, color=color, unicode=unicode):
+        assert len(re.sub(r"\x1b\[\d*m", "", line)) <= width
+        assert unicode or line.isascii()
+
+
+@given(st.lists(st.none() | st.floats(), max_size=200), st.integers(1, 40))
+def test_the_curve_fits_and_survives_any_numbers(values: list[float | None], width: int) -> None:
+    finite = [v for v in values if v is not None and abs(v) < 1e300]
+    assert len(curve(finite, width=width)) == min(len(finite), width)
+
+
+def test_a_state_survives_its_file() -> None:
+    import orjson
+
+    back = LiveState.from_json(orjson.loads(orjson.dumps({**STATE.as_json(), "newer": 1})))
+    assert render(back) == render(STATE)
+
+
+def test_a_terminal_is_repainted_in_place() -> None:
+    terminal = Terminal()
+    writer = LiveWriter(terminal, environ={"NO_COLOR": "1"})
+    writer.update(STATE)
+    writer.update(STATE)
+    writer.message("checkpoint saved")
+    writer.close()
+    text = terminal.getvalue()
+    assert text.count("\x1b[5F\x1b[J") == 2
+    assert text.endswith("\x1b[5F\x1b[Jcheckpoint saved\n")
+    assert "\x1b[32m" not in text
+
+
+def test_colors_are_used_unless_refused() -> None:
+    terminal = Terminal()
+    LiveWriter(terminal, environ={}).update(STATE)
+    assert "\x1b[32m" in terminal.getvalue()
+
+
+def test_a_pipe_gets_one_plain_line_a_step() -> None:
+    pipe = io.StringIO()
+    writer = LiveWriter(pipe, environ={})
+    writer.update(STATE)
+    writer.update(STATE)
+    writer.message("saved → disk")
+    assert pipe.getvalue() == (
+        "step 12/50  reward 0.900  success 0.810  staleness 0.7 (max 2)  321 tok/s  "
+        "trained 16 of 40 episodes  1:15\nsaved ? disk\n"
+    )
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    state = LiveState(name="evil\x1b[2J\rname", note="\x07")
+    assert "\x1b" not in "".join(render(state))
+    assert "\r" not in plain_line(state)

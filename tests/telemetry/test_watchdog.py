@@ -1,0 +1,76 @@
+"""The coroutine that blocks the loop is named, once, and an idle loop is never blamed."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Coroutine
+
+from areal_sdk.telemetry.watchdog import Blockage, Watchdog
+
+
+class Agent:
+    async def blocks(self) -> None:
+        time.sleep(0.5)  # noqa: ASYNC251 - the point
+
+    async def blocks_inside_a_library(self) -> None:
+        blocked = threading.Event()
+        blocked.wait(0.5)
+
+    async def computes(self) -> None:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            pass
+
+
+async def watch(*blocking: Coroutine[None, None, None]) -> list[Blockage]:
+    found: list[Blockage] = []
+    async with Watchdog(threshold_s=0.1, report=found.append):
+        for coroutine in blocking:
+            task = asyncio.create_task(coroutine, name="episode-7")
+            await task
+            await asyncio.sleep(0.15)
+    return found
+
+
+async def test_a_blocking_call_is_named_with_its_line_and_task() -> None:
+    (blockage,) = await watch(Agent().blocks())
+    line = Agent.blocks.__code__.co_firstlineno + 1
+    assert blockage.coroutine == "Agent.blocks"
+    assert blockage.place == f"{__file__}:{line}"
+    assert blockage.task == "episode-7"
+    assert 0.1 <= blockage.blocked_s < 0.5
+    assert "asyncio.to_thread" in str(blockage)
+
+
+async def test_the_coroutine_is_named_when_a_library_blocks_below_it() -> None:
+    (blockage,) = await watch(Agent().blocks_inside_a_library())
+    assert blockage.coroutine == "Agent.blocks_inside_a_library"
+    assert blockage.calls == "Condition.wait"
+    assert "inside Condition.wait" in str(blockage)
+
+
+async def test_a_long_computation_is_named() -> None:
+    (blockage,) = await watch(Agent().computes())
+    assert blockage.coroutine == "Agent.computes"
+
+
+async def test_a_blocking_callback_is_named() -> None:
+    found: list[Blockage] = []
+
+    def callback() -> None:
+        time.sleep(0.4)
+
+    async with Watchdog(threshold_s=0.1, report=found.append) as watchdog:
+        asyncio.get_running_loop().call_soon(callback)
+        await asyncio.sleep(0.6)
+    assert [blockage.coroutine.rpartition(".")[2] for blockage in found] == ["callback"]
+    assert watchdog.longest_s > 0.2
+
+
+async def test_each_place_is_reported_once() -> None:
+    agent = Agent()
+    assert len(await watch(agent.blocks(), agent.blocks(), agent.computes())) == 2
+
+
+async def test_an_idle_loop_is_not_blamed() -> None:
+    assert await watch(asyncio.sleep(0.4)) == []
