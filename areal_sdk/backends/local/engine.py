@@ -1,7 +1,7 @@
 """`LocalEngine`: the embedded engine as the rest of the SDK sees it. No torch in this process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -97,12 +97,12 @@ class LocalEngine(InferenceEngine):
     async def restart(self) -> None:
         """End the worker if it still runs, start a new one, and give it the last weights."""
         async with self._update_lock:
+            version = self._version
             await self._stop()
             await self.start()
             if self._weights is not None:
                 await self._send_update(self._weights)
-            if self._weights is None or self._weights.version != self._version:
-                await self._send_update(WeightUpdate(self._version, None))
+            await self._send_update(WeightUpdate(version, None))
 
     @property
     def info(self) -> EngineInfo:
@@ -121,7 +121,7 @@ class LocalEngine(InferenceEngine):
             raise EngineError("the local engine is not running: await start() first")
         return self._child
 
-    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         async with aclosing(self._chunks(request, is_streamed=True)) as chunks:
             async for chunk in chunks:
                 yield chunk

@@ -148,7 +148,7 @@ def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[Sampling]) 
     choice_SV = policy_SV.clone()
     for index, row in enumerate(rows):
         if row.shifts_logits:
-            shifted_V = _shifted(logits_SV[index].float(), row)
+            shifted_V = _shifted(logits_SV[index].to(torch.float32, copy=True), row)
             temperature = 1.0 if row.is_greedy else row.temperature
             choice_SV[index] = (shifted_V / temperature).softmax(-1)
         if row.cuts_tail:
@@ -157,7 +157,10 @@ def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[Sampling]) 
 
 
 def _shifted(logits_V: Tensor, row: Sampling) -> Tensor:
-    """Penalties on what was said before (repetition: prompt and output, others: output), biases."""
+    """Penalties on what was said before (repetition: prompt and output, others: output), biases.
+
+    In place: the caller hands over a copy.
+    """
     device = logits_V.device
     if row.repetition_penalty != 1.0:
         seen = torch.tensor(sorted(row.prompt_tokens | row.output_counts.keys()), device=device)

@@ -1,0 +1,97 @@
+import numpy as np
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_sdk.backends.local.kv import KVRows, PrefixStore, SavedPrefix, Tokens, common_prefix
+
+CPU = torch.device("cpu")
+TOKENS = st.lists(st.integers(0, 2), max_size=12).map(lambda t: np.asarray(t, dtype=np.int32))
+
+
+def saved(*tokens: int) -> SavedPrefix:
+    return SavedPrefix(np.asarray(tokens, dtype=np.int32), torch.zeros(1, len(tokens), 1))
+
+
+def rows(*, max_rows: int = 4, budget_tokens: int = 4096) -> KVRows:
+    return KVRows(
+        num_layers=2,
+        width=3,
+        max_rows=max_rows,
+        max_length=2048,
+        budget_tokens=budget_tokens,
+        device=CPU,
+        dtype=torch.float32,
+    )
+
+
+@given(TOKENS, TOKENS)
+def test_the_common_prefix_is_the_longest_equal_beginning(a: Tokens, b: Tokens) -> None:
+    length = common_prefix(a, b)
+    assert a[:length].tolist() == b[:length].tolist()
+    assert length == min(len(a), len(b)) or a[length] != b[length]
+
+
+@given(st.lists(TOKENS.filter(len), max_size=8), TOKENS)
+def test_the_store_finds_the_longest_shared_prefix(stored: list[Tokens], wanted: Tokens) -> None:
+    store = PrefixStore(budget_bytes=1 << 20)
+    for tokens in stored:
+        store.save(saved(*tokens.tolist()))
+    length, prefix = store.longest(wanted)
+    assert length == max((common_prefix(tokens, wanted) for tokens in stored), default=0)
+    assert (prefix is None) == (length == 0)
+    if prefix is not None:
+        assert common_prefix(prefix.tokens, wanted) == length
+
+
+def test_a_longer_turn_replaces_the_prefix_it_extends() -> None:
+    store = PrefixStore(budget_bytes=1000)
+    store.save(saved(1, 2, 3))
+    store.save(saved(1, 2, 3, 4))
+    store.save(saved(1, 2))
+    assert len(store) == 1
+    assert store.num_bytes == 16
+
+
+def test_the_least_recently_used_prefix_goes_first() -> None:
+    store = PrefixStore(budget_bytes=24)
+    store.save(saved(1, 1))
+    store.save(saved(2, 2))
+    store.save(saved(3, 3))
+    store.longest(np.asarray([1, 1, 9], dtype=np.int32))
+    store.save(saved(4, 4))
+    assert store.longest(np.asarray([2, 2], dtype=np.int32))[0] == 0
+    assert store.longest(np.asarray([1, 1], dtype=np.int32))[0] == 2
+    assert store.num_bytes == 24
+
+
+def test_what_can_never_fit_is_not_saved() -> None:
+    store = PrefixStore(budget_bytes=8)
+    store.save(saved(1, 1))
+    store.save(saved(2, 2, 2))
+    assert store.num_bytes == 8
+    assert store.longest(np.asarray([1], dtype=np.int32))[0] == 1
+
+
+def test_growing_keeps_what_the_rows_hold() -> None:
+    kv = rows()
+    kv.values[:, :2, :256].normal_()
+    before = kv.values[:, :2, :256].clone()
+    kv.reserve(300, used_rows=2)
+    assert kv.length == 512
+    assert torch.equal(kv.values[:, :2, :256], before)
+
+
+def test_longer_rows_leave_room_for_fewer() -> None:
+    kv = rows(max_rows=100, budget_tokens=4096)
+    assert [kv.rows_at(length) for length in (1, 256, 257, 1024, 2048)] == [16, 16, 8, 4, 2]
+
+
+def test_one_request_always_fits() -> None:
+    assert rows(budget_tokens=1).rows_at(2048) == 1
+
+
+def test_the_scratch_position_is_nobodys() -> None:
+    kv = rows()
+    assert kv.scratch_index >= kv.rows_at(kv.length) * kv.length
+    assert kv.scratch_index < kv.values[0].flatten(0, 1).shape[0]
