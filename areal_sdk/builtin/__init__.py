@@ -1,0 +1,25 @@
+"""The built-in plugin. It uses the same hooks as everyone else's."""
+
+from areal_sdk.agent import AgentLike
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.hookspecs import Register, hookimpl
+from areal_sdk.reward import RewardFn
+
+_REWARDS = ("exact_match", "contains_answer", "numeric_match")
+
+
+@hookimpl
+def register_rewards(register: Register[RewardFn]) -> None:
+    for name in _REWARDS:
+        register(name, f"areal_sdk.builtin.rewards:{name}")
+
+
+@hookimpl
+def register_agents(register: "Register[AgentLike | type]") -> None:
+    register("chat", "areal_sdk.builtin.chat:Chat")
+
+
+@hookimpl
+def register_engines(register: Register[type[InferenceEngine]]) -> None:
+    register("local", "areal_sdk.backends.local:LocalEngine")
+    register("sglang", "areal_sdk.backends.sglang:SGLangEngine")

@@ -1,0 +1,365 @@
+"""The plugins of this process: loaded, reported on, and resolved by name."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import pluggy
+
+from areal_sdk import hookspecs
+from areal_sdk.agent import AgentLike
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.environment import Environment
+from areal_sdk.errors import ConfigError, PluginError
+from areal_sdk.plugins.discovery import (
+    PluginSource,
+    disabled_names,
+    file_plugin,
+    installed_plugins,
+)
+from areal_sdk.plugins.observers import Observers
+from areal_sdk.plugins.options import validate_options
+from areal_sdk.plugins.registry import Registry
+from areal_sdk.process.user_code import load_user_module
+from areal_sdk.reward import RewardFn
+from areal_sdk.types import Task
+
+if TYPE_CHECKING:
+    import click
+
+DatasetFn = Callable[..., Iterable[Task]]
+_SPECS = {
+    name: item
+    for name, item in vars(hookspecs).items()
+    if inspect.isfunction(item) and name.startswith(("register_", "on_"))
+}
+HOOKS = tuple(_SPECS)
+"""The name of every hook, in the order of `hookspecs`."""
+
+
+class Status(StrEnum):
+    LOADED = "loaded"
+    DISABLED = "disabled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReport:
+    """What `areal-sdk plugins` says of one plugin."""
+
+    name: str
+    distribution: str
+    version: str
+    status: Status
+    error: str = ""
+    """Why it failed."""
+    brings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names it registered, by kind."""
+    observes: Sequence[str] = ()
+    """Hooks that are called during a run."""
+    conflicts: Sequence[str] = ()
+    """Names that another plugin claims as well; neither can be used."""
+
+
+class Plugins:
+    """Everything the installed plugins bring. Make one with `load_plugins`."""
+
+    def __init__(self) -> None:
+        self._pluggy = pluggy.PluginManager(hookspecs.PROJECT)
+        self._pluggy.add_hookspecs(hookspecs)
+        self._sources: dict[str, PluginSource] = {}
+        self._failed: dict[str, str] = {}
+        self._disabled: set[str] = set()
+        absent = self._absent
+        self.rewards = Registry[RewardFn]("reward", check=_callable, absent=absent)
+        self.environments = Registry[type[Environment]](
+            "environment", check=_subclass_of(Environment), absent=absent
+        )
+        self.agents = Registry["AgentLike | type[Any]"]("agent", absent=absent)
+        self.engines = Registry[type[InferenceEngine]](
+            "engine", check=_subclass_of(InferenceEngine), absent=absent
+        )
+        self.datasets = Registry[DatasetFn]("dataset", check=_callable, absent=absent)
+        self.algorithms = Registry[object]("algorithm", absent=absent)
+        self.commands: Registry[click.Command] = Registry("command", absent=absent)
+        self.notify = Observers(self._pluggy)
+
+    def add(self, source: PluginSource) -> None:
+        """Import and register a plugin; PluginError names it, and nothing of it is left behind."""
+        self._sources[source.key] = source
+        try:
+            plugin = source.load()
+            _check_hooks(plugin)
+            self._pluggy.register(plugin, name=source.key)
+            self._collect(source, plugin)
+        except (Exception, SystemExit) as exc:
+            self._remove(source)
+            reason = str(exc) if isinstance(exc, PluginError) else f"{type(exc).__name__}: {exc}"
+            self._failed[source.key] = reason
+            raise PluginError(f"plugin {source.distribution}: {reason}") from exc
+
+    def disable(self, source: PluginSource) -> None:
+        """Remember a plugin that is installed and switched off."""
+        self._sources[source.key] = source
+        self._disabled.add(source.key)
+
+    def register_module(self, module: ModuleType, path: str | Path) -> None:
+        """Make a user's own module a plugin: its hookimpls count from now on."""
+        source = file_plugin(module, path)
+        if self._pluggy.is_registered(module):
+            return
+        self.add(source)
+        for registry in self._registries():
+            for name in registry.owned_by(source):
+                if problem := registry.conflict(name):
+                    self._remove(source)
+                    raise PluginError(problem)
+
+    def register_file(self, path: Path) -> None:
+        """`--plugin my_file.py`."""
+        self.register_module(load_user_module(path), path)
+
+    @overload
+    def configure(
+        self, kind: Literal["reward"], name: str, options: Mapping[str, object] = ...
+    ) -> RewardFn: ...
+    @overload
+    def configure(
+        self, kind: Literal["env"], name: str, options: Mapping[str, object] = ...
+    ) -> Callable[[], Environment]: ...
+    @overload
+    def configure(
+        self, kind: Literal["agent"], name: str, options: Mapping[str, object] = ...
+    ) -> AgentLike: ...
+    @overload
+    def configure(
+        self, kind: Literal["engine"], name: str, options: Mapping[str, object] = ...
+    ) -> InferenceEngine: ...
+    @overload
+    def configure(
+        self, kind: Literal["dataset"], name: str, options: Mapping[str, object] = ...
+    ) -> DatasetFn: ...
+
+    def configure(
+        self, kind: str, name: str, options: Mapping[str, object] | None = None
+    ) -> object:
+        """The plugin's item with its options checked and bound.
+
+        A reward, an agent or a dataset is ready to call; an engine is an instance; an environment
+        is a factory, since each episode needs a new one.
+        """
+        table = "agent" if kind == "agent" else f"{kind}.{name}"
+        registry: Registry[Any] = self._by_table_name()[kind]
+        item = registry.get(name)
+        if kind == "env":
+            return self.bind(kind, item, options or {}, table=table)
+        if inspect.isclass(item):
+            return self.instantiate(kind, item, options or {}, table=table)
+        return self.bind(kind, item, options or {}, table=table)
+
+    def instantiate(
+        self,
+        kind: str,
+        cls: type[Any],
+        options: Mapping[str, object],
+        *,
+        table: str = "",
+    ) -> object:
+        """An instance of a class, registered or not, with its options checked."""
+        values = validate_options(cls, options, table=table or kind)
+        return cls(**values)
+
+    def bind(
+        self,
+        kind: str,
+        item: Callable[..., Any],
+        options: Mapping[str, object],
+        *,
+        table: str = "",
+    ) -> Callable[..., Any]:
+        """`item` with its options checked and set; `item` itself when there are none."""
+        if not callable(item):
+            if options:
+                raise ConfigError(f"[{table or kind}] takes no options")
+            return item
+        skip = 0 if inspect.isclass(item) else _ARGUMENTS.get(kind, 0)
+        values = validate_options(item, options, table=table or kind, skip=skip)
+        return functools.partial(item, **values) if values else item
+
+    def report(self) -> list[PluginReport]:
+        return [self._report(source) for source in self._sources.values()]
+
+    def failures(self) -> list[str]:
+        """One line for each plugin that failed and each name that two plugins claim."""
+        failed = [f"plugin {self._sources[k].distribution}: {e}" for k, e in self._failed.items()]
+        return failed + [
+            problem
+            for registry in self._registries()
+            for name in registry.names()
+            if (problem := registry.conflict(name))
+        ]
+
+    def installed_versions(self) -> dict[str, str]:
+        """Version of every installed plugin, loaded or not, for the record of a run."""
+        return {source.distribution: source.version for source in self._sources.values()}
+
+    def _collect(self, source: PluginSource, plugin: object) -> None:
+        """Call the plugin's `register_*` hooks with a `register` that knows the owner."""
+        for hook in HOOKS:
+            if not hook.startswith("register_"):
+                continue
+            registry: Registry[Any] = self._by_hook()[hook]
+            for impl in getattr(self._pluggy.hook, hook).get_hookimpls():
+                if impl.plugin is not plugin:
+                    continue
+                if hook == "register_commands":
+                    self._collect_commands(source, impl.function)
+                else:
+                    register = functools.partial(registry.register, owner=source)
+                    impl.function(*(register for _ in impl.argnames))
+
+    def _collect_commands(self, source: PluginSource, function: Callable[..., None]) -> None:
+        import click
+
+        group = click.Group(source.name)
+        function(group)
+        for name, command in group.commands.items():
+            self.commands.register(name, command, owner=source)
+
+    def _remove(self, source: PluginSource) -> None:
+        if self._pluggy.has_plugin(source.key):
+            self._pluggy.unregister(name=source.key)
+        for registry in self._registries():
+            registry.forget(source)
+
+    def _report(self, source: PluginSource) -> PluginReport:
+        if source.key in self._disabled:
+            return PluginReport(source.name, source.distribution, source.version, Status.DISABLED)
+        if error := self._failed.get(source.key):
+            return PluginReport(
+                source.name, source.distribution, source.version, Status.FAILED, error
+            )
+        plugin = self._pluggy.get_plugin(source.key)
+        return PluginReport(
+            source.name,
+            source.distribution,
+            source.version,
+            Status.LOADED,
+            brings={r.kind: names for r in self._registries() if (names := r.owned_by(source))},
+            observes=[
+                caller.name
+                for caller in self._pluggy.get_hookcallers(plugin) or ()
+                if caller.name.startswith("on_")
+            ],
+            conflicts=[
+                problem
+                for registry in self._registries()
+                for name in registry.owned_by(source)
+                if (problem := registry.conflict(name))
+            ],
+        )
+
+    def _absent(self) -> str:
+        notes = [
+            f"{self._sources[key].distribution} might have brought it but failed: {error}"
+            for key, error in self._failed.items()
+        ]
+        if self._disabled:
+            names = ", ".join(sorted(self._sources[key].distribution for key in self._disabled))
+            notes.append(f"disabled: {names}")
+        return "; ".join(notes)
+
+    def _registries(self) -> list[Registry[Any]]:
+        return [
+            self.rewards,
+            self.environments,
+            self.agents,
+            self.engines,
+            self.datasets,
+            self.algorithms,
+            self.commands,
+        ]
+
+    def _by_hook(self) -> dict[str, Registry[Any]]:
+        return {f"register_{registry.kind}s": registry for registry in self._registries()}
+
+    def _by_table_name(self) -> dict[str, Registry[Any]]:
+        return {registry.kind: registry for registry in self._registries()} | {
+            "env": self.environments
+        }
+
+
+_ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1}
+"""Arguments that a function of this kind is called with; the parameters after them are options."""
+
+
+def load_plugins(
+    *,
+    files: Iterable[Path] = (),
+    sources: Iterable[PluginSource] | None = None,
+) -> Plugins:
+    """Load every installed plugin, then the user's own `files`.
+
+    An installed plugin that fails is left out and reported (`failures`); it matters only when
+    something it might have brought is asked for. A file that fails raises: the user asked for it.
+    """
+    plugins = Plugins()
+    disabled = disabled_names()
+    for source in installed_plugins() if sources is None else sources:
+        if source.is_disabled(disabled):
+            plugins.disable(source)
+            continue
+        try:
+            plugins.add(source)
+        except PluginError:
+            continue  # kept in `failures`
+    for path in files:
+        plugins.register_file(path)
+    return plugins
+
+
+def _check_hooks(plugin: object) -> None:
+    """Refuse hooks that would silently do nothing: misspelt, unmarked, or coroutines."""
+    module = getattr(plugin, "__name__", "")
+    for name, item in vars(plugin).items():
+        if not inspect.isroutine(item):
+            continue
+        is_marked = hasattr(item, f"{hookspecs.PROJECT}_impl")
+        if is_marked and name not in HOOKS:
+            near = difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(HOOKS)}"
+            raise PluginError(f"no hook is called {name!r}: {hint}")
+        if is_marked and inspect.iscoroutinefunction(item):
+            raise PluginError(f"{name} is a coroutine function: hooks are plain functions")
+        if is_marked and (wrong := set(_parameters(item)) - set(_parameters(_SPECS[name]))):
+            known = ", ".join(_parameters(_SPECS[name]))
+            raise PluginError(f"{name} is never given {', '.join(sorted(wrong))!r}, only: {known}")
+        if not is_marked and name in HOOKS and getattr(item, "__module__", "") == module:
+            raise PluginError(f"{name} would never be called: decorate it with @areal_sdk.hookimpl")
+
+
+def _parameters(function: Callable[..., object]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _callable(item: object) -> str | None:
+    return None if callable(item) else f"must be callable, not {type(item).__name__}"
+
+
+def _subclass_of(base: type) -> Callable[[object], str | None]:
+    def check(item: object) -> str | None:
+        if inspect.isclass(item) and issubclass(item, base):
+            return None
+        return f"must be a subclass of areal_sdk.{base.__name__}, not {_describe(item)}"
+
+    return check
+
+
+def _describe(item: object) -> str:
+    return repr(getattr(item, "__qualname__", None) or item)

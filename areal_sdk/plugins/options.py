@@ -1,0 +1,112 @@
+"""A plugin's options: the keyword parameters it declares, checked like our own settings."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from areal_sdk.errors import ConfigError, PluginError
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One keyword parameter that may be set from the configuration."""
+
+    name: str
+    annotation: Any
+    default: object
+    """`inspect.Parameter.empty` when it must be given."""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def type_name(self) -> str:
+        if self.annotation is Any:
+            return "any"
+        return inspect.formatannotation(self.annotation).removeprefix("typing.")
+
+
+def list_options(item: Callable[..., object], *, skip: int = 0) -> list[Option]:
+    """The options of a class (parameters of `__init__`), or of a function after `skip` arguments."""
+    target = item.__init__ if inspect.isclass(item) else item
+    if target is object.__init__:
+        return []
+    try:
+        parameters = list(inspect.signature(item).parameters.values())[skip:]
+        hints = get_type_hints(_annotated(target), include_extras=True)
+    except (NameError, TypeError, ValueError) as exc:
+        raise PluginError(f"cannot read the options of {_name(item)}: {exc}") from exc
+    return [
+        Option(p.name, hints.get(p.name, Any), p.default)
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+
+
+def validate_options(
+    item: Callable[..., object],
+    options: Mapping[str, object],
+    *,
+    table: str,
+    skip: int = 0,
+) -> dict[str, object]:
+    """`options` converted to what `item` declares; `table` is where the user wrote them."""
+    declared = {option.name: option for option in list_options(item, skip=skip)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(item).parameters.values())
+    values: dict[str, object] = {}
+    for name, value in options.items():
+        if name in declared:
+            values[name] = _convert(declared[name], value, table)
+        elif takes_any:
+            values[name] = value
+        else:
+            raise ConfigError(_unknown(name, list(declared), table))
+    for option in declared.values():
+        if option.is_required and option.name not in values:
+            raise ConfigError(f"[{table}] needs {option.name} ({option.type_name})")
+    return values
+
+
+def _convert(option: Option, value: object, table: str) -> object:
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError
+
+    try:
+        adapter: TypeAdapter[object] = TypeAdapter(option.annotation)
+    except PydanticUserError as exc:
+        raise PluginError(
+            f"[{table}] {option.name} cannot be set from a configuration: no value of "
+            f"{option.type_name} can be written there"
+        ) from exc
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False)[0]
+        where = ".".join([option.name, *(str(part) for part in first["loc"])])
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(
+            f"[{table}] {where} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+        ) from None
+
+
+def _unknown(name: str, declared: list[str], table: str) -> str:
+    if not declared:
+        return f"[{table}] has no option {name!r}: it takes none"
+    if near := difflib.get_close_matches(name, declared, n=1):
+        return f"[{table}] has no option {name!r}: did you mean {near[0]!r}?"
+    return f"[{table}] has no option {name!r}; known: {', '.join(declared)}"
+
+
+def _annotated(target: Callable[..., object]) -> Callable[..., object]:
+    """What carries the annotations: an instance with `__call__` carries them on its class."""
+    if isinstance(target, functools.partial):
+        target = target.func
+    target = inspect.unwrap(target)
+    return target if inspect.isroutine(target) else type(target).__call__
+
+
+def _name(item: object) -> str:
+    return getattr(item, "__qualname__", type(item).__qualname__)

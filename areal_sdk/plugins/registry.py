@@ -1,0 +1,165 @@
+"""Names of one kind, each with one owner, resolved on first use."""
+
+import difflib
+import importlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires
+from typing import Generic, TypeVar, cast
+
+from areal_sdk.errors import ConfigError, MissingExtraError, PluginError
+from areal_sdk.plugins.discovery import DISABLE_VARIABLE, PluginSource
+
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Generic[T]):
+    """One owner's claim on a name."""
+
+    item: T | str
+    """The item, or `"module:attribute"`."""
+    owner: PluginSource
+
+
+class Registry(Generic[T]):
+    """What plugins registered under one kind (`"reward"`, `"engine"`, ...)."""
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        check: Callable[[object], str | None] = lambda _item: None,
+        absent: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.kind = kind
+        self._check = check
+        """Says what an item must be, when it is not that."""
+        self._absent = absent
+        """Names the plugins that failed or are disabled, and might have brought a missing name."""
+        self._claims: dict[str, list[Claim[T]]] = {}
+        self._resolved: dict[str, T] = {}
+
+    def register(self, name: str, item: T | str, *, owner: PluginSource) -> None:
+        """Claim `name`. Two owners claiming one name is reported, and neither of them gets it."""
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise PluginError(f"{self.kind} name {name!r}: use letters, digits, '_', '.' and '-'")
+        if isinstance(item, str):
+            if not _REFERENCE.fullmatch(item):
+                raise PluginError(
+                    f'{self.kind} {name!r}: {item!r} is not a reference: write "module:attribute"'
+                )
+        elif problem := self._check(item):
+            raise PluginError(f"{self.kind} {name!r} {problem}")
+        claims = self._claims.setdefault(name, [])
+        if any(claim.owner == owner for claim in claims):
+            raise PluginError(f"{self.kind} {name!r} is registered twice by {owner}")
+        claims.append(Claim(item, owner))
+
+    def forget(self, owner: PluginSource) -> None:
+        """Drop everything `owner` registered."""
+        for name in list(self._claims):
+            rest = [claim for claim in self._claims[name] if claim.owner != owner]
+            if len(rest) != len(self._claims[name]):
+                self._resolved.pop(name, None)
+            if rest:
+                self._claims[name] = rest
+            else:
+                del self._claims[name]
+
+    def names(self) -> list[str]:
+        return sorted(self._claims)
+
+    def owned_by(self, owner: PluginSource) -> list[str]:
+        return [n for n in self.names() if any(c.owner == owner for c in self._claims[n])]
+
+    def owners(self, name: str) -> list[str]:
+        """The distributions that claim `name`."""
+        return [str(claim.owner) for claim in self._claims.get(name, ())]
+
+    def conflict(self, name: str) -> str | None:
+        """What is wrong when several plugins claim `name`, and what to do about it."""
+        owners = self.owners(name)
+        if len(owners) < 2:
+            return None
+        return (
+            f"{self.kind} {name!r} is registered twice, by {' and by '.join(owners)}: uninstall one "
+            f"of them, or set {DISABLE_VARIABLE}={owners[-1]}"
+        )
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._claims
+
+    def get(self, name: str) -> T:
+        """The item called `name`, imported now if it was registered by reference."""
+        if name in self._resolved:
+            return self._resolved[name]
+        if name not in self._claims:
+            raise ConfigError(self._unknown(name))
+        if problem := self.conflict(name):
+            raise PluginError(problem)
+        claim = self._claims[name][0]
+        self._resolved[name] = self._resolve(name, claim)
+        return self._resolved[name]
+
+    def peek(self, name: str) -> T | str:
+        """The item as registered: for listings, which must import nothing."""
+        return self._claims[name][0].item
+
+    def _resolve(self, name: str, claim: Claim[T]) -> T:
+        if not isinstance(claim.item, str):
+            return claim.item
+        what = f"{self.kind} {name!r} of {claim.owner}"
+        module_name, _, attribute = claim.item.partition(":")
+        try:
+            item: object = importlib.import_module(module_name)
+            for part in attribute.split("."):
+                item = getattr(item, part)
+        except MissingExtraError:
+            raise
+        except ModuleNotFoundError as exc:
+            raise _missing_package(what, str(claim.owner), exc) from exc
+        except Exception as exc:
+            raise PluginError(f"{what}: {claim.item}: {type(exc).__name__}: {exc}") from exc
+        if problem := self._check(item):
+            raise PluginError(f"{what}: {claim.item} {problem}")
+        return cast(T, item)
+
+    def _unknown(self, name: str) -> str:
+        known = self.names()
+        message = f"unknown {self.kind} {name!r}; known: {', '.join(known) or 'none'}"
+        if near := difflib.get_close_matches(name, known, n=1):
+            message += f"; did you mean {near[0]!r}?"
+        if absent := self._absent():
+            message += f" ({absent})"
+        return message
+
+
+def _missing_package(
+    what: str, owner: str, error: ModuleNotFoundError
+) -> ConfigError | PluginError:
+    """Name the pip command when the owner declares the missing package under an extra."""
+    package = (error.name or "").partition(".")[0]
+    extra = _extra_with(owner, package)
+    if extra is None:
+        return PluginError(f"{what}: {error}")
+    if owner == "areal-sdk":
+        return MissingExtraError(package, extra=extra, needed_for=what)
+    return ConfigError(f'{what} needs {package}: pip install "{owner}[{extra}]"')
+
+
+def _extra_with(distribution: str, package: str) -> str | None:
+    try:
+        requirements = requires(distribution) or []
+    except (PackageNotFoundError, ValueError):
+        return None
+    for requirement in requirements:
+        named = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"""extra\s*==\s*["']([\w.-]+)["']""", requirement)
+        if named and extra and named[0].replace("-", "_").lower() == package.lower():
+            return extra[1]
+    return None

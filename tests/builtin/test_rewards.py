@@ -1,0 +1,56 @@
+"""Built-in rewards score what the model said; a task without an answer is an error, not a zero."""
+
+import pytest
+
+from areal_sdk.builtin.rewards import contains_answer, exact_match, numeric_match
+from areal_sdk.types import Episode, Outcome, Task, Turn
+
+
+def episode(text: str | None, **data: object) -> Episode:
+    turn = Turn((1,), (), (), (), message={"role": "assistant", "content": text})
+    return Episode("e", Task("t", data), (turn,), Outcome.abstained())
+
+
+def test_exact_match_compares_the_whole_text() -> None:
+    assert exact_match(episode(" 42\n", answer=42)) == 1.0
+    assert exact_match(episode("42.", answer="42")) == 0.0
+    assert exact_match(episode("Yes", answer="yes")) == 0.0
+    assert exact_match(episode("Yes", answer="yes"), ignore_case=True) == 1.0
+
+
+def test_contains_answer_wants_a_word_of_its_own() -> None:
+    assert contains_answer(episode("It is Paris, of course", answer="paris")) == 1.0
+    assert contains_answer(episode("142", answer="42")) == 0.0
+    assert contains_answer(episode("f(x) = x + 1.", answer="x + 1")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "reward"),
+    [
+        ("so 3 + 4 = 7", 7, 1.0),
+        ("1,234.50", "1234.5", 1.0),
+        ("it is 1/2", 0.5, 1.0),
+        ("-3", 3, 0.0),
+        ("7 or 8", 7, 0.0),
+        ("no idea", 7, 0.0),
+        ("1/0", 7, 0.0),
+        ("5e-1", "0.5", 1.0),
+        (None, 7, 0.0),
+    ],
+)
+def test_numeric_match_reads_the_last_number(
+    text: str | None, answer: object, reward: float
+) -> None:
+    assert numeric_match(episode(text, answer=answer)) == reward
+
+
+def test_a_task_without_an_answer_is_an_error() -> None:
+    for reward in (exact_match, contains_answer, numeric_match):
+        with pytest.raises(ValueError, match=r"no data\['answer'\] .* it has: question"):
+            reward(episode("42", question="?"))
+    with pytest.raises(ValueError, match="is not a number"):
+        numeric_match(episode("42", answer="many"))
+
+
+def test_another_field_can_hold_the_answer() -> None:
+    assert exact_match(episode("42", solution="42"), field="solution") == 1.0
