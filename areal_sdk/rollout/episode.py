@@ -126,7 +126,7 @@ class EpisodeRunner:
             played = await self._play_guarded(plan, self._context(plan, session, seed))
         finally:
             del self._sessions[plan.id]
-            turns = self._gateway.sessions.close(session)
+            turns = session.close()
         episode = Episode(
             id=plan.id,
             task=plan.task,
