@@ -20,6 +20,8 @@ class EngineInfo:
     vocab_size: int
     stop_tokens: tuple[int, ...]
     """The model's own end-of-turn tokens; generation stops after sampling one."""
+    constrains_json: bool = False
+    """It honours `GenerateRequest.json_schema`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,178 @@
+"""The gateway: an HTTP server that looks like OpenAI's and records what the policy says."""
+
+import hmac
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.chat_endpoint import ChatEndpoint
+from areal_sdk.gateway.completion import Completer
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.http import MAX_BODY_BYTES, guarded, json_response
+from areal_sdk.gateway.renderer import Renderer
+from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.gateway.sessions import Session, SessionStore
+from areal_sdk.gateway.templates import ChatTemplate
+from areal_sdk.gateway.tokenizer import Tokenizer
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+class Gateway:
+    """Serves one engine to many sessions.
+
+    >>> gateway = Gateway(engine, model_dir=path, model_name="smollm2")    # doctest: +SKIP
+    >>> await gateway.start()                                              # doctest: +SKIP
+    >>> session = gateway.sessions.open("episode-1")                       # doctest: +SKIP
+    >>> session.base_url(gateway.base_url), session.key                    # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        *,
+        model_dir: Path,
+        model_name: str,
+        sampling: SamplingPolicy | None = None,
+        admin_key: str | None = None,
+        max_request_s: float = 600.0,
+    ) -> None:
+        tokenizer = Tokenizer.load(model_dir)
+        renderer = Renderer(tokenizer, ChatTemplate.load(model_dir))
+        completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
+        self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
+        self.model_name = model_name
+        self.sessions = SessionStore(completer, sampling=sampling or SamplingPolicy())
+        self._engine = engine
+        self._has_given_key = admin_key is not None
+        self._chat = ChatEndpoint(completer, model_name=model_name)
+        self._runner: web.AppRunner | None = None
+        self._base_url = ""
+        self._started_at = int(time.time())
+
+    @property
+    def base_url(self) -> str:
+        """`http://host:port/v1`; known once started."""
+        if not self._base_url:
+            raise ConfigError("the gateway has no address yet: await gateway.start() first")
+        return self._base_url
+
+    async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen. Port 0 takes a free one."""
+        if host not in _LOOPBACK and not self._has_given_key:
+            raise ConfigError(
+                f"refusing to listen on {host} with a generated admin key: pass an admin key, or "
+                "listen on 127.0.0.1"
+            )
+        runner = web.AppRunner(
+            self._application(),
+            access_log=None,
+            handler_cancellation=True,  # a client that leaves frees its slot in the engine
+            shutdown_timeout=1.0,
+        )
+        await runner.setup()
+        site = web.TCPSite(runner, host, port)
+        try:
+            await site.start()
+        except OSError as exc:
+            await runner.cleanup()
+            raise ConfigError(
+                f"cannot listen on {host}:{port} ({exc.strerror or exc}): choose another port, or "
+                "0 for any free one"
+            ) from exc
+        self._runner = runner
+        bound = runner.addresses[0][1]
+        self._base_url = f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1"
+
+    async def aclose(self) -> None:
+        """Stop listening and close every session. Safe to call twice."""
+        self.sessions.close_all()
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    def _application(self) -> web.Application:
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_get("/health", self._health)
+        for prefix in ("", "/s/{slug}"):
+            app.router.add_post(f"{prefix}/v1/chat/completions", guarded(self._post_chat))
+            app.router.add_get(f"{prefix}/v1/models", guarded(self._get_models))
+            app.router.add_get(f"{prefix}/v1/models/{{model:.+}}", guarded(self._get_model))
+        app.router.add_route("*", "/{path:.*}", guarded(_not_found))
+        return app
+
+    async def _health(self, request: web.Request) -> web.Response:
+        return json_response({"status": "ok", "version": self._engine.version})
+
+    async def _post_chat(self, request: web.Request) -> web.StreamResponse:
+        session, is_ours = self._session(request)
+        try:
+            return await self._chat.answer(request, session)
+        finally:
+            if is_ours:
+                session.close()
+
+    async def _get_models(self, request: web.Request) -> web.Response:
+        self._authorise(request)
+        return json_response({"object": "list", "data": [self._model()]})
+
+    async def _get_model(self, request: web.Request) -> web.Response:
+        self._authorise(request)
+        name = request.match_info["model"]
+        if name != self.model_name:
+            raise ApiError(
+                404, f"The model {name!r} does not exist", param="model", code="modelnot_found"
+            )
+        return json_response(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self.model_name,
+            "object": "model",
+            "created": self._started_at,
+            "owned_by": "areal-sdk",
+            "max_model_len": self._engine.info.max_context,
+        }
+
+    def _authorise(self, request: web.Request) -> Session | None:
+        """The session that the request names, None for the admin; 401 for anybody else."""
+        slug = request.match_info.get("slug")
+        if slug is not None:
+            session = self.sessions.by_slug(slug)
+            if session is None:
+                raise ApiError(401, "This URL names no session.", code="invalid_session")
+            return session
+        key = _key_of(request)
+        if not key:
+            raise ApiError(
+                401,
+                "No API key was given: use the session's key, or its own URL.",
+                code="invalid_api_key",
+            )
+        session = self.sessions.by_key(key)
+        if session is None and not hmac.compare_digest(key.encode(), self.admin_key.encode()):
+            raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+        return session
+
+    def _session(self, request: web.Request) -> tuple[Session, bool]:
+        """The session a request speaks in; the admin gets one of its own, closed afterwards."""
+        session = self._authorise(request)
+        if session is not None:
+            return session, False
+        return self.sessions.open(f"admin-{secrets.token_hex(8)}", split="live"), True
+
+
+def _key_of(request: web.Request) -> str:
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and key:
+        return key.strip()
+    return request.headers.get("x-api-key", "")
+
+
+async def _not_found(request: web.Request) -> web.StreamResponse:
+    raise ApiError(404, f"Invalid URL ({request.method} {request.path})", code="unknown_url")

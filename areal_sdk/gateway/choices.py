@@ -1,0 +1,58 @@
+"""Samples the n choices of one request at the same time."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from areal_sdk.gateway.completion import Completer
+from areal_sdk.gateway.reading import Delta, Prepared
+from areal_sdk.gateway.sessions import Session
+
+Choice = tuple[int, Delta]
+
+
+async def run_choices(
+    completer: Completer, session: Session, prepared: Prepared
+) -> AsyncGenerator[Choice, None]:
+    """Deltas of all choices as they come, each with its choice's number."""
+    if prepared.request.num_choices == 1:
+        async with aclosing(completer.run(session, prepared)) as deltas:
+            async for delta in deltas:
+                yield 0, delta
+        return
+    queue: asyncio.Queue[Choice | Exception | None] = asyncio.Queue(maxsize=256)
+    tasks = [
+        asyncio.create_task(_run_one(i, completer, session, prepared, queue))
+        for i in range(prepared.request.num_choices)
+    ]
+    try:
+        running = len(tasks)
+        while running:
+            item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, Exception):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run_one(
+    number: int,
+    completer: Completer,
+    session: Session,
+    prepared: Prepared,
+    queue: asyncio.Queue[Choice | Exception | None],
+) -> None:
+    try:
+        async with aclosing(completer.run(session, prepared)) as deltas:
+            async for delta in deltas:
+                await queue.put((number, delta))
+    except Exception as exc:  # noqa: BLE001 - raised again where the request is answered
+        await queue.put(exc)
+    else:
+        await queue.put(None)

@@ -1,0 +1,224 @@
+"""The one path from a request to a recorded turn, used by every wire format and the token door."""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import replace
+
+from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
+from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
+from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow
+from areal_sdk.gateway.messages import canonical
+from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared
+from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
+from areal_sdk.gateway.request import ChatRequest, ToolUse
+from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.templates import TemplateRefusal
+from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.types import ForkReason, Tool, Turn
+
+logger = logging.getLogger(__name__)
+
+_MAX_ANNOUNCED = 100
+
+
+class Completer:
+    """Turns requests into turns."""
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
+        *,
+        max_request_s: float,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.renderer = renderer
+        self._engine = engine
+        self._max_request_s = max_request_s
+        self._announced: set[str] = set()
+
+    @property
+    def max_context(self) -> int:
+        return self._engine.info.max_context
+
+    async def complete(self, session: Session, request: ChatRequest) -> Turn:
+        """Sample and record one turn."""
+        prepared = self.prepare(session, request)
+        async with aclosing(self.run(session, prepared)) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, Completed):
+                    return delta.turn
+        raise AssertionError("a completion ends with Completed or an error")
+
+    def prepare(self, session: Session, request: ChatRequest) -> Prepared:
+        """Place the request in the session's tree and render its prompt; refuse what cannot be."""
+        allowed = session.admit()
+        if request.json_schema is not None and not self._engine.info.constrains_json:
+            raise bad_request(
+                "this engine cannot constrain its output to JSON: leave response_format out",
+                param="response_format",
+            )
+        if request.prompt_tokens is not None:
+            placed = self._place_tokens(session, request, request.prompt_tokens)
+        else:
+            placed = self._place_messages(session, request)
+        num_prompt = len(placed.prompt.tokens)
+        room = self.max_context - num_prompt
+        if room <= 0:
+            session.truncated = True
+            raise context_overflow(prompt_tokens=num_prompt, max_context=self.max_context)
+        asked = request.max_new_tokens
+        limit = room if allowed is None else min(room, allowed)
+        self._announce_overrides(session, request)
+        return replace(
+            placed,
+            max_new_tokens=limit if asked is None else min(asked, limit),
+            client_chose_length=asked is not None and asked <= limit,
+            sampling=session.sampling.decide(request.sampling),
+        )
+
+    def _place_messages(self, session: Session, request: ChatRequest) -> Prepared:
+        reasons = self.renderer.reasons
+        messages = tuple(
+            canonical(message, splits_reasoning=reasons) for message in request.messages
+        )
+        tools, options = request.tools, request.template_options
+        placement = session.history.place(messages, tools=tools, options=options)
+        opening = self._opening(request)
+        chat = Chat(messages, self._tools_to_render(request), options)
+        if placement.parent is None:
+            prompt = self._first(chat, opening)
+            return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
+        turn = session.turns[placement.parent]
+        before = turn.prompt_tokens + turn.output_tokens
+        known = placement.num_matched
+        try:
+            prompt = self.renderer.extend(before, chat, known, opening=opening)
+        except TemplateRefusal:
+            unstable = replace(placement, parent=None, num_matched=0)
+            prompt = self._first(chat, opening)
+            fork = ForkReason.TEMPLATE_UNSTABLE
+            return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
+        return Prepared(
+            request,
+            prompt,
+            placement,
+            parent=placement.parent,
+            new_messages=messages[known:],
+            opening=opening,
+        )
+
+    def _first(self, chat: Chat, opening: str) -> Prompt:
+        try:
+            return self.renderer.first(chat, opening=opening)
+        except TemplateRefusal as exc:
+            raise bad_request(
+                f"the model's chat template does not accept these messages: {exc}", param="messages"
+            ) from exc
+
+    def _tools_to_render(self, request: ChatRequest) -> tuple[Tool, ...]:
+        if self.renderer.weaves_tools and request.tool_choice.use is ToolUse.NONE:
+            return ()
+        return request.tools
+
+    def _opening(self, request: ChatRequest) -> str:
+        """How the answer begins when the client demands a tool call."""
+        opening = self.renderer.tool_format.opening
+        if request.tool_choice.use is not ToolUse.REQUIRED or opening is None:
+            return ""
+        name = request.tool_choice.name
+        if name is None and len(request.tools) == 1:
+            name = request.tools[0]["function"]["name"]
+        return opening(name)
+
+    def _place_tokens(
+        self, session: Session, request: ChatRequest, tokens: tuple[int, ...]
+    ) -> Prepared:
+        """Token ids are taken as they are; they extend the longest turn that they begin with."""
+        parent, known = None, 0
+        for index, turn in enumerate(session.turns):
+            whole = len(turn.prompt_tokens) + len(turn.output_tokens)
+            if (
+                whole > known
+                and tokens[: len(turn.prompt_tokens)] == turn.prompt_tokens
+                and tokens[len(turn.prompt_tokens) : whole] == turn.output_tokens
+            ):
+                parent, known = index, whole
+        fork = ForkReason.EDITED if parent is None and session.turns else None
+        return Prepared(request, Prompt(tokens, False), None, fork, parent)
+
+    def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
+        """Say once for each value that a client asks for and does not get."""
+        for name, value in session.sampling.overridden(request.sampling).items():
+            notice = f"{name}={value!r} was replaced: this session's sampling is fixed by the run"
+            session.notice(notice)
+            if notice not in self._announced and len(self._announced) < _MAX_ANNOUNCED:
+                self._announced.add(notice)
+                logger.warning("%s (rollout.sampling = 'override')", notice)
+
+    async def run(self, session: Session, prepared: Prepared) -> AsyncGenerator[Delta, None]:
+        """Sample one completion. Closing this generator early frees the engine's slot."""
+        reader = CompletionReader(self.tokenizer, self.renderer, session, prepared)
+        begun = time.monotonic()
+        stream = self._engine.stream(self._engine_request(session, prepared))
+        try:
+            while not reader.is_done:
+                chunk = await self._next_chunk(session, stream, begun)
+                for delta in reader.read(chunk):
+                    yield delta
+        finally:
+            if isinstance(stream, AsyncGenerator):
+                await stream.aclose()
+        yield reader.record(time.monotonic() - begun)
+
+    def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
+        request, sampling = prepared.request, prepared.sampling
+        seed = session.next_seed()
+        return GenerateRequest(
+            tokens=prepared.prompt.tokens,
+            max_new_tokens=prepared.max_new_tokens,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            repetition_penalty=sampling.repetition_penalty,
+            logit_bias=sampling.logit_bias,
+            stop=request.stop,
+            seed=request.seed if seed is None else seed,
+            num_top_logprobs=request.num_top_logprobs,
+            json_schema=request.json_schema,
+            session=session.id,
+            request_id=secrets.token_hex(8),
+        )
+
+    async def _next_chunk(
+        self, session: Session, stream: AsyncIterator[GenerateChunk], begun: float
+    ) -> GenerateChunk:
+        """The engine's next chunk. What goes wrong here is noted on the session: it is a fault."""
+        left = begun + self._max_request_s - time.monotonic()
+        try:
+            async with asyncio.timeout(max(left, 0.001)):
+                return await anext(stream)
+        except ContextOverflowError as exc:
+            session.truncated = True
+            raise context_overflow(
+                prompt_tokens=exc.prompt_tokens, max_context=exc.max_context
+            ) from exc
+        except TimeoutError as exc:
+            fault = f"the engine did not finish within {self._max_request_s:g} s"
+            session.faults.append(fault)
+            raise ApiError(504, fault, code="engine_timeout", retry=False) from exc
+        except StopAsyncIteration as exc:
+            fault = "the engine ended its stream without a finish reason"
+            session.faults.append(fault)
+            raise ApiError(503, fault, code="engine_error") from exc
+        except (EngineError, ProcessError) as exc:
+            session.faults.append(str(exc))
+            raise ApiError(503, f"the engine failed: {exc}", code="engine_error") from exc

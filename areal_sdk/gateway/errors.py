@@ -1,0 +1,91 @@
+"""What the gateway refuses, in the words of the API that its clients speak."""
+
+from typing import Any
+
+from areal_sdk.errors import ArealError
+
+
+class ApiError(ArealError):
+    """A refusal that reaches the client as a well-formed error of its wire format."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry: bool | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry = retry
+        """Tells the SDKs, which retry 409 and 5xx by themselves, whether that can help."""
+        self.retry_after_s = retry_after_s
+
+    @property
+    def type(self) -> str:
+        """OpenAI's `error.type` for this status."""
+        if self.status == 401:
+            return "authentication_error"
+        if self.status == 403:
+            return "permission_error"
+        if self.status == 404:
+            return "not_found_error"
+        if self.status == 429:
+            return "rate_limit_error"
+        if self.status >= 500:
+            return "server_error"
+        return "invalid_request_error"
+
+    def headers(self) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        if self.retry is not None:
+            headers["x-should-retry"] = "true" if self.retry else "false"
+        if self.retry_after_s is not None:
+            headers["Retry-After"] = str(max(1, round(self.retry_after_s)))
+        return headers
+
+    def openai_body(self) -> dict[str, Any]:
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    """The client wrote something we do not accept; the message names the field."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def context_overflow(*, prompt_tokens: int, max_context: int) -> ApiError:
+    """Agents shorten their history when they see exactly this code."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {max_context} tokens. However, your messages "
+        f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def limit_reached(what: str) -> ApiError:
+    """The episode used up what it may use: an outcome, so a 400 that no SDK retries."""
+    return ApiError(400, f"The episode limit was reached: {what}.", code="episode_limit_reached")
+
+
+def session_closed() -> ApiError:
+    return ApiError(
+        409,
+        "This session is closed: its episode is over and takes no more turns.",
+        code="session_closed",
+        retry=False,
+    )

@@ -1,0 +1,227 @@
+"""Finds the recorded turn that a request continues: by meaning, not by bytes.
+
+Clients re-serialise arguments, reorder keys, drop reasoning, trim text and rename call ids; none of
+that changes what was said, so the recorded tokens stand. Whatever does change it starts a branch,
+and the branch carries the reason.
+
+A conversation is a chain of hashes: each message's key is hashed onto the key of what came before,
+so equal keys mean equal conversations and one lookup finds a turn.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from areal_sdk.types import ForkReason, Message, Tool
+
+Key = bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request stands in the session's tree."""
+
+    parent: int | None
+    """Index of the turn it extends."""
+    num_matched: int
+    """How many of its messages that turn's conversation covers, the turn's answer included."""
+    chain: "_Chain" = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a turn said, for telling why a client's version of it differs."""
+
+    turn: int
+    message: Message
+    reasoning: str
+
+
+class History:
+    """The tree of one session's conversations."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Key, _Answer] = {}
+        """Chain key up to and including a turn's answer -> that turn."""
+        self._asked: dict[Key, _Answer] = {}
+        """Chain key of a whole request -> the first turn that answered it."""
+        self._parents: set[int] = set()
+        self._roots: set[Key] = set()
+        self._seen: set[Key] = set()
+        self._longest = 0
+        self._last = _Chain()
+
+    def place(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool], options: Mapping[str, Any]
+    ) -> Placement:
+        """The deepest recorded turn whose conversation `messages` begins with."""
+        chain = self._chain(_root_key(tools, options), messages)
+        matched = next(
+            (n for n in range(len(messages), 0, -1) if chain.keys[n] in self._answers), 0
+        )
+        parent = self._answers[chain.keys[matched]].turn if matched else None
+        return Placement(parent, matched, chain)
+
+    def add(self, placement: Placement, message: Message, turn: int) -> None:
+        """Record the answer that a placed request got."""
+        answer = _Answer(turn, message, _reasoning(message))
+        chain = placement.chain
+        meaning = _meaning(message, {})
+        self._answers.setdefault(_link(chain.keys[-1], meaning), answer)
+        self._asked.setdefault(chain.keys[-1], answer)
+        self._roots.add(chain.keys[0])
+        self._seen.update(chain.meanings[placement.num_matched :])
+        self._seen.add(_digest(meaning))
+        self._longest = max(self._longest, len(chain.messages))
+        if placement.parent is not None:
+            self._parents.add(placement.parent)
+
+    def reason(self, placement: Placement) -> ForkReason | None:
+        """Why the request does not simply go on from the latest turn; None if it does."""
+        if not self._asked:
+            return None
+        chain, parent = placement.chain, placement.parent
+        new = range(placement.num_matched, len(chain.messages))
+        spoken = next((i for i in new if chain.messages[i].get("role") == "assistant"), None)
+        if spoken is None:
+            return self._reason_without_rewriting(chain, parent)
+        replaced = self._asked.get(chain.keys[spoken])
+        if replaced is not None:
+            return _difference(replaced.message, chain.messages[spoken])
+        if parent is not None:
+            return ForkReason.EDITED
+        return self._reason_for_new_root(chain)
+
+    def _chain(self, root: Key, messages: Sequence[Message]) -> "_Chain":
+        """Keys of every prefix; only what the last request did not hold is computed."""
+        last = self._last
+        same = 0
+        if last.keys and last.keys[0] == root:
+            limit = min(len(messages), len(last.messages))
+            while same < limit and messages[same] == last.messages[same]:
+                same += 1
+        chain = _Chain(
+            list(messages),
+            last.keys[: same + 1] if same else [root],
+            last.meanings[:same],
+            last.call_positions[:same],
+        )
+        for message in messages[same:]:
+            positions = chain.call_positions[-1] if chain.call_positions else {}
+            meaning = _meaning(message, positions)
+            key = _link(chain.keys[-1], meaning)
+            answer = self._answers.get(key)
+            if answer and (reasoning := _reasoning(message)) and reasoning != answer.reasoning:
+                key = _link(key, reasoning.encode())  # the client rewrote what the model thought
+            chain.keys.append(key)
+            chain.meanings.append(_digest(meaning))
+            if calls := message.get("tool_calls"):
+                positions = {call.get("id"): i for i, call in enumerate(calls)}
+            chain.call_positions.append(positions)
+        self._last = chain
+        return chain
+
+    def _reason_without_rewriting(self, chain: "_Chain", parent: int | None) -> ForkReason | None:
+        """Everything the model is said to have said, it did say."""
+        if chain.keys[-1] in self._asked:
+            return ForkReason.RESAMPLED
+        if parent is not None:
+            return ForkReason.EDITED if parent in self._parents else None
+        return self._reason_for_new_root(chain)
+
+    def _reason_for_new_root(self, chain: "_Chain") -> ForkReason:
+        """No recorded turn is continued although the session has some."""
+        known = [meaning in self._seen for meaning in chain.meanings]
+        systems = [_is_system(message) for message in chain.messages]
+        others_known = [k for k, system in zip(known, systems, strict=True) if not system]
+        if chain.keys[0] not in self._roots and others_known[:1] == [True]:
+            return ForkReason.TOOLS_CHANGED
+        same_opening = others_known[:1] == [True]
+        if same_opening and not all(k for k, s in zip(known, systems, strict=True) if s):
+            return ForkReason.SYSTEM_CHANGED
+        shares_something = any(others_known) or (any(systems) and all(known[: sum(systems)]))
+        if shares_something and len(chain.messages) < self._longest and self._parents:
+            return ForkReason.COMPACTION
+        return ForkReason.EDITED if any(others_known) else ForkReason.SUBAGENT
+
+
+@dataclass(slots=True)
+class _Chain:
+    messages: list[Message] = field(default_factory=list)
+    keys: list[Key] = field(default_factory=list)
+    meanings: list[Key] = field(default_factory=list)
+    call_positions: list[dict[Any, int]] = field(default_factory=list)
+
+
+def _root_key(tools: Sequence[Tool], options: Mapping[str, Any]) -> Key:
+    return _digest(orjson.dumps([tools, dict(options)], option=orjson.OPT_SORT_KEYS))
+
+
+def _digest(data: bytes) -> Key:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _link(key: Key, meaning: bytes) -> Key:
+    return blake2b(key + meaning, digest_size=16).digest()
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in ("system", "developer")
+
+
+def _meaning(message: Message, call_positions: Mapping[Any, int]) -> bytes:
+    """The bytes of what a message says; equal for every way of saying it."""
+    role = message.get("role")
+    content = message.get("content") or ""
+    if role == "assistant":
+        calls = [_call_meaning(call) for call in message.get("tool_calls") or ()]
+        return orjson.dumps(["assistant", content.strip(), calls], option=orjson.OPT_SORT_KEYS)
+    if role == "tool":
+        call = message.get("tool_call_id")
+        return orjson.dumps(["tool", call_positions.get(call, call), content])
+    if _is_system(message):
+        role = "system"
+    return orjson.dumps([role, message.get("name"), content])
+
+
+def _call_meaning(call: Mapping[str, Any]) -> list[Any]:
+    function = call.get("function") or {}
+    return [function.get("name"), canonical_arguments(function.get("arguments"))]
+
+
+def canonical_arguments(arguments: Any) -> Any:
+    """Arguments as the JSON value they stand for; text that is not JSON as it is."""
+    if isinstance(arguments, str):
+        try:
+            arguments = orjson.loads(arguments)
+        except orjson.JSONDecodeError:
+            return ["not JSON", arguments.strip()]
+    return _one_number(arguments)
+
+
+def _one_number(value: Any) -> Any:
+    """JSON has one kind of number: a JavaScript client sends 1.0 back as 1."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _one_number(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_one_number(item) for item in value]
+    return value
+
+
+def _reasoning(message: Message) -> str:
+    return str(message.get("reasoning_content") or message.get("reasoning") or "").strip()
+
+
+def _difference(ours: Message, theirs: Message) -> ForkReason:
+    """Why the client's version of an answer is not the answer."""
+    our_calls = [_call_meaning(call) for call in ours.get("tool_calls") or ()]
+    their_calls = [_call_meaning(call) for call in theirs.get("tool_calls") or ()]
+    same_names = [c[0] for c in our_calls] == [c[0] for c in their_calls]
+    if our_calls != their_calls and same_names:
+        return ForkReason.ARGS_CHANGED
+    return ForkReason.EDITED

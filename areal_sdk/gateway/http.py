@@ -1,0 +1,64 @@
+"""What every endpoint does with a request before and after its own work."""
+
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from areal_sdk.gateway.errors import ApiError, bad_request
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def read_body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as exc:
+        limit = MAX_BODY_BYTES // 2**20
+        raise ApiError(
+            413, f"The request body is over {limit} MiB.", code="request_too_large"
+        ) from exc
+
+
+def parse_body(raw: bytes) -> Any:
+    """The JSON of a body; lone surrogates, which orjson refuses, are dealt with later."""
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as exc:
+        if b"\\u" in raw:
+            try:
+                return json.loads(raw)
+            except ValueError:
+                pass
+        raise bad_request(f"We could not parse the JSON body of your request: {exc}") from exc
+
+
+def guarded(handler: Handler) -> Handler:
+    """Errors as the wire format writes them; what we did not foresee is a 500 without details."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except ApiError as exc:
+            return json_response(exc.openai_body(), status=exc.status, headers=exc.headers())
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            error = ApiError(500, "The gateway failed; its log has the details.", retry=False)
+            return json_response(error.openai_body(), status=500, headers=error.headers())
+
+    return answer
+
+
+def json_response(
+    body: Any, *, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    return web.Response(
+        body=orjson.dumps(body), status=status, headers=headers, content_type="application/json"
+    )

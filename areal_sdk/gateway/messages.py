@@ -1,0 +1,76 @@
+"""One canonical form of a chat message, so that nothing later asks which client wrote it."""
+
+import re
+from typing import Any
+
+from areal_sdk.gateway.errors import bad_request
+from areal_sdk.types import Message
+
+_RESERVED = re.compile("[\ufdd0-\ufdef]")
+"""Noncharacters that the renderer uses as marks; no text that is interchanged may hold them."""
+
+_THOUGHT = re.compile(r"\s*<think>(?P<thought>.*?)</think>\s*", re.DOTALL)
+
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+def canonical(message: Message, *, splits_reasoning: bool = False) -> Message:
+    """`message` with a string for content; thinking that an assistant shows is set apart."""
+    content = message.get("content")
+    text = _clean(content) if isinstance(content, str) else join_text(content)
+    if splits_reasoning and message.get("role") == "assistant" and "</think>" in text:
+        thought = _THOUGHT.match(text)
+        if thought:
+            named = {"reasoning_content": thought["thought"].strip()}
+            return {**named, **message, "content": text[thought.end() :]}
+    return message if text is content else {**message, "content": text}
+
+
+def join_text(content: Any, *, param: str = "messages") -> str:
+    """The text of a content: a string, nothing, or a list of text parts."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return _clean(content)
+    if not isinstance(content, list):
+        raise bad_request("content must be a string, null or a list of parts", param=param)
+    return "".join(_text_of(part, param) for part in content)
+
+
+def _text_of(part: Any, param: str) -> str:
+    if isinstance(part, str):
+        return _clean(part)
+    if isinstance(part, dict):
+        for name in ("text", "refusal"):
+            if isinstance(part.get(name), str):
+                return _clean(part[name])
+        kind = part.get("type")
+        raise bad_request(
+            f"content parts of type {kind!r} are not supported: text only", param=param
+        )
+    raise bad_request("a content part must be an object", param=param)
+
+
+def _clean(text: str) -> str:
+    """Text that can be encoded: no marks of ours, no halves of a surrogate pair."""
+    if text.isascii():
+        return text
+    text = _RESERVED.sub("\ufffd", text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def check_role(message: Any, index: int) -> Message:
+    """A message with a role that we know; 400 naming the place otherwise."""
+    param = f"messages[{index}]"
+    if not isinstance(message, dict):
+        raise bad_request(f"{param} must be an object", param=param)
+    if message.get("role") not in _ROLES:
+        known = ", ".join(sorted(_ROLES))
+        raise bad_request(
+            f"{param}.role is {message.get('role')!r}; known roles: {known}", param=f"{param}.role"
+        )
+    return message

@@ -1,0 +1,216 @@
+"""One completion as it is read: chunks of tokens into deltas, and in the end a recorded turn."""
+
+import math
+import secrets
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from areal_sdk.engine import GenerateChunk
+from areal_sdk.gateway.errors import ApiError, session_closed
+from areal_sdk.gateway.history import Placement
+from areal_sdk.gateway.parsers import Event, PlainText, ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.gateway.renderer import Prompt, Renderer
+from areal_sdk.gateway.request import ChatRequest, Sampling, ToolUse
+from areal_sdk.gateway.sessions import Session, SessionClosedError
+from areal_sdk.gateway.stops import StopFilter
+from areal_sdk.gateway.tokenizer import Detokenizer, Tokenizer
+from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Turn
+
+_ID_ALPHABET = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens behind the events before it, for clients that want logprobs."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    top_logprobs: tuple[Mapping[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call with the id that its result will refer to."""
+
+    id: str
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The end of one completion: it is recorded."""
+
+    turn: Turn
+    index: int
+    """Of the turn, in its session."""
+    stop_matched: str | int | None
+    num_cached: int
+    num_reasoning: int
+    """Tokens spent on reasoning."""
+
+
+Delta = TextDelta | ReasoningDelta | Call | Sampled | Completed
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was placed in its session and rendered: ready to sample, n times."""
+
+    request: ChatRequest
+    prompt: Prompt
+    placement: Placement | None = None
+    fork: ForkReason | None = None
+    """Known before sampling; otherwise the session's history tells when the turn is recorded."""
+    parent: int | None = None
+    new_messages: tuple[Message, ...] = ()
+    opening: str = ""
+    """Text at the prompt's end that is the beginning of the answer."""
+    max_new_tokens: int = 0
+    client_chose_length: bool = False
+    """The client's own limit is the shortest: reaching it does not truncate the episode."""
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+class CompletionReader:
+    """Reads one completion's chunks into deltas, and at the end into a recorded turn."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, renderer: Renderer, session: Session, prepared: Prepared
+    ) -> None:
+        request = prepared.request
+        reads_tools = bool(request.tools) and request.tool_choice.use is not ToolUse.NONE
+        self.is_done = False
+        self._session = session
+        self._prepared = prepared
+        self._call_id_length = renderer.tool_format.call_id_length
+        self._detokenizer = Detokenizer(
+            tokenizer, keep=renderer.shown if reads_tools else frozenset()
+        )
+        self._stop = StopFilter(request.stop)
+        self._parser = (
+            renderer.parser(
+                request.tools if reads_tools else (),
+                opens_reasoning=prepared.prompt.opens_reasoning,
+            )
+            if request.prompt_tokens is None
+            else PlainText()
+        )
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Call] = []
+        self._num_reasoning = 0
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._last: GenerateChunk | None = None
+        self._opened = list(self._deltas(self._parser.feed(prepared.opening)))
+
+    def read(self, chunk: GenerateChunk) -> Iterator[Delta]:
+        self._tokens += chunk.tokens
+        self._logprobs += chunk.logprobs
+        self._versions += chunk.versions
+        if self._prepared.request.logprobs:
+            yield Sampled(chunk.tokens, chunk.logprobs, chunk.top_logprobs)
+        if self._opened:
+            yield from self._opened
+            self._opened = []
+        text = self._stop.feed(self._detokenizer.feed(chunk.tokens))
+        if chunk.finish_reason is None:
+            yield from self._deltas(self._parser.feed(text))
+            return
+        self.is_done, self._last = True, chunk
+        text += self._stop.feed(self._detokenizer.finish()) + self._stop.finish()
+        yield from self._deltas([*self._parser.feed(text), *self._parser.finish()])
+
+    def _deltas(self, events: Sequence[Event]) -> Iterator[Delta]:
+        for event in events:
+            match event:
+                case TextDelta(text):
+                    self._text.append(text)
+                    yield event
+                case ReasoningDelta(text):
+                    self._reasoning.append(text)
+                    self._num_reasoning = len(self._tokens)
+                    yield event
+                case ToolCall(name, arguments):
+                    if self._calls and not self._prepared.request.parallel_tool_calls:
+                        self._session.notice(
+                            "a second tool call was left out: parallel calls are off"
+                        )
+                        continue
+                    call = Call(self._call_id(), len(self._calls), name, arguments)
+                    self._calls.append(call)
+                    yield call
+
+    def _call_id(self) -> str:
+        length = self._call_id_length
+        prefix = "call_" if length > 9 else ""
+        return prefix + "".join(secrets.choice(_ID_ALPHABET) for _ in range(length - len(prefix)))
+
+    def record(self, duration_s: float) -> Completed:
+        """Add the turn to its session: from here on it counts."""
+        session, prepared, last = self._session, self._prepared, self._last
+        assert last is not None, "record is called after the last chunk"
+        assert last.finish_reason is not None, "only the last chunk is kept"
+        if last.finish_reason is FinishReason.ABORT:
+            session.faults.append("the engine aborted a request that nobody cancelled")
+            raise ApiError(503, session.faults[-1], code="engine_error")
+        if last.finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
+            session.truncated = True
+        for problem in self._parser.problems:
+            session.notice(problem)
+        message = self._message()
+        placement = prepared.placement
+        fork = prepared.fork
+        if fork is None and placement is not None:
+            fork = session.history.reason(placement)
+        turn = Turn(
+            prompt_tokens=prepared.prompt.tokens,
+            output_tokens=tuple(self._tokens),
+            logprobs=tuple(self._logprobs),
+            versions=tuple(self._versions),
+            message=message,
+            new_messages=prepared.new_messages,
+            temperature=prepared.sampling.temperature or 1.0,
+            finish_reason=last.finish_reason,
+            parent=prepared.parent,
+            fork=fork,
+            excluded=self._exclusion(),
+            num_stale_kv=last.num_stale_kv,
+            duration_s=duration_s,
+        )
+        try:
+            index = session.record(turn)
+        except SessionClosedError as exc:
+            raise session_closed() from exc
+        if placement is not None:
+            session.history.add(placement, message, index)
+        matched = self._stop.matched or last.stop_matched
+        return Completed(turn, index, matched, last.num_cached, self._num_reasoning)
+
+    def _message(self) -> Message:
+        text = "".join(self._text)
+        message: Message = {"role": "assistant", "content": text}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self._calls
+            ]
+        return message
+
+    def _exclusion(self) -> Exclusion | None:
+        if self._prepared.request.json_schema is not None:
+            return Exclusion.GRAMMAR
+        if math.isnan(math.fsum(self._logprobs)):
+            return Exclusion.NO_LOGPROBS
+        return self._prepared.sampling.exclusion

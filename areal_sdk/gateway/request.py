@@ -1,0 +1,102 @@
+"""The one request every wire format is translated into, and how sampling is decided for it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Literal, cast
+
+from areal_sdk.types import Exclusion, Message, Tool
+
+
+class ToolUse(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    use: ToolUse = ToolUse.AUTO
+    name: str | None = None
+    """The tool that must be called, when the client names one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What decides the distribution that tokens are drawn from."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def exclusion(self) -> Exclusion | None:
+        """Why tokens sampled so do not follow log softmax(logits / T), which training assumes."""
+        if self.temperature == 0.0:
+            return Exclusion.GREEDY
+        if self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0:
+            return Exclusion.TRUNCATED_DISTRIBUTION
+        if self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0:
+            return Exclusion.PENALTY
+        if self.logit_bias:
+            return Exclusion.LOGIT_BIAS
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One request for `num_choices` assistant messages, whatever protocol it came by."""
+
+    messages: tuple[Message, ...] = ()
+    """OpenAI chat messages; contents are strings."""
+    prompt_tokens: tuple[int, ...] | None = None
+    """Token ids taken as they are, instead of messages."""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    max_new_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    num_choices: int = 1
+    seed: int | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of `Sampling` that the client set, and only those."""
+    logprobs: bool = False
+    num_top_logprobs: int = 0
+    json_schema: Mapping[str, Any] | None = None
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """Variables for the chat template, such as enable_thinking."""
+
+    def with_prompt(self, prompt: Sequence[Message] | Sequence[int]) -> "ChatRequest":
+        """This request for other messages, or for token ids taken as they are."""
+        if all(isinstance(item, int) for item in prompt):
+            return replace(self, prompt_tokens=tuple(cast(Sequence[int], prompt)))
+        return replace(self, messages=tuple(cast(Sequence[Message], prompt)))
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPolicy:
+    """Who decides how tokens are sampled.
+
+    `override`: we do, because unmodified agents send temperature 0 and top-p and RL needs the
+    policy's own distribution. `respect`: the client does; what it samples otherwise is context only.
+    """
+
+    mode: Literal["override", "respect"] = "override"
+    temperature: float = 1.0
+
+    def decide(self, asked: Mapping[str, Any]) -> Sampling:
+        if self.mode == "respect":
+            return replace(Sampling(temperature=self.temperature), **asked)
+        return Sampling(temperature=self.temperature)
+
+    def overridden(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What the client asked for and does not get."""
+        if self.mode == "respect":
+            return {}
+        given = self.decide(asked)
+        return {name: value for name, value in asked.items() if value != getattr(given, name)}

@@ -1,0 +1,249 @@
+"""Sessions: one episode's view of the policy, and the only place where turns are recorded."""
+
+import re
+import secrets
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import limit_reached, session_closed
+from areal_sdk.gateway.history import History
+from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
+from areal_sdk.types import Exclusion, Message, Tool, Turn
+
+if TYPE_CHECKING:
+    from areal_sdk.gateway.completion import Completer
+
+_REMEMBERED_CLOSED = 10_000
+
+_KEPT_REPLIES = 2
+
+_LONGEST_KEPT_REPLY = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What one episode may use. Reaching a limit is an outcome (`truncated`), not an error."""
+
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    """Sampled tokens, all turns together."""
+    max_new_tokens: int | None = None
+    """Sampled tokens of one turn, whatever the client asks for."""
+
+
+class SessionClosedError(Exception):
+    """A turn came too late: the episode it belongs to is over."""
+
+
+class Session:
+    """One episode. Clients reach it by `base_url` or by `key`; its turns are recorded here."""
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        completer: "Completer",
+        on_close: Callable[["Session"], None],
+        limits: SessionLimits,
+        sampling: SamplingPolicy,
+        seed: int | None,
+        split: str,
+    ) -> None:
+        self.id = session_id
+        self.key = f"sk-{secrets.token_urlsafe(24)}"
+        self.slug = f"{_url_safe(session_id)}~{secrets.token_hex(8)}"
+        """Names the session in a URL; unguessable, since some clients send no key of their own."""
+        self.limits = limits
+        self.sampling = sampling
+        self.split = split
+        self.history = History()
+        self.faults: list[str] = []
+        """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
+        self.notices: list[str] = []
+        """What the client should know: parameters overridden, tool calls that were left as text."""
+        self.truncated = False
+        """A turn, token or context limit cut the episode short."""
+        self.excluded: Counter[Exclusion] = Counter()
+        """Sampled tokens kept as context only, by reason."""
+        self._replies: OrderedDict[bytes, bytes] = OrderedDict()
+        self._completer = completer
+        self._on_close = on_close
+        self._seed = seed
+        self._turns: list[Turn] = []
+        self._num_sampled = 0
+        self._num_requests = 0
+        self._closed = False
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The turns recorded so far. Read only: `record` adds to it."""
+        return self._turns
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def num_sampled(self) -> int:
+        return self._num_sampled
+
+    def base_url(self, gateway_base: str) -> str:
+        """This session's own address below the gateway's `http://host:port/v1`."""
+        return f"{gateway_base.removesuffix('/v1')}/s/{self.slug}/v1"
+
+    async def generate(
+        self,
+        prompt: Sequence[Message] | Sequence[int],
+        *,
+        tools: Sequence[Tool] = (),
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
+        """Sample one turn without HTTP, from messages or from token ids taken as they are."""
+        if not prompt:
+            raise ConfigError("the prompt is empty: pass at least one message or token")
+        asked = {} if temperature is None else {"temperature": float(temperature)}
+        request = ChatRequest(
+            tools=tuple(tools), max_new_tokens=max_new_tokens, stop=tuple(stop), sampling=asked
+        ).with_prompt(prompt)
+        return await self._completer.complete(self, request)
+
+    def admit(self) -> int | None:
+        """Tokens a new turn may still sample (None: no limit); raises where none are left."""
+        if self._closed:
+            raise session_closed()
+        limits = self.limits
+        if limits.max_turns is not None and len(self._turns) >= limits.max_turns:
+            self.truncated = True
+            raise limit_reached(f"{limits.max_turns} turns")
+        allowed = limits.max_new_tokens
+        if limits.max_tokens is not None:
+            left = limits.max_tokens - self._num_sampled
+            if left <= 0:
+                self.truncated = True
+                raise limit_reached(f"{limits.max_tokens} sampled tokens")
+            allowed = left if allowed is None else min(allowed, left)
+        return allowed
+
+    def next_seed(self) -> int | None:
+        """A seed for the next completion, derived from the session's own; None without one."""
+        if self._seed is None:
+            return None
+        self._num_requests += 1
+        digest = blake2b(f"{self._seed}/{self._num_requests}".encode(), digest_size=7).digest()
+        return int.from_bytes(digest, "big")
+
+    def record(self, turn: Turn) -> int:
+        """Add a turn; its index. The only door: after `close`, nothing gets in."""
+        if self._closed:
+            raise SessionClosedError(f"session {self.id} is closed")
+        self._turns.append(turn)
+        self._num_sampled += len(turn.output_tokens)
+        if turn.excluded is not None:
+            self.excluded[turn.excluded] += len(turn.output_tokens)
+        return len(self._turns) - 1
+
+    def keep_reply(self, digest: bytes, reply: bytes) -> None:
+        """Remember the bytes that answered a request body, in case they are lost on the way."""
+        if len(reply) <= _LONGEST_KEPT_REPLY:
+            self._replies[digest] = reply
+            while len(self._replies) > _KEPT_REPLIES:
+                self._replies.popitem(last=False)
+
+    def kept_reply(self, digest: bytes) -> bytes | None:
+        """What the same request body was answered: a retry must not sample a second turn."""
+        return self._replies.get(digest)
+
+    def notice(self, text: str) -> bool:
+        """Keep a notice; False when the session has it already."""
+        if text in self.notices:
+            return False
+        self.notices.append(text)
+        return True
+
+    def close(self) -> tuple[Turn, ...]:
+        """End the session and return its turns, final now. Safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            self.history = History()
+            self._replies.clear()
+            self._on_close(self)
+        return tuple(self._turns)
+
+
+class SessionStore:
+    """The open sessions, by key and by URL."""
+
+    def __init__(self, completer: "Completer", *, sampling: SamplingPolicy) -> None:
+        self._completer = completer
+        self._sampling = sampling
+        self._by_id: dict[str, Session] = {}
+        self._by_key: dict[str, Session] = {}
+        self._by_slug: dict[str, Session] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        """Keys and slugs of sessions that are over: their late requests deserve a clear answer."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def open(
+        self,
+        session_id: str,
+        *,
+        limits: SessionLimits = SessionLimits(),
+        sampling: SamplingPolicy | None = None,
+        seed: int | None = None,
+        split: str = "train",
+    ) -> Session:
+        if session_id in self._by_id:
+            raise ConfigError(f"session {session_id!r} is open already: close it first")
+        session = Session(
+            session_id,
+            completer=self._completer,
+            on_close=self._forget,
+            limits=limits,
+            sampling=sampling or self._sampling,
+            seed=seed,
+            split=split,
+        )
+        self._by_id[session_id] = session
+        self._by_key[session.key] = session
+        self._by_slug[session.slug] = session
+        return session
+
+    def get(self, session_id: str) -> Session | None:
+        return self._by_id.get(session_id)
+
+    def by_key(self, key: str) -> Session | None:
+        """The open session of that key; raises `session_closed` if it was one."""
+        return self._find(self._by_key, key)
+
+    def by_slug(self, slug: str) -> Session | None:
+        return self._find(self._by_slug, slug)
+
+    def _find(self, sessions: dict[str, Session], name: str) -> Session | None:
+        session = sessions.get(name)
+        if session is None and name in self._closed:
+            raise session_closed()
+        return session
+
+    def close_all(self) -> None:
+        for session in list(self._by_id.values()):
+            session.close()
+
+    def _forget(self, session: Session) -> None:
+        del self._by_id[session.id], self._by_key[session.key], self._by_slug[session.slug]
+        for name in (session.key, session.slug):
+            self._closed[name] = None
+        while len(self._closed) > 2 * _REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)
+
+
+def _url_safe(session_id: str) -> str:
+    return quote(re.sub(r"[^A-Za-z0-9._-]+", "-", session_id)[:64], safe="")

@@ -1,0 +1,228 @@
+"""Text to token ids and back, exactly: no injected special tokens, no broken characters."""
+
+import codecs
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import orjson
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as HfTokenizer
+
+from areal_sdk.errors import ConfigError
+
+BREAKER = "\ufdd0"
+"""A noncharacter put inside text that looks like a special token, so that it cannot become one.
+
+Unicode reserves it for internal use: no text that is interchanged may hold it.
+"""
+
+_ANCHOR = "\ufdd1"
+"""Encoded before a text that continues another, so that it is not treated as a string's start."""
+
+_CACHED_PIECES = 4096
+"""System prompts, tools and questions come again in every sibling: encode each of them once."""
+
+_LONGEST_CACHED_PIECE = 32_768
+
+
+class Tokenizer:
+    """A model's `tokenizer.json`: fast encoding, with a say over special tokens."""
+
+    def __init__(self, source: bytes) -> None:
+        self._source = source
+        self._hf = HfTokenizer.from_str(source.decode())
+        self._hf.no_truncation()
+        self._hf.no_padding()
+        added = self._hf.get_added_tokens_decoder()
+        self.added: dict[str, int] = {token.content: i for i, token in added.items()}
+        """Every added token: the special ones and those such as `<tool_call>` that are text too."""
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        specials = [token.content for token in added.values() if token.special]
+        self._any_added = _alternation(self.added)
+        self._any_special = _alternation(specials)
+        self._first_chars = tuple({text[0] for text in self.added if text})
+        self._splits_cleanly = _splits_cleanly(orjson.loads(source), added.values())
+        self._pieces: dict[str, tuple[int, ...]] = {}
+        self._bytes: dict[int, bytes] = {}
+
+    @classmethod
+    def load(cls, model_dir: Path) -> "Tokenizer":
+        path = model_dir / "tokenizer.json"
+        if not path.is_file():
+            raise ConfigError(
+                f"{model_dir} has no tokenizer.json: convert its tokenizer once with "
+                'pip install "areal-sdk[train]" and AutoTokenizer.from_pretrained(DIR)'
+                ".save_pretrained(DIR)"
+            )
+        try:
+            return cls(path.read_bytes())
+        except ConfigError:
+            raise
+        except Exception as exc:
+            raise ConfigError(f"{path} cannot be read as a tokenizer: {exc}") from exc
+
+    @property
+    def vocab_size(self) -> int:
+        return self._hf.get_vocab_size(with_added_tokens=True)
+
+    def token_id(self, text: str) -> int | None:
+        return self._hf.token_to_id(text)
+
+    def defuse(self, text: str, *, only_special: bool = False) -> str:
+        """`text` with a breaker in everything that `encode` would take for an added token.
+
+        `only_special` leaves tokens such as `<think>` alone, which an assistant writes itself.
+        """
+        if not any(char in text for char in self._first_chars):
+            return text
+        pattern = self._any_special if only_special else self._any_added
+        return pattern.sub(lambda match: match[0][0] + BREAKER + match[0][1:], text)
+
+    def leading_added_token(self, text: str) -> str:
+        """The added token that `text` begins with, or an empty string."""
+        match = self._any_added.match(text)
+        return match[0] if match else ""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of a whole rendered chat; added tokens are recognised unless `defuse` broke them."""
+        if self._splits_cleanly:
+            return self._encode_pieces(text)
+        if BREAKER in text:
+            return self._encode_broken(text)
+        return tuple(self._hf.encode(text, add_special_tokens=False).ids)
+
+    def encode_continuation(self, text: str) -> tuple[int, ...]:
+        """Ids of `text` where it follows other tokens, so without what a string's start gets."""
+        if self._splits_cleanly:
+            return self._encode_pieces(text)
+        if BREAKER in text:
+            return self._encode_broken(text)
+        return tuple(self._anchored.encode(_ANCHOR + text, add_special_tokens=False).ids[1:])
+
+    def _encode_pieces(self, text: str) -> tuple[int, ...]:
+        ids: list[int] = []
+        position = 0
+        for match in self._any_added.finditer(text):
+            if match.start() > position:
+                ids += self._piece(text[position : match.start()])
+            ids.append(self.added[match[0]])
+            position = match.end()
+        if position < len(text):
+            ids += self._piece(text[position:])
+        return tuple(ids)
+
+    def _piece(self, text: str) -> tuple[int, ...]:
+        ids = self._pieces.get(text)
+        if ids is None:
+            if BREAKER in text:
+                plain = text.replace(BREAKER, "")
+                ids = tuple(self._plain.encode(_ANCHOR + plain, add_special_tokens=False).ids[1:])
+            else:
+                ids = tuple(self._hf.encode(text, add_special_tokens=False).ids)
+            if len(text) <= _LONGEST_CACHED_PIECE:
+                if len(self._pieces) >= _CACHED_PIECES:
+                    del self._pieces[next(iter(self._pieces))]
+                self._pieces[text] = ids
+        return ids
+
+    def _encode_broken(self, text: str) -> tuple[int, ...]:
+        """The careful path of a tokenizer whose added tokens absorb the space around them."""
+        ids: list[int] = []
+        for piece in re.split(f"([^\\s{BREAKER}]*{BREAKER}[^\\s]*)", text):
+            tokenizer = self._plain if BREAKER in piece else self._anchored
+            plain = piece.replace(BREAKER, "")
+            if plain:
+                ids += tokenizer.encode(_ANCHOR + plain, add_special_tokens=False).ids[1:]
+        return tuple(ids)
+
+    @cached_property
+    def _anchored(self) -> HfTokenizer:
+        tokenizer = HfTokenizer.from_str(self._source.decode())
+        tokenizer.add_special_tokens([AddedToken(_ANCHOR, normalized=False, special=True)])
+        return tokenizer
+
+    @cached_property
+    def _plain(self) -> HfTokenizer:
+        """The same model without its added tokens: whatever it reads is text."""
+        document = orjson.loads(self._source)
+        document["added_tokens"] = []
+        document["post_processor"] = None
+        tokenizer = HfTokenizer.from_str(orjson.dumps(document).decode())
+        tokenizer.add_special_tokens([AddedToken(_ANCHOR, normalized=False, special=True)])
+        return tokenizer
+
+    def decode(self, ids: Iterable[int], *, keep: frozenset[int] = frozenset()) -> str:
+        """The text of `ids`, special tokens left out unless in `keep`."""
+        detokenizer = Detokenizer(self, keep=keep)
+        return detokenizer.feed(tuple(ids)) + detokenizer.finish()
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes a token stands for; a character may be spread over several tokens."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._decode_bytes(token)
+        return known
+
+    def _decode_bytes(self, token: int) -> bytes:
+        text = self._hf.id_to_token(token)
+        if text is None:
+            return b""  # a padded row of the embedding: it has no text
+        if text in self.added:
+            return text.encode()
+        if self._is_byte_level:
+            return bytes(_BYTE_OF_CHAR[char] for char in text if char in _BYTE_OF_CHAR)
+        if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
+            return bytes([int(text[3:5], 16)])
+        return text.replace("\u2581", " ").encode()
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return b'"ByteLevel"' in orjson.dumps(orjson.loads(self._source).get("decoder"))
+
+
+class Detokenizer:
+    """Turns sampled ids into text as they come; holds back a character until it is whole."""
+
+    def __init__(self, tokenizer: Tokenizer, *, keep: frozenset[int] = frozenset()) -> None:
+        self._tokenizer = tokenizer
+        self._hidden = tokenizer.special_ids - keep
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def feed(self, ids: Sequence[int]) -> str:
+        bytes_of, hidden = self._tokenizer.bytes_of, self._hidden
+        return self._utf8.decode(b"".join(bytes_of(i) for i in ids if i not in hidden))
+
+    def finish(self) -> str:
+        """What an unfinished character leaves: the replacement character."""
+        return self._utf8.decode(b"", final=True)
+
+
+def _alternation(texts: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted((t for t in texts if t), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _splits_cleanly(document: dict[str, object], added: Iterable[AddedToken]) -> bool:
+    """Whether the text between two added tokens is encoded without regard to its neighbours."""
+    if any(t.lstrip or t.rstrip or t.single_word for t in added):
+        return False
+    kinds = orjson.dumps([document.get("pre_tokenizer"), document.get("normalizer")])
+    return (
+        b'"ByteLevel"' in kinds
+        and b'"add_prefix_space":true' not in kinds
+        and b'"Prepend"' not in kinds
+        and b'"Metaspace"' not in kinds
+    )
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins for the 256 bytes."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    stand_ins = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return stand_ins | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHAR = _byte_level_alphabet()
