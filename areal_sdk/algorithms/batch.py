@@ -49,18 +49,18 @@ class Batch:
 
 def make_batch(
     trees: Sequence[Tree],
-    examples: Sequence[Sequence[Example]],
+    examples: Sequence[Example],
     *,
     version: int,
     device: torch.device | str = "cpu",
 ) -> Batch:
-    """The batch of `trees`; `examples[i]` are those that `trees[i].members` index into."""
+    """The batch of `trees`, whose members index into `examples`."""
     nodes, targets, advantages, logprobs, lags, temperatures, sequences = [[] for _ in range(7)]
     offset = 0
     sequence = 0
-    for tree, known in zip(trees, examples, strict=True):
+    for tree in trees:
         for member, path in zip(tree.members, tree.node_of_token, strict=True):
-            example = known[member]
+            example = examples[member]
             nodes.append(offset + path[example.targets_T - 1])
             targets.append(example.tokens[example.targets_T])
             advantages.append(example.advantages_T)

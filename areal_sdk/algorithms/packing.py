@@ -71,6 +71,26 @@ def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = Tru
     return trees
 
 
+def plan_rows(
+    sequences: Sequence[Ints], *, max_tokens: int, num_ranks: int = 1, share: bool = True
+) -> list[list[list[Tree]]]:
+    """For each rank, its rows: lists of trees that are computed together.
+
+    Ranks get about equal shares; some may get nothing when there is little to do.
+    """
+    trees = build_trees(sequences, max_tokens=max_tokens, share=share)
+    if num_ranks > 1:
+        share_of_rank = -(-sum(map(len, trees)) // num_ranks)
+        max_tokens = min(max_tokens, share_of_rank)
+        trees = build_trees(sequences, max_tokens=max_tokens, share=share)
+    rows = pack_trees(trees, max_tokens=max_tokens)
+    sizes = [sum(len(trees[i]) for i in row) for row in rows]
+    return [
+        [[trees[i] for i in rows[row]] for row in of_rank]
+        for of_rank in split_evenly(sizes, num_ranks)
+    ]
+
+
 def pack_trees(trees: Sequence[Tree], *, max_tokens: int) -> list[list[int]]:
     """Rows of tree indices with at most `max_tokens` each (a longer tree has a row of its own).
 

@@ -1,0 +1,198 @@
+"""Attention over trees of tokens: each token sees its own segment up to itself, and all above it.
+
+A row is covered by blocks of queries with the few key ranges that they see, so that nothing is
+computed between trees and nothing larger than a block's scores exists. Probabilities are computed
+again in the backward pass instead of kept.
+
+Shapes: K key heads, R query heads per key head, N tokens of the row, Q queries and C keys
+(context) of a block, D head dimension.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+from areal_sdk.algorithms.packing import Tree
+
+ATTENTION = "areal_tree"
+"""The name under which transformers finds `tree_attention`."""
+
+BLOCK_TOKENS = 512
+"""Queries of a block. A subtree of up to this many tokens is one block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Queries `[start, stop)` of the row see `context`, and of `[own_start, stop)` what `mask` says."""
+
+    start: int
+    stop: int
+    context: tuple[tuple[int, int], ...]
+    """Ranges of the row that all the queries see: the segments above them."""
+    own_start: int
+    mask_QC: Tensor
+    """True where a query sees a key of `[own_start, stop)`."""
+
+    def to(self, device: torch.device) -> "Block":
+        return replace(self, mask_QC=self.mask_QC.to(device))
+
+    @property
+    def key_ranges(self) -> tuple[tuple[int, int], ...]:
+        return (*self.context, (self.own_start, self.stop))
+
+
+def attention_blocks(trees: Sequence[Tree], *, block_tokens: int = BLOCK_TOKENS) -> list[Block]:
+    """The blocks of a row that holds `trees` one after another."""
+    blocks: list[Block] = []
+    offset = 0
+    for tree in trees:
+        context: list[tuple[tuple[int, int], ...]] = []  # of each segment
+        covered = 0
+        for index, segment in enumerate(tree.segments):
+            above: tuple[tuple[int, int], ...] = ()
+            if segment.parent >= 0:
+                parent = tree.segments[segment.parent]
+                above = _extend(
+                    context[segment.parent], offset + parent.start, offset + parent.stop
+                )
+            context.append(above)
+            if segment.start < covered:
+                continue  # in the block of a segment above it
+            if segment.subtree_stop - segment.start <= block_tokens:
+                covered = segment.subtree_stop
+                start, stop = offset + segment.start, offset + covered
+                blocks.append(Block(start, stop, above, start, _subtree_mask(tree, index)))
+                continue
+            covered = segment.stop
+            for start in range(segment.start, segment.stop, block_tokens):
+                stop = min(start + block_tokens, segment.stop)
+                earlier = _extend(above, offset + segment.start, offset + start)
+                mask = torch.ones(stop - start, stop - start, dtype=torch.bool).tril()
+                blocks.append(Block(offset + start, offset + stop, earlier, offset + start, mask))
+        offset += len(tree)
+    return blocks
+
+
+def _extend(
+    ranges: tuple[tuple[int, int], ...], start: int, stop: int
+) -> tuple[tuple[int, int], ...]:
+    if start == stop:
+        return ranges
+    if ranges and ranges[-1][1] == start:
+        return (*ranges[:-1], (ranges[-1][0], stop))
+    return (*ranges, (start, stop))
+
+
+def _subtree_mask(tree: Tree, root: int) -> Tensor:
+    """Who sees whom in the subtree of segment `root`."""
+    top = tree.segments[root]
+    sees = np.zeros((top.subtree_stop - top.start,) * 2, dtype=bool)
+    for segment in tree.segments[root:]:
+        if segment.start >= top.subtree_stop:
+            break
+        start, stop = segment.start - top.start, segment.stop - top.start
+        if segment.start > top.start:
+            parent_stop = tree.segments[segment.parent].stop - top.start
+            sees[start:stop] = sees[parent_stop - 1]
+        sees[start:stop, start:stop] = np.tri(stop - start, dtype=bool)
+    return torch.from_numpy(sees)
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    blocks: Sequence[Block],
+    scaling: float,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What a transformers attention layer calls; `blocks` comes through the model's forward."""
+    if sliding_window is not None:
+        raise NotImplementedError(
+            "this model has sliding-window attention, which the trainer does not support"
+        )
+    num_heads, num_tokens, head_dim = query.shape[1:]
+    num_key_heads = key.shape[1]
+    dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
+    out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
+        (query * scaling).to(dtype).view(num_key_heads, -1, num_tokens, head_dim),
+        key[0].to(dtype),
+        value[0],
+        blocks,
+    )
+    return out.view(1, num_heads, num_tokens, head_dim).transpose(1, 2), None
+
+
+class _BlockAttention(torch.autograd.Function):
+    """softmax(q k') v, block by block, on queries that are already scaled."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, blocks: Sequence[Block]
+    ) -> Tensor:
+        out_KRND = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
+        for block in blocks:
+            queries = slice(block.start, block.stop)
+            p, _, v = _probabilities(q_KRND, k_KND, v_KND, block)
+            out_KRND[:, :, queries] = torch.bmm(p, v).view_as(out_KRND[:, :, queries])
+        ctx.save_for_backward(q_KRND, k_KND, v_KND)
+        ctx.blocks = blocks
+        return out_KRND
+
+    @staticmethod
+    def backward(ctx: Any, grad_KRND: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q_KRND, k_KND, v_KND = ctx.saved_tensors
+        dq = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
+        dk = torch.zeros_like(k_KND, memory_format=torch.contiguous_format)
+        dv = torch.zeros_like(dk)
+        for block in ctx.blocks:
+            queries = slice(block.start, block.stop)
+            p, k, v = _probabilities(q_KRND, k_KND, v_KND, block)
+            grad = grad_KRND[:, :, queries].reshape(len(k), -1, k.shape[-1])
+            q = q_KRND[:, :, queries].reshape_as(grad)
+            dp = torch.bmm(grad, v.transpose(1, 2))
+            ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
+            dq[:, :, queries] = torch.bmm(ds, k).view_as(dq[:, :, queries])
+            _scatter_add(dk, block, torch.bmm(ds.transpose(1, 2), q))
+            _scatter_add(dv, block, torch.bmm(p.transpose(1, 2), grad))
+        return dq, dk, dv, None
+
+
+def _probabilities(
+    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention probabilities of a block, (K, R * Q, C), and its keys and values, (K, C, D)."""
+    num_key_heads, num_repeats, _, head_dim = q_KRND.shape
+    num_queries = block.stop - block.start
+    k, v = _gather(k_KND, block), _gather(v_KND, block)
+    q = q_KRND[:, :, block.start : block.stop].reshape(num_key_heads, -1, head_dim)
+    scores = torch.bmm(q, k.transpose(1, 2))
+    own = scores.view(num_key_heads, num_repeats, num_queries, -1)[
+        ..., -(block.stop - block.own_start) :
+    ]
+    own.masked_fill_(~block.mask_QC, float("-inf"))
+    return torch.softmax(scores, dim=-1), k, v
+
+
+def _gather(x_KND: Tensor, block: Block) -> Tensor:
+    parts = [x_KND[:, start:stop] for start, stop in block.key_ranges]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+
+
+def _scatter_add(x_KND: Tensor, block: Block, parts_KCD: Tensor) -> None:
+    done = 0
+    for start, stop in block.key_ranges:
+        x_KND[:, start:stop] += parts_KCD[:, done : done + stop - start]
+        done += stop - start
+
+
+AttentionInterface.register(ATTENTION, tree_attention)
