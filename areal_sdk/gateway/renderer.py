@@ -87,6 +87,18 @@ class Renderer:
         answer, new = chat.messages[num_known - 1], chat.messages[num_known:]
         return self._prompt(before, self._after_answer(head, answer, new, chat), opening)
 
+    def answer(self, chat: Chat, message: Message) -> tuple[int, ...]:
+        """The tokens the model would sample to say `message` next, its end of turn included.
+
+        For demonstrations: what was sampled is never written like this.
+        """
+        before = self._render(chat.messages, chat)
+        whole = self._render((*chat.messages, message), chat, add_generation_prompt=False)
+        if not whole.startswith(before):
+            raise TemplateRefusal("it writes an answer differently from what it asks for")
+        said, end, _ = whole[len(before) :].rpartition(self._end_of_turn or "\0")
+        return self._tokenizer.encode_continuation(said + end if end else whole[len(before) :])
+
     def _prompt(self, before: tuple[int, ...], text: str, opening: str) -> Prompt:
         opens_reasoning = text.rstrip().endswith("<think>")
         if opening and opens_reasoning:

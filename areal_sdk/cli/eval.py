@@ -1,0 +1,67 @@
+"""`areal-sdk eval`: how often an agent succeeds, with confidence intervals."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command(name="eval")
+@click.argument("agent", required=False)
+@click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
+@click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", help="For --base-url.")
+@click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
+@click.option("--split", default="eval", show_default=True)
+@click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
+@click.option("--env", help="Play this environment instead of an agent.")
+@click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@click.option("--samples", type=int, help="Attempts a task (for pass@k).")
+@click.option("--num-tasks", type=int, help="At most this many tasks.")
+@click.option("--temperature", type=float, help="Default: 0 for one sample, 1 for several.")
+@click.option(
+    "--compare", metavar="RUN", help="Also evaluate RUN's best weights: before and after."
+)
+@click.option("--config", "file", type=click.Path(path_type=Path))
+@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE")
+@click.option("--json", "as_json", is_flag=True)
+def evaluate(
+    agent: str | None,
+    base_url: str | None,
+    api_key: str | None,
+    split: str,
+    compare: str | None,
+    file: Path | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    rewards: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Evaluate AGENT on held-out tasks.
+
+    \b
+    areal-sdk eval my_agent.py --model smollm2 --samples 4
+    areal-sdk eval my_agent.py --model runs/my_agent-1121-1015
+    areal-sdk eval my_agent.py --base-url https://api.example.com/v1 --model some-model
+    """
+    import orjson
+
+    from areal_sdk.cli.report import print_reports
+    from areal_sdk.cli.train import overrides
+    from areal_sdk.config import load_config
+    from areal_sdk.loop import evaluate_config
+
+    settings_of = overrides(agent, rewards, flags)
+    if flags.get("temperature") is None and (flags.get("samples") or 1) > 1:
+        settings_of["eval.temperature"] = 1.0
+    config = load_config(file=file, settings=settings, overrides=settings_of)
+    reports = {}
+    reports[config.model] = evaluate_config(config, split=split, base_url=base_url, api_key=api_key)
+    if compare is not None:
+        after = config.model_copy(update={"model": compare})
+        reports[compare] = evaluate_config(after, split=split)
+    if as_json:
+        data = {name: report.metrics() for name, report in reports.items()}
+        click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_reports(reports)

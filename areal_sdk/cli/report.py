@@ -1,0 +1,87 @@
+"""What commands print at the end: tables for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+import tomli_w
+
+if TYPE_CHECKING:
+    from areal_sdk.config import Config
+    from areal_sdk.loop.state import RunSummary
+    from areal_sdk.rollout.evaluation import EvalReport
+
+
+def print_settings(config: "Config") -> None:
+    """The resolved settings as TOML that `--config` accepts."""
+    click.echo(tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)).rstrip())
+
+
+def print_summary(summary: "RunSummary") -> None:
+    """Before and after, where the run is, and how to go on."""
+    if summary.before or summary.after:
+        click.echo()
+        for line in before_and_after(summary.before or {}, summary.after or {}):
+            click.echo(line)
+    click.echo(
+        f"\n{summary.steps} steps in {summary.train_seconds:.0f} s of training; "
+        f"ended: {summary.ended}"
+    )
+    click.echo(f"run directory: {summary.run_dir}")
+    if summary.ended == "interrupted":
+        click.echo(f"go on with: areal-sdk train --resume {summary.run_dir}")
+
+
+def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
+    """One row a model; several rows are before and after."""
+    rows = [("model", "success", "95 % interval", "reward", "pass@k", "tasks", "not scored")]
+    for name, report in reports.items():
+        success, reward = report.success, report.reward
+        rows.append(
+            (
+                name,
+                f"{success.value:.3f}" if success else "-",
+                f"{success.low:.3f} .. {success.high:.3f}" if success else "-",
+                f"{reward.value:.3f}" if reward else "-",
+                " ".join(f"@{k}={e.value:.2f}" for k, e in report.pass_at.items()) or "-",
+                str(report.num_tasks),
+                " ".join(f"{kind}: {n}" for kind, n in report.errors.items()) or "0",
+            )
+        )
+    for line in table(rows):
+        click.echo(line)
+    for report in reports.values():
+        for kind, message in report.first_errors.items():
+            click.echo(f"first {kind}: {message}", err=True)
+
+
+def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """Success and reward of every split that was measured."""
+    rows = [("split", "tasks", "success before", "after", "reward before", "after")]
+    for split in {**before, **after}:
+        old, new = before.get(split, {}), after.get(split, {})
+        rows.append(
+            (
+                split,
+                f"{new.get('tasks', old.get('tasks', 0)):.0f}",
+                _rate(old, "success"),
+                _rate(new, "success"),
+                _rate(old, "reward"),
+                _rate(new, "reward"),
+            )
+        )
+    return table(rows)
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as aligned columns, the first row as a header."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
+    return [lines[0], "  ".join("-" * w for w in widths), *lines[1:]]
+
+
+def _rate(metrics: Mapping[str, Any], name: str) -> str:
+    if name not in metrics:
+        return "-"
+    low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
+    return f"{metrics[name]:.2f} [{low:.2f}, {high:.2f}]"

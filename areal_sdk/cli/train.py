@@ -1,0 +1,91 @@
+"""`areal-sdk train`: teach an agent, watch it, and say where the run directory is."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+
+@click.command()
+@click.argument("agent", required=False)
+@click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`.")
+@click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
+@click.option("--eval-tasks", help="The same, for the held-out split.")
+@click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
+@click.option("--env", help="Play this environment instead of an agent.")
+@click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@click.option("--steps", type=int, help="Optimiser steps.")
+@click.option("--seed", type=int)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE")
+@click.option("--init-from", help="Start from the weights of this run.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the settings, do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def train(
+    agent: str | None,
+    rewards: tuple[str, ...],
+    file: Path | None,
+    settings: tuple[str, ...],
+    resume: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    **flags: Any,
+) -> None:
+    """Train AGENT: a file, file.py::Name, package.module:Name, or a plugin's agent.
+
+    \b
+    areal-sdk train my_agent.py
+    areal-sdk train my_agent.py --model smollm2 --set rollout.batch=64
+    areal-sdk train --resume runs/my_agent-1121-1015
+    """
+    import orjson
+
+    from areal_sdk.cli.report import print_settings, print_summary
+    from areal_sdk.config import load_config
+    from areal_sdk.errors import ConfigError
+    from areal_sdk.loop import check, resume_training, train_config
+
+    if resume is not None:
+        given = [agent, *rewards, file, *(value for value in flags.values() if value is not None)]
+        if any(given):
+            raise ConfigError("--resume takes its settings from the run: give only --set with it")
+        summary = resume_training(resume, settings=settings, quiet=as_json)
+    else:
+        config = load_config(
+            file=file, settings=settings, overrides=overrides(agent, rewards, flags)
+        )
+        if dry_run:
+            check(config)
+            print_settings(config)
+            return
+        summary = train_config(config, quiet=as_json)
+    if as_json:
+        click.echo(orjson.dumps(summary.to_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        print_summary(summary)
+    if summary.ended == "interrupted":
+        raise SystemExit(1)
+
+
+_FLAG_KEYS = {
+    "steps": "run.steps",
+    "seed": "run.seed",
+    "engine": "engine.name",
+    "samples": "eval.samples",
+    "num_tasks": "eval.tasks",
+    "temperature": "eval.temperature",
+}
+
+
+def overrides(agent: str | None, rewards: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
+    """Flags as dotted settings; a flag that was not given says nothing."""
+    found: dict[str, Any] = {
+        _FLAG_KEYS.get(name, name): value for name, value in flags.items() if value is not None
+    }
+    if agent is not None:
+        found["agent"] = agent
+    for reward in rewards:
+        name, _, weight = reward.partition("=")
+        found[f"reward.{name}.weight"] = float(weight or 1.0)
+    return found

@@ -1,0 +1,41 @@
+"""The composition root: what `areal-sdk train`, `eval` and `serve` do, and the same from Python.
+
+                tasks                                        weights vN
+                  |                                              |
+                  v                                              v
+    StalenessGate -> Dispatcher -- run_episode --> agent --HTTP--> Gateway --> InferenceEngine
+                  ^                  |                              |
+                  |                  +---------- Episode <----------+  session = Turns
+      slot given back only        rewards score it
+      when dropped                   v
+                  +------------ TrajectoryBuffer -- cut_batch: too stale? drop
+                                     v
+                     Trainer: advantages -> packing -> loss -> step -> version N + 1
+                                     v
+                     weights.publish -> WeightUpdate -> engine.update_weights -> (top right)
+
+This package only wires: each box lives in the package that it is named after.
+"""
+
+from areal_sdk.loop.api import (
+    check,
+    evaluate,
+    evaluate_config,
+    resume_training,
+    serve_config,
+    train,
+    train_config,
+)
+from areal_sdk.loop.state import RunState, RunSummary
+
+__all__ = [
+    "RunState",
+    "RunSummary",
+    "check",
+    "evaluate",
+    "evaluate_config",
+    "resume_training",
+    "serve_config",
+    "train",
+    "train_config",
+]

@@ -1,0 +1,195 @@
+"""The commands as functions: configuration in, summary out. Each runs its own event loop."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.config import Config, load_config, parse_config
+from areal_sdk.errors import ArealError
+from areal_sdk.loop.checkpoints import latest_checkpoint
+from areal_sdk.loop.evaluation import run_evaluation
+from areal_sdk.loop.program import load_program
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.runs import Plan, make_plan, run_training
+from areal_sdk.loop.serving import run_server
+from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.plugins import load_plugins
+from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.live import LiveWriter
+from areal_sdk.types import Task
+
+
+def train(
+    agent: object,
+    *,
+    model: str = "smollm2",
+    tasks: Iterable[Task] | None = None,
+    eval_tasks: Iterable[Task] | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> RunSummary:
+    """Train `agent` (a class, an instance, a function, or what `areal-sdk train` takes).
+
+    `settings` are those of the TOML file, as sections: `rollout={"batch": 64}`.
+    """
+    values = {"model": model, **settings}
+    if isinstance(agent, str):
+        values["agent"] = agent
+    given = _given_tasks(train=tasks, eval=eval_tasks)
+    plan = _plan(parse_config(values), agent=None if isinstance(agent, str) else agent, tasks=given)
+    return _train(plan, quiet=quiet)
+
+
+def evaluate(
+    agent: object,
+    *,
+    model: str = "smollm2",
+    tasks: Iterable[Task] | None = None,
+    split: str = "eval",
+    **settings: Any,
+) -> EvalReport:
+    """Measure `agent` on `tasks` (or its own `tasks(split)`)."""
+    values = {"model": model, **settings}
+    if isinstance(agent, str):
+        values["agent"] = agent
+    return _evaluate(
+        parse_config(values),
+        split=split,
+        agent=None if isinstance(agent, str) else agent,
+        tasks=_given_tasks(**{split: tasks}),
+    )
+
+
+def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
+    return _train(_plan(config), quiet=quiet)
+
+
+def resume_training(path: Path, *, settings: Sequence[str] = (), quiet: bool = False) -> RunSummary:
+    """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
+    run_dir = RunDir.open(path)
+    config = load_config(file=run_dir.config, settings=settings)
+    checkpoint = latest_checkpoint(run_dir.checkpoints)
+    return _train(_plan(config), run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)
+
+
+def evaluate_config(
+    config: Config, *, split: str, base_url: str | None = None, api_key: str | None = None
+) -> EvalReport:
+    return _evaluate(config, split=split, base_url=base_url, api_key=api_key)
+
+
+def check(config: Config) -> None:
+    """`--dry-run`: everything that can be wrong before anything heavy starts."""
+    _plan(config)
+
+
+def serve_config(config: Config, *, say: Callable[[str], None]) -> None:
+    """Serve until interrupted."""
+    try:
+        asyncio.run(run_server(config, plugins=load_plugins(), say=say))
+    except KeyboardInterrupt:
+        return
+    except ExceptionGroup as group:
+        raise _cause(group) from None
+
+
+def _plan(
+    config: Config,
+    *,
+    agent: object | None = None,
+    tasks: Mapping[str, Sequence[Task]] | None = None,
+) -> Plan:
+    plugins = load_plugins()
+    program = load_program(config, plugins=plugins, agent=agent)
+    return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
+
+
+def _train(
+    plan: Plan,
+    *,
+    run_dir: RunDir | None = None,
+    checkpoint: Path | None = None,
+    quiet: bool = False,
+) -> RunSummary:
+    config = plan.config
+    if run_dir is None:
+        run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
+        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
+        run_dir.write_plugins(plan.plugins.installed_versions())
+    state = RunState()
+    progress = Progress(
+        run_dir,
+        name=f"{plan.program.name} on {config.model}",
+        total_steps=config.run.steps,
+        writer=None if quiet else LiveWriter(sys.stderr),
+        notify=plan.plugins.notify,
+        truncated=config.rollout.truncated,
+    )
+    with run_dir.in_use():
+        try:
+            summary = asyncio.run(
+                run_training(
+                    plan, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
+                )
+            )
+        except KeyboardInterrupt:
+            summary = _interrupted(run_dir, state)
+        except ExceptionGroup as group:
+            raise _cause(group) from group
+    plan.plugins.notify.on_run_end(
+        run_dir=str(run_dir.path), summary={"steps": float(summary.steps)}
+    )
+    return summary
+
+
+def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
+    return RunSummary(
+        run_dir=str(run_dir.path),
+        steps=state.step,
+        version=state.version,
+        train_seconds=state.train_seconds,
+        ended="interrupted",
+        ledger=state.ledger,
+    )
+
+
+def _evaluate(
+    config: Config,
+    *,
+    split: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    agent: object | None = None,
+    tasks: Mapping[str, Sequence[Task]] | None = None,
+) -> EvalReport:
+    plugins = load_plugins()
+    program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})
+    try:
+        return asyncio.run(
+            run_evaluation(
+                config, program, plugins=plugins, split=split, base_url=base_url, api_key=api_key
+            )
+        )
+    except ExceptionGroup as group:
+        raise _cause(group) from group
+
+
+def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Sequence[Task]]:
+    return {split: tuple(tasks) for split, tasks in by_split.items() if tasks is not None}
+
+
+def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error of ours inside, else the first error: groups are how tasks end together."""
+    leaves = list(_leaves(group))
+    return next((error for error in leaves if isinstance(error, ArealError)), leaves[0])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

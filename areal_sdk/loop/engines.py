@@ -1,0 +1,35 @@
+"""From `[engine]` to an engine that is not started yet."""
+
+from pathlib import Path
+
+from areal_sdk.backends.local import LocalEngine
+from areal_sdk.config import Config
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.errors import ConfigError
+from areal_sdk.plugins import Plugins
+
+
+def make_engine(
+    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
+) -> InferenceEngine:
+    section = config.engine
+    if section.name == "local":
+        return LocalEngine(
+            model_dir,
+            log_dir=log_dir,
+            dtype=section.dtype,
+            device=section.device,
+            max_slots=section.max_slots,
+            max_context=section.max_context,
+            kv_on_update=section.kv_on_update,
+            deterministic=config.run.deterministic,
+            threads=section.threads,
+        )
+    if config.run.deterministic:
+        raise ConfigError(
+            f"run.deterministic needs the local engine, not {section.name!r}: its batch shapes are "
+            "ours to fix"
+        )
+    options = {"model_dir": model_dir, "log_dir": log_dir}
+    options |= config.options.get(f"engine.{section.name}", {})
+    return plugins.configure("engine", section.name, options)

@@ -1,0 +1,123 @@
+"""Evaluate a program: on a local model, on a run's weights, or on anybody's endpoint."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from areal_sdk.agent import EpisodeContext
+from areal_sdk.config import Config
+from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
+from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.program import Program
+from areal_sdk.loop.rig import open_rig
+from areal_sdk.loop.tasks import load_tasks
+from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.agents import as_play, guard
+from areal_sdk.rollout.deadline import DeadlinePassed, within
+from areal_sdk.rollout.episode import shared_http_client
+from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
+from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.scoring import read_verdict
+from areal_sdk.rollout.seeds import stable_seed
+from areal_sdk.telemetry import RunDir
+from areal_sdk.types import Episode, Outcome, Task
+
+
+async def run_evaluation(
+    config: Config,
+    program: Program,
+    *,
+    plugins: Plugins,
+    split: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+) -> EvalReport:
+    source = config.eval_tasks or config.tasks
+    tasks = load_tasks(source, split, program=program, plugins=plugins)[: config.eval.tasks]
+    if base_url is not None:
+        return await _on_endpoint(config, program, tasks, split, base_url, api_key or "none")
+    with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
+        async with open_rig(
+            config, program, plugins=plugins, run_dir=RunDir(Path(scratch)), train=False
+        ) as rig:
+            sampling = SamplingPolicy(temperature=config.eval.temperature)
+            async with rig.runner(split=split, sampling=sampling) as runner:
+                return await evaluate_tasks(
+                    runner,
+                    tasks,
+                    split=split,
+                    samples=config.eval.samples,
+                    max_concurrency=config.eval.max_concurrency,
+                )
+
+
+async def _on_endpoint(
+    config: Config, program: Program, tasks: Sequence[Task], split: str, url: str, api_key: str
+) -> EvalReport:
+    if config.rewards:
+        raise ConfigError(
+            "--base-url records no turns, so reward functions have nothing to look at: "
+            "let the agent return its own verdict"
+        )
+    runner = EndpointRunner(config, program, split=split, base_url=url, api_key=api_key)
+    return await evaluate_tasks(
+        runner,
+        tasks,
+        split=split,
+        samples=config.eval.samples,
+        max_concurrency=config.eval.max_concurrency,
+    )
+
+
+class EndpointRunner:
+    """Plays against an endpoint that is not ours: no sessions, no tokens, only verdicts."""
+
+    def __init__(
+        self, config: Config, program: Program, *, split: str, base_url: str, api_key: str
+    ) -> None:
+        self._config = config
+        self._name = program.name
+        self._play = as_play(program.agent)
+        self._split = split
+        self._base_url = base_url
+        self._api_key = api_key
+        self._http_client = shared_http_client()
+
+    async def run(self, plan: EpisodePlan) -> Episode:
+        seed = stable_seed(self._config.run.seed, plan.task.id, plan.epoch, plan.sibling)
+        context = EpisodeContext(
+            base_url=self._base_url,
+            api_key=self._api_key,
+            model=self._config.model,
+            episode_id=plan.id,
+            seed=seed,
+            split=self._split,
+            http_client=self._http_client,
+        )
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            outcome = await self._verdict(plan, context)
+        except EpisodeError as error:
+            outcome = Outcome.failed(error.kind, str(error))
+        return Episode(
+            plan.id,
+            plan.task,
+            (),
+            outcome,
+            group=plan.group,
+            sibling=plan.sibling,
+            duration_s=clock() - began,
+        )
+
+    async def _verdict(self, plan: EpisodePlan, context: EpisodeContext) -> Outcome:
+        what = f"agent {self._name}"
+        empty = Episode(plan.id, plan.task, (), Outcome.abstained())
+        async with boundary(AgentError, what):
+            try:
+                limit_s = self._config.rollout.episode_timeout_s
+                played = await within(guard(self._play, plan.task, context), limit_s, what=what)
+            except DeadlinePassed as exc:
+                raise DeadlineError(str(exc)) from None
+            return played.outcome if isinstance(played, Episode) else read_verdict(played, empty)

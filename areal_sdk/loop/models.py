@@ -1,0 +1,22 @@
+"""A model name as commands take it: what `areal_sdk.models` knows, or a run's own weights."""
+
+from pathlib import Path
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.models import resolve_model
+
+EXPORTS = ("best", "final")
+
+
+def find_model(name: str) -> Path:
+    """The directory of model `name`; for a run directory its best weights, else its last."""
+    path = Path(name).expanduser()
+    if not (path / "config.toml").is_file():
+        return resolve_model(name)
+    for export in EXPORTS:
+        if (path / "checkpoints" / export / "config.json").is_file():
+            return path / "checkpoints" / export
+    raise ConfigError(
+        f"{path} has no exported weights yet (checkpoints/best or /final): "
+        f"finish it with: areal-sdk train --resume {path}"
+    )

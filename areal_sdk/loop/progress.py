@@ -1,0 +1,220 @@
+"""What a run tells: to its directory always, to the terminal while it runs."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from areal_sdk.loop.state import RunState
+from areal_sdk.plugins import Observers
+from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
+from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.rollout.groups import Rejection, Truncated, triage
+from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
+from areal_sdk.telemetry.live import LiveState, LiveWriter
+from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.types import Episode
+
+REFRESH_S = 0.5
+CURVE_POINTS = 240
+
+
+class Progress:
+    """Writes metrics, episodes and the ledger, and paints the live view inside `async with`."""
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        name: str,
+        total_steps: int,
+        writer: LiveWriter | None,
+        notify: Observers,
+        truncated: Truncated = "score",
+    ) -> None:
+        self._run_dir = run_dir
+        self._name = name
+        self._total_steps = total_steps
+        self._writer = writer
+        self._notify = notify
+        self._truncated: Truncated = truncated
+        self._metrics = MetricsLog(run_dir.metrics)
+        self._episodes = EpisodeWriter(run_dir.episodes)
+        self._sampled, self._trained = Rate(), Rate()
+        self._rewards: deque[float | None] = deque(maxlen=CURVE_POINTS)
+        self._success: list[float] = []
+        self._batch: Mapping[str, float] = {}
+        self._state = RunState()
+        self._note = "starting"
+        self._buffer: TrajectoryBuffer | None = None
+        self._swap_s = 0.0
+        self._began = time.monotonic()
+        self._painter: asyncio.Task[None] | None = None
+        self._log_handler = _ToView(self)
+
+    async def __aenter__(self) -> Self:
+        logging.getLogger("areal_sdk").addHandler(self._log_handler)
+        self._painter = asyncio.create_task(self._paint_on(), name="live view")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._painter is not None
+        self._painter.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._painter
+        self._show()
+        if self._writer is not None:
+            self._writer.close()
+        logging.getLogger("areal_sdk").removeHandler(self._log_handler)
+        self._metrics.close()
+        self._episodes.close()
+
+    def begin(self, state: RunState) -> None:
+        """Show this run's state from now on."""
+        self._state = state
+
+    def watch(self, buffer: TrajectoryBuffer) -> None:
+        """Show this buffer's books from now on."""
+        self._buffer = buffer
+        self._note = ""
+        self._began = time.monotonic() - self._state.train_seconds
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._writer is not None:
+            self._writer.message(text)
+
+    def doing(self, note: str) -> None:
+        """What happens now, while there are no steps to show."""
+        self._note = note
+
+    def finished(self, episode: Episode) -> None:
+        """A training episode ended, whatever became of it."""
+        verdict = triage(episode, truncated=self._truncated)
+        if isinstance(verdict, Rejection):
+            self._episodes.write(episode, dropped=verdict.reason, version=self._state.version)
+        else:
+            self._episodes.write(
+                episode, trajectories=verdict.trajectories, version=self._state.version
+            )
+        self._count(episode)
+        self._notify.on_episode(episode=episode)
+
+    def evaluated(self, episode: Episode, split: str) -> None:
+        self._episodes.write(episode, version=self._state.version, split=split)
+        self._count(episode)
+
+    def report_eval(self, name: str, report: EvalReport, *, versions: tuple[int, int]) -> None:
+        values = {
+            "name": name,
+            "split": report.split,
+            "step": self._state.step,
+            "from_version": versions[0],
+            "to_version": versions[1],
+            **report.metrics(),
+        }
+        self._metrics.log("eval", values)
+        if report.success is not None and report.split == "eval":
+            self._success.append(report.success.value)
+        success = report.success or "-"
+        reward = f"{report.reward.value:.3f}" if report.reward else "-"
+        self.say(
+            f"{name}: {report.split}: success {success}, reward {reward}, "
+            f"{report.num_tasks} tasks in {report.duration_s:.0f} s"
+        )
+        for kind, message in report.first_errors.items():
+            self.say(f"  {report.errors[kind]} x {kind}: {message}")
+
+    def report_warmup(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
+        self._metrics.log("sft", {"step": step, **metrics})
+        self._note = f"supervised warm-up {step}/{total}, loss {metrics['loss']:.3f}"
+
+    def delivered(self, *, seconds: float) -> None:
+        """The engine has taken the weights of the last step."""
+        self._swap_s = seconds
+
+    def report_step(
+        self, state: RunState, batch: CutBatch, metrics: Mapping[str, float]
+    ) -> dict[str, Any]:
+        """One optimiser step (or label-only update) is done."""
+        self._batch = batch.metrics
+        self._rewards.append(batch.metrics.get("reward"))
+        self._trained.add(metrics.get("num_tokens", 0.0))
+        values = {
+            "step": state.step,
+            "version": state.version,
+            "train_seconds": state.train_seconds,
+            "sampled_per_s": self._sampled.per_second(),
+            "engine_update_s": self._swap_s,
+            **{f"batch/{key}": value for key, value in batch.metrics.items()},
+            **{f"train/{key}": value for key, value in metrics.items()},
+            "ledger": state.ledger,
+        }
+        self._metrics.log("step", values)
+        self._run_dir.write_ledger(state.ledger)
+        for notice in batch.notices:
+            self.say(f"note: {notice}")
+        if self._writer is not None and not self._writer.repaints:
+            self._show()
+        return values
+
+    def _count(self, episode: Episode) -> None:
+        self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
+
+    async def _paint_on(self) -> None:
+        while True:
+            if self._writer is None or self._writer.repaints:
+                self._show()
+            else:
+                self._run_dir.write_live(self._live().as_json())
+            await asyncio.sleep(REFRESH_S)
+
+    def _show(self) -> None:
+        live = self._live()
+        self._run_dir.write_live(live.as_json())
+        if self._writer is not None and (self._writer.repaints or self._state.step):
+            self._writer.update(live)
+
+    def _live(self) -> LiveState:
+        batch, buffer = self._batch, self._buffer
+        return LiveState(
+            name=self._name,
+            step=self._state.step,
+            total_steps=self._total_steps,
+            version=self._state.version,
+            elapsed_s=time.monotonic() - self._began,
+            rewards=tuple(self._rewards),
+            success_before=self._success[0] if self._success else None,
+            success=self._success[-1] if self._success else None,
+            staleness_mean=batch.get("staleness"),
+            staleness_max=int(batch["staleness_max"]) if "staleness_max" in batch else None,
+            sampled_per_s=self._sampled.per_second(),
+            trained_per_s=self._trained.per_second() if batch else None,
+            ledger=buffer.ledger.snapshot() if buffer is not None else {},
+            waits=_waits(),
+            note=self._note,
+        )
+
+
+def _waits() -> Sequence[Mapping[str, Any]]:
+    return [wait.as_json() for wait in current_waits()]
+
+
+class _ToView(logging.Handler):
+    """Log records go above the live view instead of through it."""
+
+    def __init__(self, progress: Progress) -> None:
+        super().__init__(logging.WARNING)
+        self._progress = progress
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._progress.say(f"{record.levelname.lower()}: {record.getMessage()}")

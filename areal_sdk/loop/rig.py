@@ -1,0 +1,107 @@
+"""Everything that runs beside the loop, started together and closed in reverse order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal_sdk.config import Config
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.loop.engines import make_engine
+from areal_sdk.loop.models import find_model
+from areal_sdk.loop.program import Program
+from areal_sdk.loop.trainers import make_trainer
+from areal_sdk.plugins import Plugins, validate_options
+from areal_sdk.rollout.episode import EpisodeRunner
+from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
+from areal_sdk.telemetry import RunDir
+from areal_sdk.trainer.client import TrainerClient
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A model being served (and, with a trainer, trained), and who plays on it."""
+
+    config: Config
+    run_dir: RunDir
+    plugins: Plugins
+    program: Program
+    model_dir: Path
+    engine: InferenceEngine
+    gateway: Gateway
+    rewards: RewardPool | None
+    trainer: TrainerClient | None
+
+    def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
+        """Plays this program's episodes: `async with` it."""
+        rollout = self.config.rollout
+        on_error = rollout.on_agent_error
+        return EpisodeRunner(
+            self.program.agent,
+            gateway=self.gateway,
+            rewards=self.rewards,
+            limits=SessionLimits(
+                max_turns=rollout.max_turns,
+                max_tokens=rollout.max_episode_tokens,
+                max_new_tokens=rollout.max_new_tokens,
+            ),
+            sampling=sampling,
+            seed=self.config.run.seed,
+            deterministic=self.config.run.deterministic,
+            split=split,
+            episode_timeout_s=rollout.episode_timeout_s,
+            infra_retries=rollout.infra_retries,
+            on_agent_error=None if on_error == "drop" else on_error,
+        )
+
+
+@asynccontextmanager
+async def open_rig(
+    config: Config, program: Program, *, plugins: Plugins, run_dir: RunDir, train: bool
+) -> AsyncIterator[Rig]:
+    """Start engine, trainer and gateway for `config`; whatever fails, all of them are closed."""
+    model_dir = await asyncio.to_thread(find_model, config.init_from or config.model)
+    async with AsyncExitStack() as stack:
+        engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
+        stack.push_async_callback(engine.aclose)
+        trainer = None
+        async with asyncio.TaskGroup() as starting:  # both load the model: side by side
+            starting.create_task(engine.start())
+            if train:
+                trainer = make_trainer(config, model_dir, log_dir=run_dir.logs)
+                stack.push_async_callback(trainer.aclose)
+                starting.create_task(trainer.start())
+        gateway = Gateway(
+            engine,
+            model_dir=model_dir,
+            model_name=config.model,
+            admin_key=config.gateway.admin_key,
+            max_request_s=config.rollout.request_timeout_s,
+        )
+        await gateway.start(host=config.gateway.host, port=config.gateway.port)
+        stack.push_async_callback(gateway.aclose)
+        rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
+        yield Rig(config, run_dir, plugins, program, model_dir, engine, gateway, rewards, trainer)
+
+
+async def _open_rewards(
+    config: Config, plugins: Plugins, log_dir: Path, stack: AsyncExitStack
+) -> RewardPool | None:
+    specs = reward_specs(config, plugins)
+    if not specs:
+        return None
+    pool = RewardPool(specs, log_dir=log_dir, timeout_s=config.rollout.reward_timeout_s)
+    return await stack.enter_async_context(pool)
+
+
+def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
+    """The configured rewards, found and with their options checked."""
+    specs = []
+    for name, weight in config.rewards.items():
+        table = f"reward.{name}"
+        reward = plugins.rewards.get(name)
+        options = validate_options(reward, config.options.get(table, {}), table=table, skip=1)
+        specs.append(RewardSpec.of(name, reward, weight=weight, options=options))
+    return specs

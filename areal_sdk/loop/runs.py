@@ -1,0 +1,163 @@
+"""A whole training run: composed, warmed up, measured, trained, measured again, summed up."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal_sdk.config import Config
+from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.checkpoints import Checkpoints
+from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
+from areal_sdk.loop.measure import Evaluator, Reports
+from areal_sdk.loop.program import Program
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.rig import Rig, open_rig, reward_specs
+from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.loop.tasks import load_tasks
+from areal_sdk.loop.training import TrainingLoop
+from areal_sdk.loop.warmup import warm_up
+from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.telemetry.watchdog import Watchdog
+from areal_sdk.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that can be found wanting before anything heavy starts."""
+
+    config: Config
+    plugins: Plugins
+    program: Program
+    train_tasks: Sequence[Task]
+    eval_tasks: Mapping[str, Sequence[Task]]
+    demonstrations: Sequence[Conversation] = ()
+
+
+def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
+    """Find tasks, rewards and demonstrations; ConfigError for what is missing or malformed."""
+    reward_specs(config, plugins)
+    plugins.algorithms.get(config.algorithm.name)
+    return Plan(
+        config,
+        plugins,
+        program,
+        load_tasks(config.tasks, "train", program=program, plugins=plugins),
+        _eval_tasks(config, program, plugins),
+        load_demonstrations(config.sft, program=program),
+    )
+
+
+def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, Sequence[Task]]:
+    """Held-out tasks by split; none where training tasks came from a file and no others did."""
+    if config.tasks is not None and config.eval_tasks is None:
+        return {}
+    return {
+        split: load_tasks(config.eval_tasks, split, program=program, plugins=plugins)[
+            : config.eval.tasks
+        ]
+        for split in config.eval.splits
+    }
+
+
+async def run_training(
+    plan: Plan,
+    *,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
+    checkpoint: Path | None = None,
+) -> RunSummary:
+    """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
+    config = plan.config
+    progress.begin(state)
+    async with (
+        Watchdog(),
+        progress,
+        open_rig(config, plan.program, plugins=plan.plugins, run_dir=run_dir, train=True) as rig,
+    ):
+        assert rig.trainer is not None
+        ledger, tasks = Ledger(), _task_source(plan)
+        if checkpoint is not None:
+            state.update_from(await rig.trainer.load(checkpoint))
+            ledger = Ledger.restore(state.ledger)
+            tasks.restore(state.tasks)
+            await rig.engine.update_weights(await rig.trainer.publish(state.version))
+        elif config.sft.steps:
+            await warm_up(rig, plan.demonstrations, progress=progress)
+        best_dir = run_dir.checkpoints / "best"
+        evaluator = Evaluator(rig, plan.eval_tasks, state, progress, best_dir=best_dir)
+        before: Reports = {}
+        if config.eval.before and checkpoint is None:
+            before = await evaluator.measure("before")
+        ended = await _train(rig, plan, state, ledger, tasks, evaluator, progress)
+        after: Reports = await evaluator.measure("after") if config.eval.after else {}
+        await rig.trainer.export(run_dir.checkpoints / "final")
+        return RunSummary(
+            run_dir=str(run_dir.path),
+            steps=state.step,
+            version=state.version,
+            train_seconds=state.train_seconds,
+            ended=ended,
+            before={split: report.metrics() for split, report in before.items()},
+            after={split: report.metrics() for split, report in after.items()},
+            ledger=ledger.snapshot(),
+        )
+
+
+async def _train(
+    rig: Rig,
+    plan: Plan,
+    state: RunState,
+    ledger: Ledger,
+    tasks: TaskSource,
+    evaluator: Evaluator,
+    progress: Progress,
+) -> str:
+    """Train and checkpoint; returns why it ended."""
+    assert rig.trainer is not None
+    config, rollout = plan.config, plan.config.rollout
+    checkpoints = Checkpoints(
+        rig.run_dir.checkpoints, config.run.checkpoint_every, config.run.keep_checkpoints
+    )
+    buffer = TrajectoryBuffer(
+        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
+        ledger=ledger,
+        group_size=rollout.group_size,
+        version=state.version,
+        stale=rollout.stale,
+        wait_s=rollout.wait_s,
+        dynamic_sampling=rollout.dynamic_sampling,
+        in_order=config.run.deterministic,
+    )
+    sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
+    async with rig.runner(split="train", sampling=sampling) as runner:
+        dispatcher = Dispatcher(
+            runner=runner,
+            tasks=tasks,
+            ledger=ledger,
+            buffer=buffer,
+            truncated=rollout.truncated,
+            drop_incomplete=rollout.incomplete_groups == "drop",
+            on_episode=progress.finished,
+        )
+        progress.watch(buffer)
+        loop = TrainingLoop(
+            rig, rig.trainer, state, buffer, tasks, dispatcher, checkpoints, evaluator, progress
+        )
+        ended = await loop.run()
+    await checkpoints.save(rig.trainer, state)
+    return ended
+
+
+def _task_source(plan: Plan) -> TaskSource:
+    return TaskSource(
+        plan.train_tasks,
+        seed=plan.config.run.seed,
+        shuffle=plan.config.rollout.shuffle,
+        epochs=plan.config.rollout.epochs,
+    )

@@ -1,0 +1,47 @@
+"""Where a run is: what a checkpoint stores beside the weights, and what the live view shows."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(slots=True)
+class RunState:
+    """Written into every checkpoint; enough, with the weights, to go on as if nothing happened."""
+
+    version: int = 0
+    step: int = 0
+    """Optimiser steps plus label-only updates since the run began; equals `version` unless SFT."""
+    train_seconds: float = 0.0
+    """Time spent training, evaluation before and after excluded."""
+    best_success: float | None = None
+    best_step: int = 0
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    tasks: Mapping[str, Any] = field(default_factory=dict)
+    """Which tasks are consumed: trained, or dropped for good."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def update_from(self, values: Mapping[str, Any]) -> None:
+        """Become what a checkpoint stored."""
+        for field_ in fields(self):
+            setattr(self, field_.name, values[field_.name])
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a finished (or interrupted) run amounts to."""
+
+    run_dir: str
+    steps: int
+    version: int
+    train_seconds: float
+    ended: str
+    """`steps`, `max_minutes`, `success`, `tasks`, `solved or hopeless`, or `interrupted`."""
+    before: Mapping[str, Any] | None = None
+    after: Mapping[str, Any] | None = None
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

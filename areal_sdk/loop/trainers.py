@@ -1,0 +1,37 @@
+"""From `[trainer]` and `[algorithm]` to a trainer that is not started yet."""
+
+from pathlib import Path
+
+from areal_sdk.config import Config
+from areal_sdk.launch import LocalLauncher
+from areal_sdk.trainer.client import TrainerClient, TrainerOptions
+
+SAMPLING_DTYPE = {"auto": None, "float32": "float32", "bfloat16": "bfloat16"}
+
+
+def make_trainer(config: Config, model_dir: Path, *, log_dir: Path) -> TrainerClient:
+    section, algorithm = config.trainer, config.algorithm
+    options = TrainerOptions(
+        model_dir=model_dir,
+        precision=section.precision,
+        device=section.device,
+        num_ranks=section.ranks,
+        threads=section.threads,
+        seed=config.run.seed,
+        learning_rate=section.learning_rate,
+        warmup_steps=section.warmup_steps,
+        weight_decay=section.weight_decay,
+        max_grad_norm=section.max_grad_norm,
+        num_minibatches=section.num_minibatches,
+        tokens_per_microbatch=section.tokens_per_microbatch,
+        algorithm=algorithm.name,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        max_weight=algorithm.max_weight,
+        proximal=algorithm.proximal,
+        share_prompts=section.share_prompts,
+        sft_learning_rate=config.sft.learning_rate,
+        deterministic=config.run.deterministic,
+        publish_dtype=section.precision if config.engine.dtype == "auto" else config.engine.dtype,
+    )
+    return TrainerClient(options, launcher=LocalLauncher(log_dir=log_dir))

@@ -1,0 +1,138 @@
+"""The training loop: cut a batch, step, publish, and never hold the rollouts back.
+
+    batch = buffer.cut_batch(v) -> trainer.step -> trainer.publish(v + 1) -> engine.update_weights
+                                                        \\-> the next batch is cut meanwhile
+
+`v` is the number of published updates. The step that makes v + 1 starts from v. The admission
+gate opens for v + 1 only when the engine has confirmed it.
+"""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from areal_sdk.errors import ArealError
+from areal_sdk.loop.checkpoints import Checkpoints
+from areal_sdk.loop.measure import Evaluator
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.rig import Rig
+from areal_sdk.loop.state import RunState
+from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
+from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry import waiting
+from areal_sdk.trainer.client import TrainerClient
+from areal_sdk.types import WeightUpdate
+
+UPDATE_TIMEOUT_S = 600.0
+
+
+@dataclass(slots=True)
+class TrainingLoop:
+    """Drives one run from its state to its end. Owns the clock, the version and nothing else."""
+
+    rig: Rig
+    trainer: TrainerClient
+    state: RunState
+    buffer: TrajectoryBuffer
+    tasks: TaskSource
+    dispatcher: Dispatcher
+    checkpoints: Checkpoints
+    evaluator: Evaluator
+    progress: Progress
+    _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    _began: float = 0.0
+    _num_empty: int = 0
+
+    async def run(self) -> str:
+        """Train until a limit is reached; returns why it ended."""
+        self._began = time.monotonic() - self.state.train_seconds
+        async with asyncio.TaskGroup() as background, self.dispatcher:
+            self.evaluator.attach(background)
+            try:
+                ended = await self._steps()
+                await self._delivered()
+            finally:
+                if self._delivery is not None:
+                    self._delivery.cancel()
+            await self.evaluator.finish()
+        return ended
+
+    async def _steps(self) -> str:
+        while (ended := self._why_end()) is None:
+            batch = await self.buffer.cut_batch(version=self.state.version)
+            if not batch.finished:
+                return "tasks"
+            await self._train_on(batch)
+            await self.evaluator.maybe_begin()
+            if self.checkpoints.is_due(self.state.step):
+                await self.checkpoints.save(self.trainer, self.state)
+            if batch.exhausted:
+                return "tasks"
+        return ended
+
+    def _why_end(self) -> str | None:
+        run = self.rig.config.run
+        if self.state.step >= run.steps:
+            return "steps"
+        if run.max_minutes is not None and self.state.train_seconds >= 60 * run.max_minutes:
+            return "max_minutes"
+        if self.evaluator.reached:
+            return "success"
+        if self._num_empty >= run.max_empty_batches:
+            return "solved or hopeless"
+        return None
+
+    async def _train_on(self, batch: CutBatch) -> None:
+        """One step from v to v + 1, and the new weights on their way to the engine."""
+        began = time.monotonic()
+        version = self.state.version
+        metrics = dict(
+            await self.trainer.step(
+                batch.groups,
+                version=version,
+                timeout_s=self.rig.config.trainer.step_timeout_s,
+            )
+        )
+        self.buffer.mark_trained(batch)
+        metrics["step_s"] = time.monotonic() - began
+        # The engine may still be reading the file that this publish would overwrite.
+        await self._delivered()
+        update = await self._publish(version + 1, has_gradient=bool(metrics["num_trained"]))
+        self.state.version = update.version
+        self.state.step += 1
+        self.state.train_seconds = time.monotonic() - self._began
+        self.state.tasks = self.tasks.state()
+        self.state.ledger = self.buffer.ledger.snapshot()
+        self._delivery = asyncio.create_task(
+            self._deliver(update), name=f"deliver {update.version}"
+        )
+        metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
+        values = self.progress.report_step(self.state, batch, metrics)
+        self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
+
+    async def _publish(self, version: int, *, has_gradient: bool) -> WeightUpdate:
+        """New weights; or, where nothing was trained, only the next number for the old ones."""
+        if has_gradient:
+            self._num_empty = 0
+            return await self.trainer.publish(version)
+        self._num_empty += 1
+        return WeightUpdate(version, path=None)
+
+    async def _deliver(self, update: WeightUpdate) -> None:
+        """Hand `update` to the engine; the gate opens when it has confirmed."""
+        began = time.monotonic()
+        try:
+            async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
+                await self.rig.engine.update_weights(update)
+        except ArealError as error:
+            self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
+            raise
+        self.buffer.set_version(update.version)
+        self.progress.delivered(seconds=time.monotonic() - began)
+        self.rig.plugins.notify.on_weights(update=update)
+
+    async def _delivered(self) -> None:
+        if self._delivery is not None:
+            await self._delivery
+            self._delivery = None

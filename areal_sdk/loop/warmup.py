@@ -1,0 +1,43 @@
+"""Supervised warm-up: the same trainer, one more loss, before the first episode."""
+
+import random
+from collections.abc import Sequence
+
+from areal_sdk.gateway.renderer import Chat, Renderer
+from areal_sdk.gateway.templates import ChatTemplate
+from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.loop.demonstrations import Conversation
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.rig import Rig
+from areal_sdk.trainer.client import SftRow
+
+
+async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress: Progress) -> None:
+    """Train on demonstrations and serve the result as version 0: nothing was sampled before."""
+    assert rig.trainer is not None
+    section = rig.config.sft
+    renderer = Renderer(Tokenizer.load(rig.model_dir), ChatTemplate.load(rig.model_dir))
+    rows = [demonstration_row(conversation, renderer) for conversation in demonstrations]
+    generator = random.Random(rig.config.run.seed)
+    size = min(section.batch, len(rows))
+    for step in range(1, section.steps + 1):
+        metrics = await rig.trainer.sft_step(generator.sample(rows, size))
+        progress.report_warmup(step, section.steps, metrics)
+    await rig.engine.update_weights(await rig.trainer.publish(0))
+
+
+def demonstration_row(conversation: Conversation, renderer: Renderer) -> SftRow:
+    """The conversation in tokens exactly as rollouts would see it, its assistant turns trained."""
+    tokens: tuple[int, ...] = ()
+    mask: list[bool] = []
+    num_known = 0
+    for index, message in enumerate(conversation):
+        if message.get("role") != "assistant":
+            continue
+        chat = Chat(tuple(conversation[:index]))
+        prompt = renderer.extend(tokens, chat, num_known) if tokens else renderer.first(chat)
+        answer = renderer.answer(chat, message)
+        mask += [False] * (len(prompt.tokens) - len(mask)) + [True] * len(answer)
+        tokens = prompt.tokens + answer
+        num_known = index + 1
+    return SftRow(tokens, tuple(mask))
