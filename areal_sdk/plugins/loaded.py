@@ -77,7 +77,7 @@ class Plugins:
         self._failed: dict[str, str] = {}
         self._disabled: set[str] = set()
         absent = self._absent
-        self.rewards = Registry[RewardFn]("reward", check=_callable, absent=absent)
+        self.rewards = Registry[RewardFn]("reward", check=_function, absent=absent)
         self.environments = Registry[type[Environment]](
             "environment", check=_subclass_of(Environment), absent=absent
         )
@@ -350,6 +350,12 @@ def _parameters(function: Callable[..., object]) -> list[str]:
 
 def _callable(item: object) -> str | None:
     return None if callable(item) else f"must be callable, not {type(item).__name__}"
+
+
+def _function(item: object) -> str | None:
+    if inspect.isclass(item):
+        return f"must be a function, not the class {item.__qualname__}"
+    return _callable(item)
 
 
 def _subclass_of(base: type) -> Callable[[object], str | None]:

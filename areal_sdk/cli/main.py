@@ -1,0 +1,127 @@
+"""`areal-sdk`: finds the command, and turns errors into one line and an exit code."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any, NoReturn
+
+import click
+
+import areal_sdk
+from areal_sdk.errors import ArealError, ConfigError, PluginError
+from areal_sdk.hookspecs import PROJECT
+
+DEBUG_VARIABLE = "AREAL_SDK_DEBUG"
+BUILTIN = "areal_sdk.builtin"
+
+COMMANDS = {
+    "train": "Teach an agent.",
+    "eval": "Measure how often an agent succeeds.",
+    "serve": "Serve a model to any OpenAI client.",
+    "inspect": "Look at a run: books, rewards, episodes token by token.",
+    "init": "Start an agent or a plugin from a template.",
+    "plugins": "List what is installed, what it brings, and what failed.",
+    "doctor": "Check this machine.",
+}
+"""Our own commands; `areal_sdk.cli.NAME` has the command of that name."""
+
+
+class CommandGroup(click.Group):
+    """Imports a command when it is called; plugins bring more."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *(name for name in _plugin_commands() if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module = importlib.import_module(f"areal_sdk.cli.{cmd_name}")
+            return next(
+                item
+                for item in vars(module).values()
+                if isinstance(item, click.Command) and item.name == cmd_name
+            )
+        return _plugin_commands().get(cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = list(COMMANDS.items())
+        rows += [
+            (name, command.get_short_help_str(formatter.width))
+            for name, command in _plugin_commands().items()
+            if name not in COMMANDS
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(areal_sdk.__version__, prog_name="areal-sdk")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.pass_context
+def cli(ctx: click.Context, debug: bool) -> None:
+    """Train the agent you already have.
+
+    \b
+    areal-sdk eval my_agent.py --model smollm2
+    areal-sdk train my_agent.py --model smollm2
+    """
+    if debug:
+        os.environ[DEBUG_VARIABLE] = "1"  # child processes see it too
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command; the exit code is 0, 1 (it failed) or 2 (it was asked for wrongly)."""
+    try:
+        code = cli.main(args=arguments, prog_name="areal-sdk", standalone_mode=False)
+    except click.ClickException as exc:
+        exc.show()
+        sys.exit(2 if isinstance(exc, click.UsageError) else 1)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # `areal-sdk inspect RUN | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as exc:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        sys.exit(_report(exc))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _report(error: Exception) -> int:
+    """One line on stderr, and the exit code."""
+    if isinstance(error, ArealError):
+        click.secho("error: ", fg="red", err=True, nl=False)
+        click.echo(_one_line(str(error)), err=True)
+        return 2 if isinstance(error, (ConfigError, PluginError)) else 1
+    click.secho("internal error: ", fg="red", err=True, nl=False)
+    what = f"{type(error).__name__}: {_one_line(str(error))}"
+    click.echo(f"{what} (areal-sdk --debug ... shows where)", err=True)
+    return 1
+
+
+def _one_line(text: str) -> str:
+    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _plugin_commands() -> dict[str, click.Command]:
+    """Commands of installed plugins. Loads nothing when only the built-in plugin is there."""
+    if all(point.value == BUILTIN for point in entry_points(group=PROJECT)):
+        return {}
+    context: Any = click.get_current_context().find_root()
+    if context.obj is None:
+        from areal_sdk.plugins import load_plugins
+
+        commands = load_plugins().commands
+        context.obj = {
+            name: commands.get(name) for name in commands.names() if not commands.conflict(name)
+        }
+    found: dict[str, click.Command] = context.obj
+    return found

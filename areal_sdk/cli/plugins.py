@@ -1,0 +1,47 @@
+"""`areal-sdk plugins`: what is installed, what it brings, and what failed and why."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from areal_sdk.plugins import PluginReport
+
+
+@click.command(name="plugins")
+@click.option("--json", "as_json", is_flag=True)
+def plugins(as_json: bool) -> None:
+    """List plugins. Exits with 1 when one of them failed or two claim one name.
+
+    Nothing that a plugin registered by reference is imported for this.
+    """
+    from areal_sdk.plugins import load_plugins
+
+    loaded = load_plugins()
+    if as_json:
+        import orjson
+
+        data = {"plugins": loaded.report(), "failures": loaded.failures()}
+        click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
+    else:
+        _print_table(loaded.report())
+        for problem in loaded.failures():
+            click.secho("failed: ", fg="red", err=True, nl=False)
+            click.echo(problem, err=True)
+    if loaded.failures():
+        raise SystemExit(1)
+
+
+def _print_table(reports: "list[PluginReport]") -> None:
+    from areal_sdk.cli.report import table
+
+    rows = [("distribution", "version", "plugin", "status", "brings")]
+    for report in reports:
+        brings = [f"{kind}s: {', '.join(names)}" for kind, names in report.brings.items()]
+        if report.observes:
+            brings.append(f"observes: {', '.join(report.observes)}")
+        first, *rest = brings or ["-"]
+        rows.append((report.distribution, report.version, report.name, report.status, first))
+        rows += [("", "", "", "", more) for more in rest]
+    for line in table(rows):
+        click.echo(line.rstrip())
