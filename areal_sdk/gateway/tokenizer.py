@@ -40,6 +40,7 @@ class Tokenizer:
         """Every added token: the special ones and those such as `<tool_call>` that are text too."""
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         specials = [token.content for token in added.values() if token.special]
+        self._added_ids = frozenset(added)
         self._any_added = _alternation(self.added)
         self._any_special = _alternation(specials)
         self._first_chars = tuple({text[0] for text in self.added if text})
@@ -99,7 +100,7 @@ class Tokenizer:
             return self._encode_pieces(text)
         if BREAKER in text:
             return self._encode_broken(text)
-        return tuple(self._anchored.encode(_ANCHOR + text, add_special_tokens=False).ids[1:])
+        return tuple(_after_anchor(self._anchored, text))
 
     def _encode_pieces(self, text: str) -> tuple[int, ...]:
         ids: list[int] = []
@@ -117,8 +118,7 @@ class Tokenizer:
         ids = self._pieces.get(text)
         if ids is None:
             if BREAKER in text:
-                plain = text.replace(BREAKER, "")
-                ids = tuple(self._plain.encode(_ANCHOR + plain, add_special_tokens=False).ids[1:])
+                ids = self._encode_as_text(text)
             else:
                 ids = tuple(self._hf.encode(text, add_special_tokens=False).ids)
             if len(text) <= _LONGEST_CACHED_PIECE:
@@ -131,10 +131,18 @@ class Tokenizer:
         """The careful path of a tokenizer whose added tokens absorb the space around them."""
         ids: list[int] = []
         for piece in re.split(f"([^\\s{BREAKER}]*{BREAKER}[^\\s]*)", text):
-            tokenizer = self._plain if BREAKER in piece else self._anchored
-            plain = piece.replace(BREAKER, "")
-            if plain:
-                ids += tokenizer.encode(_ANCHOR + plain, add_special_tokens=False).ids[1:]
+            if BREAKER in piece:
+                ids += self._encode_as_text(piece)
+            elif piece:
+                ids += _after_anchor(self._anchored, piece)
+        return tuple(ids)
+
+    def _encode_as_text(self, text: str) -> tuple[int, ...]:
+        """Ids of broken text that hold no added token."""
+        ids = _after_anchor(self._plain, text.replace(BREAKER, ""))
+        if not self._added_ids.isdisjoint(ids):
+            # The model's own vocabulary spells the token out (SentencePiece): keep the break.
+            ids = [i for part in text.split(BREAKER) for i in _after_anchor(self._plain, part)]
         return tuple(ids)
 
     @cached_property
@@ -197,6 +205,11 @@ class Detokenizer:
     def finish(self) -> str:
         """What an unfinished character leaves: the replacement character."""
         return self._utf8.decode(b"", final=True)
+
+
+def _after_anchor(tokenizer: HfTokenizer, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(_ANCHOR + text, add_special_tokens=False).ids
+    return ids[1:]
 
 
 def _alternation(texts: Iterable[str]) -> re.Pattern[str]:
