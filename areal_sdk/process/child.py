@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -140,13 +140,20 @@ class Child:
                 f"log: {self.log_path}"
             ) from None
 
-    def start(self, *, sys_path: Sequence[str] | None = None, proof: str = "") -> None:
+    def start(
+        self,
+        *,
+        sys_path: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        proof: str = "",
+    ) -> None:
         """Tell the other side which entry to run."""
         payload = {
             "name": self.spec.name,
             "entry": self.spec.entry,
             "args": dict(self.spec.args),
             "sys_path": sys_path,
+            "env": dict(env or {}),
             "proof": proof,
         }
         self._connection.send(Frame(FrameKind.START, payload=payload))

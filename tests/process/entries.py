@@ -109,3 +109,15 @@ class Scorer:
     class Inner:
         def score(self) -> float:
             return 0.5
+
+
+def rank(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Reports where it was placed, then serves; `args["fails"]` names a rank that does not start."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if args.get("fails") == os.environ["RANK"]:
+        raise ValueError("no such device")
+    channel.ready({name: os.environ.get(name) for name in names})
+    while True:
+        request = channel.receive()
+        assert request is not None
+        METHODS[request.method](request)

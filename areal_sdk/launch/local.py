@@ -1,0 +1,69 @@
+"""The default launcher: every process on this machine."""
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from areal_sdk.process import Child, ProcessSpec, spawn
+
+
+class LocalLauncher:
+    """Starts ranks as children of this process; they die with it."""
+
+    def __init__(self, *, log_dir: Path, start_timeout_s: float = 120.0) -> None:
+        self.log_dir = log_dir
+        self.start_timeout_s = start_timeout_s
+
+    async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        port = free_port()
+        world = len(specs)
+        placed = [
+            replace(spec, env={**rank_environment(rank, world, port), **spec.env})
+            for rank, spec in enumerate(specs)
+        ]
+        return await self._start_all(placed)
+
+    async def aclose(self) -> None:
+        """Holds nothing."""
+
+    async def _start_all(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        """All at once, because ranks wait for each other before they are ready."""
+        started: list[asyncio.Task[Child]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                for spec in specs:
+                    starting = spawn(
+                        spec, log_dir=self.log_dir, start_timeout_s=self.start_timeout_s
+                    )
+                    started.append(group.create_task(starting, name=f"start {spec.name}"))
+        except BaseException as exc:
+            up = [
+                task.result() for task in started if not task.cancelled() and not task.exception()
+            ]
+            await asyncio.shield(asyncio.gather(*(child.kill() for child in up)))
+            if isinstance(exc, ExceptionGroup):
+                raise exc.exceptions[0] from exc
+            raise
+        return [task.result() for task in started]
+
+
+def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
+    """What torch.distributed reads; the same names that torchrun sets."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def free_port() -> int:
+    """A port that nobody listens on now. Rank 0 takes it a moment later: a rare race is possible."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port

@@ -1,0 +1,76 @@
+"""Ranks started by the user under torchrun: they connect to the main process.
+
+    areal-sdk train agent.py --set trainer.launcher=torchrun      # prints the line to run
+    AREAL_SDK_TOKEN=... torchrun --nproc-per-node 8 -m areal_sdk.launch.torchrun HOST:PORT
+
+The main process stays one of its own; torchrun restarts and logs its ranks as it always does.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from areal_sdk.errors import ProcessError
+from areal_sdk.process import Child, ProcessSpec
+from areal_sdk.process.connect import connect_and_run
+from areal_sdk.process.handshake import TOKEN_VARIABLE
+from areal_sdk.process.listen import Listener
+from areal_sdk.telemetry.waits import waiting
+
+CONNECT_TIMEOUT_S = 600.0
+
+
+class TorchrunLauncher:
+    """Takes in the ranks that torchrun started, by name: spec `i` goes to the rank `i`."""
+
+    def __init__(self, listener: Listener, *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        self._listener = listener
+        self._timeout_s = timeout_s
+
+    @property
+    def command(self) -> str:
+        """The line to run on each machine; the token is secret."""
+        return (
+            f"{TOKEN_VARIABLE}={self._listener.token} torchrun --nproc-per-node N "
+            f"-m areal_sdk.launch.torchrun {self._listener.address}"
+        )
+
+    async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        ranks = {rank_name(rank): spec for rank, spec in enumerate(specs)}
+        what = f"{len(ranks)} ranks from torchrun to connect to {self._listener.address}"
+        async with waiting(what, timeout_s=self._timeout_s + 150.0):
+            return await self._listener.accept(ranks, timeout_s=self._timeout_s)
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+def rank_name(rank: int) -> str:
+    return f"rank-{rank}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run one rank: what torchrun starts."""
+    token, rank = os.environ.get(TOKEN_VARIABLE), os.environ.get("RANK")
+    if len(arguments) != 1 or not token or rank is None:
+        sys.stderr.write(
+            "Started by torchrun, with the address and the token that the run prints:\n"
+            f"  {TOKEN_VARIABLE}=... torchrun --nproc-per-node N "
+            "-m areal_sdk.launch.torchrun HOST:PORT\n"
+        )
+        return 2
+    try:
+        return connect_and_run(
+            arguments[0],
+            token=token,
+            name=rank_name(int(rank)),
+            connect_timeout_s=CONNECT_TIMEOUT_S,
+            start_timeout_s=CONNECT_TIMEOUT_S,
+        )
+    except (ProcessError, ValueError) as exc:
+        sys.stderr.write(f"rank {rank}: {exc}\n")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,203 @@
+"""Children that somebody else started (torchrun, Ray, another machine): they connect to us."""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from areal_sdk.errors import ProcessError
+from areal_sdk.process.child import Child
+from areal_sdk.process.connection import Connection
+from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
+from areal_sdk.process.handshake import is_proof, new_nonce, notice_dead_peers, prove
+from areal_sdk.process.spec import ChildExit, ProcessSpec
+
+HANDSHAKE_S = 10.0
+
+
+class _Refused(Exception):
+    """The peer may not join."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    """Somebody who knows the token and waits to be told what to run."""
+
+    name: str
+    host: str
+    pid: int
+    nonce: str
+    sock: socket.socket
+
+
+class RemoteProcess:
+    """The body of a child out of reach of signals: all we have is its connection."""
+
+    def __init__(self, peer: _Peer, connection: Connection) -> None:
+        self.pid = peer.pid
+        self.log_path = Path(f"<output of pid {peer.pid} on {peer.host}>")
+        self._connection = connection
+
+    def signal(self, number: int) -> None:
+        """Out of reach: without its connection the process ends itself."""
+
+    def ask_for_stacks(self) -> None:
+        self._connection.send(Frame(FrameKind.STACKS))
+
+
+class Listener:
+    """Accepts children over TCP that know the token: `open` it, `accept` specs, `aclose` it."""
+
+    def __init__(self, sock: socket.socket, token: str) -> None:
+        self.token = token
+        self._socket = sock
+        self._waiting: dict[str, _Peer] = {}
+        self._arrived = asyncio.Event()
+        self._refused: list[str] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept_forever(), name="listener")
+
+    @classmethod
+    async def open(
+        cls, host: str = "127.0.0.1", port: int = 0, *, token: str | None = None
+    ) -> Self:
+        """Listen on `host:port` (0: any free port), with a fresh token unless one is given."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            sock = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as exc:
+            raise ProcessError(f"cannot listen on {host}:{port}: {exc.strerror or exc}") from exc
+        sock.setblocking(False)
+        return cls(sock, token or secrets.token_urlsafe(24))
+
+    @property
+    def address(self) -> str:
+        host, port = self._socket.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    async def accept(
+        self,
+        specs: Mapping[str, ProcessSpec],
+        *,
+        timeout_s: float,
+        start_timeout_s: float = 120.0,
+    ) -> list[Child]:
+        """Wait for a peer of each name, have each run its spec's entry, wait until all are up."""
+        names = list(specs)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(name in self._waiting for name in names):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise ProcessError(self._who_is_missing(names, timeout_s)) from None
+        children = [await self._adopt(self._waiting.pop(name), specs[name]) for name in names]
+        try:
+            async with asyncio.TaskGroup() as starting:
+                for child in children:
+                    starting.create_task(child.wait_started(timeout_s=start_timeout_s))
+        except BaseException as exc:
+            await asyncio.shield(asyncio.gather(*(child.kill() for child in children)))
+            if isinstance(exc, ExceptionGroup):
+                raise exc.exceptions[0] from exc
+            raise
+        return children
+
+    async def aclose(self) -> None:
+        """Stop listening and send those home who still wait. Adopted children stay. Idempotent."""
+        tasks = [self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._socket.close()
+        for peer in self._waiting.values():
+            peer.sock.close()
+        self._waiting.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _accept_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            sock, address = await loop.sock_accept(self._socket)
+            sock.setblocking(False)
+            task = loop.create_task(self._greet(sock, address[0]), name=f"greet {address[0]}")
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _greet(self, sock: socket.socket, host: str) -> None:
+        """Let the peer prove that it knows the token, briefly and without reading much."""
+        try:
+            notice_dead_peers(sock)
+            async with asyncio.timeout(HANDSHAKE_S):
+                peer = await self._identify(sock, host)
+        except (_Refused, FrameError, OSError) as exc:  # TimeoutError is an OSError
+            self._refused.append(f"{host}: {exc or 'it did not identify itself'}")
+            payload = {"kind": "Refused", "message": str(exc)}
+            with contextlib.suppress(OSError):
+                await _send(sock, Frame(FrameKind.FAIL, payload=payload))
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            former = self._waiting.pop(peer.name, None)
+            if former is not None:  # it was started anew: the latest one counts
+                former.sock.close()
+            self._waiting[peer.name] = peer
+            self._arrived.set()
+
+    async def _identify(self, sock: socket.socket, host: str) -> _Peer:
+        nonce = new_nonce()
+        await _send(sock, Frame(FrameKind.CHALLENGE, payload={"nonce": nonce}))
+        decoder = FrameDecoder(max_header_bytes=4096, max_buffer_bytes=0)
+        frames: list[Frame] = []
+        while not frames:
+            count = await asyncio.get_running_loop().sock_recv_into(sock, decoder.target())
+            if count == 0:
+                raise _Refused("it hung up")
+            frames = decoder.received(count)
+        match frames[0].payload:
+            case {"name": str(name), "pid": int(pid), "nonce": str(theirs), "proof": str(proof)}:
+                if not is_proof(proof, self.token, "child", nonce, theirs, name, pid):
+                    raise _Refused("it does not know the token")
+                return _Peer(name, host, pid, theirs, sock)
+            case _:
+                raise _Refused("it did not identify itself")
+
+    async def _adopt(self, peer: _Peer, spec: ProcessSpec) -> Child:
+        connection = Connection(lambda frame: None, lambda why: None)
+        child = Child(spec, RemoteProcess(peer, connection), connection)
+        connection.on_lost = lambda why: child.ended(ChildExit(reason=f"({peer.host}) {why}"))
+        await asyncio.get_running_loop().create_connection(lambda: connection, sock=peer.sock)
+        child.start(env=spec.environment(), proof=prove(self.token, "main", peer.nonce, spec.entry))
+        return child
+
+    def _who_is_missing(self, names: Sequence[str], timeout_s: float) -> str:
+        missing = [name for name in names if name not in self._waiting]
+        others = sorted(set(self._waiting) - set(names))
+        return (
+            f"{len(missing)} of {len(names)} processes did not connect to {self.address} "
+            f"within {timeout_s:g} s: {', '.join(missing)}"
+            + (f"; others that did: {', '.join(others)}" if others else "")
+            + (f"; refused: {'; '.join(self._refused[-3:])}" if self._refused else "")
+        )
+
+
+async def _send(sock: socket.socket, frame: Frame) -> None:
+    for part in encode(frame):
+        await asyncio.get_running_loop().sock_sendall(sock, part)

@@ -1,0 +1,117 @@
+"""Ranks are placed together or not at all, and know who they are."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError
+from areal_sdk.launch import LocalLauncher, RestartPolicy, Restarts, TorchrunLauncher
+from areal_sdk.launch.launcher import first_exit
+from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.listen import Listener
+
+RANK = "tests.process.entries:rank"
+
+
+def ranks(count: int, **args: str) -> list[ProcessSpec]:
+    return [ProcessSpec(f"trainer-{rank}", RANK, args) for rank in range(count)]
+
+
+def children_of_this_process() -> list[str]:
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return [pid for pids in lists for pid in pids.split()]
+
+
+async def close(children: list[Child]) -> None:
+    await asyncio.gather(*(child.aclose(grace_s=1.0) for child in children))
+
+
+async def test_local_ranks_share_a_master_and_know_their_number(tmp_path: Path) -> None:
+    children = await LocalLauncher(log_dir=tmp_path).launch(ranks(3))
+    places = [child.hello for child in children]
+    assert [place["RANK"] for place in places] == ["0", "1", "2"]
+    assert {place["WORLD_SIZE"] for place in places} == {"3"}
+    assert len({(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in places}) == 1
+    assert [child.log_path.name for child in children] == [f"trainer-{i}.log" for i in range(3)]
+    await close(children)
+
+
+async def test_if_one_rank_cannot_start_none_stays(tmp_path: Path) -> None:
+    with pytest.raises(RemoteError, match=r"trainer-1 failed to start.*no such device"):
+        await LocalLauncher(log_dir=tmp_path).launch(ranks(3, fails="1"))
+    assert children_of_this_process() == []
+
+
+async def test_the_death_of_any_rank_is_noticed(tmp_path: Path) -> None:
+    children = await LocalLauncher(log_dir=tmp_path).launch(ranks(2))
+    os.kill(children[1].pid, signal.SIGKILL)
+    async with asyncio.timeout(1.0):
+        assert await first_exit(children) is children[1]
+    await close(children)
+
+
+def start_rank(rank: int, listener: Listener) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "AREAL_SDK_TOKEN": listener.token, "RANK": str(rank)}
+    command = [sys.executable, "-m", "areal_sdk.launch.torchrun", listener.address]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+async def test_ranks_that_connect_get_the_spec_of_their_number() -> None:
+    launcher = TorchrunLauncher(await Listener.open(), timeout_s=20)
+    processes = [start_rank(rank, launcher._listener) for rank in (1, 0)]
+    children = await launcher.launch(ranks(2))
+    assert [child.name for child in children] == ["trainer-0", "trainer-1"]
+    assert [child.hello["RANK"] for child in children] == ["0", "1"]
+    await close(children)
+    await launcher.aclose()
+    for process in processes:
+        assert await asyncio.to_thread(process.wait, 5) == 0
+        process.communicate()
+
+
+async def test_missing_ranks_are_named() -> None:
+    launcher = TorchrunLauncher(await Listener.open(), timeout_s=0.1)
+    with pytest.raises(ProcessError, match=r"2 of 2 processes.*: rank-0, rank-1"):
+        await launcher.launch(ranks(2))
+    assert launcher.command.startswith("AREAL_SDK_TOKEN=")
+    await launcher.aclose()
+
+
+@pytest.mark.slow
+async def test_real_torchrun_starts_the_ranks() -> None:
+    launcher = TorchrunLauncher(await Listener.open(), timeout_s=60)
+    token, _torchrun, *arguments = launcher.command.replace("N -m", "2 -m").split()
+    environment = {**os.environ, "AREAL_SDK_TOKEN": token.partition("=")[2]}
+    command = [sys.executable, "-m", "torch.distributed.run", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, env=environment)
+    children = await launcher.launch(ranks(2))
+    assert [child.hello["LOCAL_RANK"] for child in children] == ["0", "1"]
+    await close(children)
+    await launcher.aclose()
+    async with asyncio.timeout(30):
+        assert await process.wait() == 0
+
+
+def test_a_rank_started_by_hand_is_told_how() -> None:
+    command = [sys.executable, "-m", "areal_sdk.launch.torchrun"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "torchrun --nproc-per-node N -m areal_sdk.launch.torchrun HOST:PORT" in result.stderr
+
+
+async def test_restarts_back_off_and_give_up(tmp_path: Path) -> None:
+    child = await spawn(ProcessSpec("engine", RANK, env={"RANK": "0"}), log_dir=tmp_path)
+    os.kill(child.pid, signal.SIGKILL)
+    await child.exited
+    restarts = Restarts(RestartPolicy(max_restarts=3, window_s=100.0, first_pause_s=1.0))
+    assert [restarts.pause_after(child, now=t) for t in (0.0, 10.0, 20.0)] == [1.0, 2.0, 4.0]
+    with pytest.raises(ChildDiedError, match=r"engine was killed by SIGKILL 4 times in 100 s; log"):
+        restarts.pause_after(child, now=30.0)
+    assert restarts.pause_after(child, now=200.0) == 1.0  # the old deaths are forgotten
+    with pytest.raises(ChildDiedError, match=r"engine was killed by SIGKILL; log"):
+        Restarts(RestartPolicy(max_restarts=0)).pause_after(child)
