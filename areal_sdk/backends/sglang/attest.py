@@ -23,6 +23,11 @@ TOLERANCES = {"float32": 2e-3, "bfloat16": 0.25, "float16": 0.05}
 """Largest error of a canary logprob that arithmetic alone explains."""
 
 
+def tolerance_of(dtype: str) -> float:
+    """For `auto`, which is mostly bfloat16, the wide one."""
+    return TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
+
+
 class CanaryScorer(Protocol):
     """Log softmax of `candidates` after `tokens`, under `version`, by whoever made the version."""
 
@@ -118,7 +123,7 @@ class Attestor:
                 "right after a push: its prefix cache was not flushed"
             )
         assert member.info is not None
-        tolerance = self.tolerance or TOLERANCES.get(member.info.dtype, TOLERANCES["bfloat16"])
+        tolerance = self.tolerance or tolerance_of(member.info.dtype)
         for token, expected in self._expected_canary.items():
             error = abs(scores[token] - expected)
             if error > tolerance:

@@ -65,11 +65,14 @@ class SGLangClient:
     # generation
 
     async def generate(self, body: JSON) -> AsyncGenerator[JSON, None]:
-        """The events of one streamed request. Closing it early makes the server abort it."""
+        """The events of one streamed request, up to the one with the finish reason.
+
+        Closing it early makes the server abort the request.
+        """
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=self.deadlines.connect_s, sock_read=self.deadlines.token_s
         )
-        is_done = False
+        last: JSON | None = None
         try:
             async with self._session.post(
                 f"{self.address}/generate",
@@ -82,18 +85,20 @@ class SGLangClient:
                 self._open_streams.add(response)
                 try:
                     async for event in _events(response.content):
-                        if event is None:
-                            is_done = True
-                            return
-                        yield event
+                        if _is_final(event):
+                            last = event  # read on to the end, so that the connection is reused
+                        else:
+                            yield event
                 finally:
                     self._open_streams.discard(response)
-                    if not is_done:
+                    if last is None:
                         response.close()  # not released: the server sees us leave and aborts
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as exc:
-            raise self._fault("/generate", exc) from exc
-        if not is_done:
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            if last is None:
+                raise self._fault("/generate", exc) from exc
+        if last is None:
             raise ServerFault(f"{self.address} closed the stream of a request in the middle")
+        yield last
 
     def abandon(self) -> None:
         """Close every open stream: their readers see a fault at once, not after a deadline."""
@@ -148,6 +153,12 @@ class SGLangClient:
 
     async def server_info(self) -> JSON:
         return await self._get("/server_info")
+
+    async def loads(self) -> JSON:
+        """How busy the scheduler is."""
+        answer = await self._get("/v1/loads")
+        load: JSON = answer["loads"][0]
+        return load
 
     async def weight_label(self) -> str:
         return str((await self._get("/model_info"))["weight_version"])
@@ -297,19 +308,20 @@ def _labelled(label: str | None) -> JSON:
     return {} if label is None else {"weight_version": label}
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[JSON | None, None]:
-    """Parsed server-sent events; None for the closing `[DONE]`."""
+def _is_final(event: JSON) -> bool:
+    return "error" in event or event["meta_info"]["finish_reason"] is not None
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[JSON, None]:
+    """Parsed server-sent events, without the closing `[DONE]`."""
     pending = bytearray()
     async for piece in content.iter_any():
         pending += piece
         while (end := pending.find(b"\n\n")) >= 0:
             event = bytes(pending[:end])
             del pending[: end + 2]
-            if not event.startswith(b"data: "):
+            if not event.startswith(b"data: ") or event == b"data: [DONE]":
                 continue
-            if event == b"data: [DONE]":
-                yield None
-                return
             try:
                 yield orjson.loads(event[6:])
             except orjson.JSONDecodeError as exc:

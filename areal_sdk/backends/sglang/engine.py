@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from areal_sdk.backends.sglang.attest import Attestor, Canary, CanaryScorer
+from areal_sdk.backends.sglang.attest import Attestor, Canary, CanaryScorer, tolerance_of
 from areal_sdk.backends.sglang.client import (
     Deadlines,
     RequestRefused,
@@ -22,7 +22,7 @@ from areal_sdk.backends.sglang.client import (
     wait_until_ready,
 )
 from areal_sdk.backends.sglang.continuation import Continuation
-from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.launch import Launcher, ServerProcess
 from areal_sdk.backends.sglang.model_info import read_model_info
 from areal_sdk.backends.sglang.pool import Member, Pool, State
 from areal_sdk.backends.sglang.probe import probe_server
@@ -74,8 +74,9 @@ class SGLangOptions:
 class SGLangEngine(InferenceEngine):
     """Samples from SGLang servers, ours or somebody's.
 
-    A request whose server fails continues on another one from its recorded tokens. Servers given
-    as processes are restarted when they die, and stopped by `aclose`.
+    A request whose server fails continues on another one from its recorded tokens. Servers of a
+    launcher are started by `start`, started again when they die, and stopped by `aclose`; servers
+    named by address are left as they are, and are taken to serve the checkpoint `model`.
     """
 
     def __init__(
@@ -84,21 +85,19 @@ class SGLangEngine(InferenceEngine):
         addresses: Sequence[str] = (),
         *,
         log_dir: Path,
-        processes: Sequence[ServerProcess] = (),
-        restart: Callable[[ServerProcess], ServerProcess] | None = None,
+        launcher: Launcher | None = None,
         version: int = 0,
         max_context: int | None = None,
         scorer: CanaryScorer | None = None,
         api_key: str | None = None,
         options: SGLangOptions | None = None,
     ) -> None:
-        if not addresses and not processes:
-            raise EngineError("name at least one SGLang server: --engine http://host:port")
+        if not addresses and launcher is None:
+            raise EngineError("name at least one SGLang server, or give a launcher")
         self.options = options or SGLangOptions()
         self._model = model
         self._addresses = [*addresses]
-        self._processes = [*processes]
-        self._restart = restart
+        self._launcher = launcher
         self._first_version = version
         self._max_context = max_context
         self._scorer = scorer
@@ -130,7 +129,8 @@ class SGLangEngine(InferenceEngine):
             )
         )
         servers: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
-        servers += [(process.address, process) for process in self._processes]
+        if self._launcher is not None:
+            servers += [(process.address, process) for process in self._launcher.start_all()]
         self._pool.members = [
             Member(
                 SGLangClient(
@@ -145,12 +145,13 @@ class SGLangEngine(InferenceEngine):
                 group.create_task(self._connect(member))
         self._publisher = self._make_publisher()
         self._narrow_context()
+        await self._check_agreement()
         for member in self._pool.members:
             await self._publisher.adopt(member)
         supervisor = Supervisor(
             self._pool,
             self._publisher,
-            restart=self._restart,
+            restart=self._launcher.restart if self._launcher is not None else None,
             options=self.options.supervision,
         )
         self._watches = [
@@ -218,15 +219,32 @@ class SGLangEngine(InferenceEngine):
                 limits.append(member.info.num_kv_tokens)
         self._info = replace(self.info, max_context=min(limits))
 
+    async def _check_agreement(self) -> None:
+        """Servers that start with different weights would be one policy in name only."""
+        canary = Canary.for_vocabulary(self.info.vocab_size)
+        answers = await asyncio.gather(
+            *(
+                member.client.next_token_logprobs(canary.tokens, canary.candidates)
+                for member in self._pool.members
+            )
+        )
+        for member, (_, scores) in zip(self._pool.members, answers, strict=True):
+            assert member.info is not None
+            worst = max(abs(scores[t] - answers[0][1][t]) for t in canary.candidates)
+            if worst > tolerance_of(member.info.dtype):
+                raise EngineError(
+                    f"{member.address} and {self._pool.members[0].address} serve different "
+                    f"weights (a canary's logprobs differ by {worst:.3g}): start both from {self._model}"
+                )
+
     async def aclose(self) -> None:
         watches, self._watches = self._watches, []
         for watch in watches:
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
-        stops = [m.process.stop() for m in self._pool.members if m.process is not None]
-        if not stops:
-            stops = [process.stop() for process in self._processes]
-        await asyncio.gather(*stops)
+        await asyncio.gather(
+            *(member.process.stop() for member in self._pool.members if member.process is not None)
+        )
         await self._exit.aclose()
 
     # what it serves
@@ -275,7 +293,7 @@ class SGLangEngine(InferenceEngine):
 
     # generation
 
-    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         continuation = Continuation(self._fitted(request), self._decode)
         num_faults = 0
         while True:
@@ -284,15 +302,14 @@ class SGLangEngine(InferenceEngine):
             )
             continuation.begin_attempt()
             member.began()
+            final: Delta | None = None
             try:
                 async with aclosing(self._attempt(member, continuation)) as deltas:
                     async for delta in deltas:
-                        if delta.finish_reason is not FinishReason.ABORT:
-                            yield delta.chunk(num_stale_kv=continuation.num_stale_kv)
-                            if delta.finish_reason is not None:
-                                return
-                        elif delta.tokens:
-                            yield replace(delta, finish_reason=None).chunk()
+                        if delta.finish_reason is None:
+                            yield delta.chunk()
+                        else:
+                            final = delta
             except RequestRefused as exc:
                 raise EngineError(str(exc)) from exc
             except (ServerFault, StaleWeightsError) as exc:
@@ -304,6 +321,11 @@ class SGLangEngine(InferenceEngine):
                     ) from exc
             finally:
                 member.ended()
+            if final is not None and final.finish_reason is not FinishReason.ABORT:
+                yield final.chunk(num_stale_kv=continuation.num_stale_kv)
+                return
+            if final is not None and final.tokens:  # we aborted it ourselves, for a swap
+                yield replace(final, finish_reason=None).chunk()
             if continuation.budget == 0:
                 yield Delta(finish_reason=FinishReason.LENGTH).chunk()
                 return

@@ -155,6 +155,31 @@ def start_server(
     return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
 
 
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts the servers of one engine; they die with this process."""
+
+    options: ServerOptions
+    environment: SGLangEnvironment
+    log_dir: Path
+    count: int = 1
+
+    def start_all(self) -> list[ServerProcess]:
+        return [
+            start_server(self.options, self.environment, log_path=self.log_dir / f"sglang-{i}.log")
+            for i in range(self.count)
+        ]
+
+    def restart(self, server: ServerProcess) -> ServerProcess:
+        """A new process in place of one that ended, at its address."""
+        return start_server(
+            self.options,
+            self.environment,
+            log_path=server.log_path,
+            port=int(server.address.rsplit(":", 1)[1]),
+        )
+
+
 def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

@@ -33,6 +33,9 @@ _FUSED = {
 }
 """Parameters that SGLang keeps as one: the parts it concatenates, in its order."""
 
+_VOCABULARY_MULTIPLE = 64
+"""SGLang pads vocabularies to a multiple of it."""
+
 
 @dataclass(slots=True)
 class Bucket:
@@ -196,7 +199,7 @@ class Sender:
             if parts:
                 digest = sha256()
                 for part in parts:
-                    raw = weights.get(part).flatten().view(torch.uint8)
+                    raw = _as_served(name, weights.get(part)).flatten().view(torch.uint8)
                     digest.update(raw.numpy().data)
                 known[name] = digest.digest()[:8].hex()
         return known
@@ -265,6 +268,14 @@ def _parts_of(name: str, weights: Weights) -> list[str]:
             found = [name.replace(fused, part) for part in parts]
             return found if all(part in weights for part in found) else []
     return []
+
+
+def _as_served(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """SGLang pads vocabularies with rows of zeros."""
+    if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+        missing = -tensor.shape[0] % _VOCABULARY_MULTIPLE
+        return torch.nn.functional.pad(tensor, (0, 0, 0, missing))
+    return tensor
 
 
 def _shared_bytes(size: int) -> torch.Tensor:

@@ -1,0 +1,107 @@
+"""Real SGLang servers on the CPU; tests that need one are skipped where it is not installed."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from areal_sdk.backends.sglang.client import SGLangClient, wait_until_ready
+from areal_sdk.backends.sglang.engine import SGLangEngine, SGLangOptions
+from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment
+from areal_sdk.backends.sglang.launch import BASE_LABEL, ServerOptions, ServerProcess, start_server
+from areal_sdk.errors import ConfigError
+from areal_sdk.models import make_tiny_model
+
+IN_REPOSITORY = Path(__file__).parents[3] / ".venv-sglang"
+START_TIMEOUT_S = 180.0
+
+MakeEngine = Callable[..., Awaitable[SGLangEngine]]
+
+
+@pytest.fixture(scope="session")
+def environment() -> SGLangEnvironment:
+    if IN_REPOSITORY.is_dir():
+        os.environ.setdefault("AREAL_SDK_SGLANG_ENV", str(IN_REPOSITORY))
+    try:
+        return find_environment()
+    except ConfigError as exc:
+        pytest.skip(f"make sglang-cpu prepares it: {exc}")
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Tiny models that differ in their weights only; the first is what servers start with."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    return [make_tiny_model(root / f"v{seed}", seed=seed, num_layers=2) for seed in range(3)]
+
+
+@pytest.fixture(scope="session")
+def start(
+    environment: SGLangEnvironment,
+    checkpoints: list[Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[..., list[ServerProcess]]]:
+    """Start servers, several at once, and wait until they sample."""
+    started: list[ServerProcess] = []
+    logs = tmp_path_factory.mktemp("servers")
+
+    def start_some(
+        count: int = 1, *extra: str, kv_tokens: int | None = None
+    ) -> list[ServerProcess]:
+        options = ServerOptions(checkpoints[0], dtype="float32", kv_tokens=kv_tokens, extra=extra)
+        servers = [
+            start_server(options, environment, log_path=logs / f"{len(started) + i}.log")
+            for i in range(count)
+        ]
+        started.extend(servers)
+        asyncio.run(_wait(servers))
+        return servers
+
+    yield start_some
+    for server in started:
+        asyncio.run(server.stop(grace_s=2.0))
+
+
+async def _wait(servers: list[ServerProcess]) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        for server in servers:
+            group.create_task(_wait_one(server, SGLangClient(server.address, session)))
+
+
+async def _wait_one(server: ServerProcess, client: SGLangClient) -> None:
+    await wait_until_ready(client, timeout_s=START_TIMEOUT_S, is_running=lambda: server.is_running)
+
+
+@pytest.fixture(scope="session")
+def server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
+    """One server for all tests that do not break it."""
+    return start()[0]
+
+
+@pytest.fixture
+async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[MakeEngine]:
+    """Engines over servers that are put back to the first checkpoint; closed after the test."""
+    engines: list[SGLangEngine] = []
+
+    async def make(*addresses: str, **options: object) -> SGLangEngine:
+        async with aiohttp.ClientSession() as session:
+            for address in addresses:
+                client = SGLangClient(address, session)
+                await client.resume()
+                await client.update_from_disk(str(checkpoints[0]), label=BASE_LABEL, flush=True)
+        engine = SGLangEngine(
+            checkpoints[0],
+            addresses,
+            log_dir=tmp_path,
+            options=SGLangOptions(**options),  # type: ignore[arg-type]
+        )
+        engines.append(engine)
+        await engine.start()
+        return engine
+
+    yield make
+    for engine in engines:
+        await engine.aclose()

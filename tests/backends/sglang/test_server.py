@@ -1,0 +1,93 @@
+"""One real server on the CPU, one engine over it: the smoke that runs everywhere."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.engine import GenerateChunk, GenerateRequest, collect
+from areal_sdk.errors import ContextOverflowError, EngineError
+from areal_sdk.types import FinishReason, WeightUpdate
+from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.rescoring import worst_error
+
+PROMPT = tuple(b"What is 11+22?")
+
+
+def weights(checkpoint: Path, version: int) -> WeightUpdate:
+    return WeightUpdate(version, str(checkpoint / "model.safetensors"))
+
+
+async def test_every_token_rescores_under_the_version_it_names(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    await engine.update_weights(weights(checkpoints[1], 1))
+    request = GenerateRequest(PROMPT, 600, temperature=0.7, ignore_eos=True)
+    sampled: list[GenerateChunk] = []
+    update: asyncio.Task[None] | None = None
+    async for chunk in engine.stream(request):
+        sampled.append(chunk)
+        if len(sampled) == 20:
+            update = asyncio.create_task(engine.update_weights(weights(checkpoints[2], 2)))
+    assert update is not None
+    await update
+    result = await collect(_replayed(sampled))
+
+    assert set(result.versions) == {1, 2}
+    assert list(result.versions) == sorted(result.versions)
+    assert worst_error(PROMPT, result, checkpoints, temperature=0.7) < 1e-3
+    mislabelled = [checkpoints[0], checkpoints[2], checkpoints[1]]
+    assert worst_error(PROMPT, result, mislabelled, temperature=0.7) > 0.05
+
+
+async def _replayed(chunks: Sequence[GenerateChunk]) -> AsyncIterator[GenerateChunk]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def test_requests_end_as_they_should(server: ServerProcess, make_engine: MakeEngine) -> None:
+    engine = await make_engine(server.address)
+    short = await engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True))
+    assert (len(short.tokens), short.finish_reason) == (5, FinishReason.LENGTH)
+
+    every_byte = tuple(range(256))
+    stopped = await engine.generate(GenerateRequest(PROMPT, 50, stop_tokens=every_byte))
+    assert stopped.finish_reason is FinishReason.STOP
+    assert stopped.stop_matched == stopped.tokens[-1]
+
+    greedy = await engine.generate(GenerateRequest(PROMPT, 12, temperature=0.0, ignore_eos=True))
+    text = engine._decode(list(greedy.tokens))
+    assert text
+    with pytest.raises(ContextOverflowError, match="4096"):
+        await engine.generate(GenerateRequest(PROMPT * 400, 5))
+    with pytest.raises(EngineError, match="another model's tokenizer"):
+        await engine.generate(GenerateRequest((10**6,), 5))
+
+
+async def test_a_stream_that_is_left_is_aborted_on_the_server(
+    server: ServerProcess, make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    async with aclosing(engine.stream(GenerateRequest(PROMPT, 3000, ignore_eos=True))) as chunks:
+        async for chunk in chunks:
+            assert chunk.finish_reason is None
+            break
+    client = engine.members[0].client
+    async with asyncio.timeout(10):
+        while (await client.loads())["num_running_reqs"]:  # noqa: ASYNC110 - it pushes nothing
+            await asyncio.sleep(0.05)
+    assert engine.members[0].num_running == 0
+
+
+async def test_a_label_only_update_names_new_tokens_without_a_pause(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    await engine.update_weights(WeightUpdate(1, None))
+    result = await engine.generate(GenerateRequest(PROMPT, 4, ignore_eos=True))
+    assert (engine.version, set(result.versions)) == (1, {1})
+    assert worst_error(PROMPT, result, [checkpoints[0]] * 2) < 1e-3
