@@ -1,6 +1,6 @@
 """Ranks: how they find one another, shard the policy, and agree on sums."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from areal_sdk.errors import ArealError
 from areal_sdk.trainer.policy import Policy
 
 
@@ -50,9 +51,19 @@ class Ranks:
         dist.all_reduce(tensor, op=operation)
         return dict(zip(values, tensor.tolist(), strict=True))
 
-    def barrier(self) -> None:
-        if self.is_distributed:
-            dist.barrier()
+    def on_first(self, action: Callable[[], object]) -> None:
+        """Have rank 0 do `action`; every rank returns when it is done, and raises if it failed."""
+        error: ArealError | None = None
+        if self.rank == 0:
+            try:
+                action()
+            except ArealError as exc:
+                error = exc
+        failed = self.sum({"failed": float(error is not None)})["failed"]
+        if error is not None:
+            raise error
+        if failed:
+            raise ArealError("rank 0 failed; its error says why")
 
     def leave(self) -> None:
         if dist.is_initialized():

@@ -121,7 +121,7 @@ class Trainer:
             # All ranks agree on which are empty: they planned from the same groups.
             minibatches = [minibatch for minibatch in minibatches if minibatch.num_terms]
         metrics = _describe(groups, [e for of_group in examples for e in of_group], version=version)
-        metrics["num_idle_groups"] = sum(not of_group for of_group in examples)
+        metrics["num_idle_groups"] = float(sum(not of_group for of_group in examples))
         if minibatches:
             self._enter("policy")
             with meter.phase("proximal"):

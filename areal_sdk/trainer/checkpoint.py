@@ -1,0 +1,163 @@
+"""Checkpoints of weights and optimiser (DCP: any number of ranks), and exports (transformers).
+
+step-000020/
+    .metadata, __0_0.distcp, ...     weights, moments, generators; sharded as the ranks were
+    trainer.json                     counters, baselines, and what the caller added
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from areal_sdk.trainer.directories import (
+    CheckpointError,
+    begin,
+    cannot_write,
+    commit,
+    partial_of,
+    whole_directory,
+)
+from areal_sdk.trainer.fsdp import full
+from areal_sdk.trainer.trainer import Trainer
+
+JSON = Any
+
+STATE_FILE = "trainer.json"
+FORMAT = 1
+
+_NOT_COPIED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.pt", ".*")
+"""Weights in any form: an export brings its own."""
+
+
+def save_checkpoint(trainer: Trainer, directory: Path, extra: Mapping[str, JSON]) -> None:
+    """Write all that `load_checkpoint` needs to go on bit by bit. A collective.
+
+    Where one rank fails, all raise, and what was at `directory` before is still there.
+    """
+    ranks = trainer.ranks
+    partial = partial_of(directory)
+    state = {
+        "format": FORMAT,
+        "phase": trainer.phase,
+        "num_updates": trainer.num_updates,
+        "baselines": trainer.baselines,
+        "extra": extra,
+    }
+    try:
+        ranks.on_first(lambda: begin(directory))
+        _write(trainer, partial, directory)
+        ranks.on_first(lambda: _finish(directory, state))
+    finally:
+        if ranks.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _finish(directory: Path, state: Mapping[str, JSON]) -> None:
+    try:
+        (partial_of(directory) / STATE_FILE).write_text(json.dumps(state, indent=1))
+    except OSError as exc:
+        raise cannot_write(directory, exc) from exc
+    commit(directory)
+
+
+def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
+    """Bring `trainer` to where it was; returns the saved `extra`. A collective."""
+    try:
+        state = json.loads((directory / STATE_FILE).read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory} is not a checkpoint: it has no {STATE_FILE}") from None
+    if state["format"] != FORMAT:
+        raise CheckpointError(
+            f"{directory} has format {state['format']}, this version reads {FORMAT}"
+        )
+    trainer.phase = state["phase"]
+    trainer.num_updates = state["num_updates"]
+    trainer.baselines = {key: (mean, count) for key, (mean, count) in state["baselines"].items()}
+    tensors = _tensors(trainer, with_moments=trainer.num_updates > 0, allocate=True)
+    own_rng = f"rng.{trainer.ranks.rank}"
+    saved = FileSystemReader(directory).read_metadata().state_dict_metadata
+    rng = {own_rng: torch.get_rng_state()} if own_rng in saved else {}  # a rank may be new
+    try:
+        load(tensors | rng, checkpoint_id=directory, no_dist=not trainer.ranks.is_distributed)
+    except CheckpointException as exc:
+        raise CheckpointError(f"{directory} cannot be read: {_first_failure(exc)}") from exc
+    if rng:
+        torch.set_rng_state(rng[own_rng])
+    extra: Mapping[str, JSON] = state["extra"]
+    return extra
+
+
+def export_model(trainer: Trainer, directory: Path, *, dtype: torch.dtype) -> None:
+    """A directory that transformers loads: safetensors, config, tokenizer. A collective."""
+    weights = {
+        name: full(parameter.detach()).to("cpu", dtype).contiguous()
+        for name, parameter in trainer.policy.named_weights().items()
+    }
+    trainer.ranks.on_first(lambda: _write_export(trainer.options.model_dir, directory, weights))
+
+
+def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor]) -> None:
+    dtype = next(iter(weights.values())).dtype
+    with whole_directory(directory) as partial:
+        shutil.copytree(
+            model_dir,
+            partial,
+            ignore=shutil.ignore_patterns(*_NOT_COPIED),
+            dirs_exist_ok=True,
+        )
+        config = json.loads((partial / "config.json").read_text())
+        config.pop("torch_dtype", None)
+        config["dtype"] = str(dtype).removeprefix("torch.")
+        (partial / "config.json").write_text(json.dumps(config, indent=2))
+        save_file(dict(weights), partial / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write(trainer: Trainer, partial: Path, directory: Path) -> None:
+    tensors = _tensors(trainer, with_moments=trainer.num_updates > 0)
+    rng = {f"rng.{trainer.ranks.rank}": torch.get_rng_state()}
+    try:
+        save(tensors | rng, checkpoint_id=partial, no_dist=not trainer.ranks.is_distributed)
+    except CheckpointException as exc:
+        failure = _first_failure(exc)
+        if isinstance(failure, OSError):
+            raise cannot_write(directory, failure) from exc
+        raise
+
+
+def _first_failure(error: CheckpointException) -> BaseException:
+    failures = list(error.failures.values())
+    return failures[0][0] if failures else error
+
+
+def _tensors(trainer: Trainer, *, with_moments: bool, allocate: bool = False) -> dict[str, Tensor]:
+    """Weights and optimiser moments under stable names; `allocate` makes moments to load into."""
+    tensors: dict[str, Tensor] = {}
+    optimizer = trainer.optimizer
+    for name, parameter in trainer.policy.named_weights().items():
+        tensors[f"model.{name}"] = parameter.detach()
+        if not with_moments:
+            continue
+        if allocate:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter.detach()),
+                "exp_avg_sq": torch.zeros_like(parameter.detach()),
+            }
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"optimizer.{name}.{key}"] = value
+    if allocate and not with_moments:
+        optimizer.state.clear()
+    return tensors
+
+
+__all__ = ["export_model", "load_checkpoint", "save_checkpoint"]

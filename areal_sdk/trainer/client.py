@@ -1,0 +1,199 @@
+"""The trainer as the main process sees it. Light: torch lives in the ranks."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.errors import ProcessError, RemoteError
+from areal_sdk.launch import Launcher, LocalLauncher
+from areal_sdk.process import Buffer, Child, ProcessSpec, Reply
+from areal_sdk.trainer.directories import CheckpointError, forget_old
+from areal_sdk.trainer.options import SftRow, TrainerOptions
+from areal_sdk.trainer.wire import encode_demonstrations, encode_groups
+from areal_sdk.types import TrajectoryGroup, WeightUpdate
+
+JSON = Any
+
+ENTRY = "areal_sdk.trainer.worker:main"
+SHARED_MEMORY = Path("/dev/shm")
+NUM_PUBLISHED = 2
+"""Versions kept for engines: the one they read, and the one being written."""
+SAVE_TIMEOUT_S = 900.0
+PUBLISH_TIMEOUT_S = 300.0
+FAILURE_GRACE_S = 5.0
+"""How long the other ranks have to report the same failure before they are ended."""
+
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""glibc gives large tensors back to the kernel when they are freed and gets them back page by page,
+zeroed: a quarter of a step. A trainer's steps are alike, so it keeps what it once had."""
+
+
+class TrainerClient:
+    """Drives the ranks of one trainer; a rank's death fails the call in progress at once.
+
+    One call at a time. After a failure of `step`, `sft_step` or `load` the ranks no longer agree on
+    anything: close the client and start another from a checkpoint.
+    """
+
+    def __init__(
+        self, options: TrainerOptions, *, log_dir: Path, launcher: Launcher | None = None
+    ) -> None:
+        self.options = options
+        self._launcher = launcher or LocalLauncher(log_dir=log_dir)
+        self._ranks: list[Child] = []
+        self._own_publish_dir: Path | None = None
+        self.num_parameters = 0
+        self.device = ""
+
+    async def start(self) -> None:
+        """Start the ranks; returns when every one has loaded the model."""
+        publish_dir = self.options.publish_dir
+        if publish_dir is None:
+            publish_dir = self._own_publish_dir = _make_publish_dir(self.options)
+        options = replace(self.options, publish_dir=publish_dir).to_json()
+        specs = [
+            ProcessSpec(
+                name=f"trainer-{rank}",
+                entry=ENTRY,
+                args=options,
+                env=KEEP_FREED_MEMORY,
+                threads=self.options.threads,
+            )
+            for rank in range(self.options.num_ranks)
+        ]
+        self._ranks = await self._launcher.launch(specs)
+        hello = self._ranks[0].hello
+        self.num_parameters, self.device = hello["num_parameters"], hello["device"]
+
+    @property
+    def children(self) -> Sequence[Child]:
+        """One per rank; their `exited` futures tell of deaths between calls."""
+        return self._ranks
+
+    async def step(
+        self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
+    ) -> Mapping[str, float]:
+        """One optimiser step from `version`. `num_trained` is 0 when there was nothing to learn."""
+        encoded, buffers = encode_groups(groups)
+        payload = {"groups": encoded, "version": version}
+        return _metrics(await self._call("step", payload, buffers, timeout_s=timeout_s))
+
+    async def sft_step(
+        self, rows: Sequence[SftRow], *, timeout_s: float = 600.0
+    ) -> Mapping[str, float]:
+        """One update of supervised fine-tuning."""
+        payload, buffers = encode_demonstrations(rows)
+        return _metrics(await self._call("sft_step", payload, buffers, timeout_s=timeout_s))
+
+    async def publish(self, version: int) -> WeightUpdate:
+        """The current weights as `version`, in memory that engines can map.
+
+        The files of the last two publishes exist; publish again only when every engine has
+        confirmed the one before.
+        """
+        reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)
+        return WeightUpdate(**reply.payload)
+
+    async def save(
+        self, directory: Path, extra: Mapping[str, JSON], *, keep: int | None = None
+    ) -> None:
+        """Checkpoint into `directory`, which appears whole or not at all.
+
+        With `keep`, only the newest `keep` numbered siblings of `directory` remain.
+        """
+        payload = {"directory": str(directory), "extra": dict(extra)}
+        await self._call("save", payload, timeout_s=SAVE_TIMEOUT_S)
+        if keep is not None:
+            await asyncio.to_thread(forget_old, directory, keep=keep)
+
+    async def load(self, directory: Path) -> Mapping[str, JSON]:
+        """Go on from a checkpoint; returns the `extra` it was saved with."""
+        payload = {"directory": str(directory)}
+        extra: Mapping[str, JSON] = (
+            await self._call("load", payload, timeout_s=SAVE_TIMEOUT_S)
+        ).payload
+        return extra
+
+    async def export(self, directory: Path) -> None:
+        """Write a model directory that transformers and engines load."""
+        await self._call("export", {"directory": str(directory)}, timeout_s=SAVE_TIMEOUT_S)
+
+    async def aclose(self) -> None:
+        """End the ranks and remove what they published. Idempotent."""
+        await asyncio.gather(*(child.aclose() for child in self._ranks))
+        await self._launcher.aclose()
+        if self._own_publish_dir is not None:
+            await asyncio.to_thread(shutil.rmtree, self._own_publish_dir, ignore_errors=True)
+            self._own_publish_dir = None
+
+    async def _call(
+        self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float
+    ) -> Reply:
+        """The answer of rank 0, once all ranks have answered.
+
+        Ranks that fail alone would leave the others waiting in a collective: those get a moment to
+        fail likewise and are then ended.
+        """
+        if not self._ranks:
+            raise ProcessError(f"the trainer is not running: {method!r} before start()")
+        calls = [
+            asyncio.create_task(rank.call(method, payload, buffers, timeout_s=timeout_s))
+            for rank in self._ranks
+        ]
+        try:
+            _, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+            if pending:
+                _, pending = await asyncio.wait(calls, timeout=FAILURE_GRACE_S)
+            if pending:
+                await asyncio.gather(*(rank.kill() for rank in self._ranks))
+                await asyncio.wait(calls)
+        finally:
+            for call in calls:
+                call.cancel()
+        errors = [error for call in calls if (error := call.exception()) is not None]
+        if errors:
+            raise _first_cause(errors)
+        return calls[0].result()
+
+
+def _first_cause(errors: Sequence[BaseException]) -> BaseException:
+    """The error that explains the others: a rank's own exception, else the first death."""
+    for error in errors:
+        if isinstance(error, RemoteError):
+            is_checkpoint = error.kind == CheckpointError.__name__
+            return CheckpointError(error.message) if is_checkpoint else error
+    return errors[0]
+
+
+def _metrics(reply: Reply) -> dict[str, float]:
+    # JSON has no NaN: a loss or a gradient norm that was not finite arrives as None.
+    return {name: float("nan") if value is None else value for name, value in reply.payload.items()}
+
+
+def _make_publish_dir(options: TrainerOptions) -> Path:
+    """A directory of our own in shared memory if two versions fit there, else on disk."""
+    _remove_orphans()
+    prefix = f"areal-sdk-{os.getpid()}-"
+    if SHARED_MEMORY.is_dir():
+        files = options.model_dir.glob("*.safetensors")
+        size = sum(file.stat().st_size for file in files)
+        if options.publish_dtype == "float32":
+            size *= 2  # what the checkpoint holds may be half as wide
+        if shutil.disk_usage(SHARED_MEMORY).free > (NUM_PUBLISHED + 1) * size:
+            return Path(tempfile.mkdtemp(prefix=prefix, dir=SHARED_MEMORY))
+    return Path(tempfile.mkdtemp(prefix=prefix))
+
+
+def _remove_orphans() -> None:
+    """Free what runs that were killed left in shared memory."""
+    for directory in SHARED_MEMORY.glob("areal-sdk-*-*"):
+        owner = directory.name.split("-")[2]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            with contextlib.suppress(OSError):  # another user's, or another run was faster
+                shutil.rmtree(directory)
