@@ -12,15 +12,12 @@ CUDA_PADDING = 1 << 20
 """On a GPU the launches cost, not the padding."""
 
 
-def build(
-    work: list[Work], kv: KVRows, *, device: torch.device, dtype: torch.dtype, pad_to: int = 0
-) -> ForwardInput:
+def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0) -> ForwardInput:
     """`pad_to` > 0: a decode of exactly so many tokens, each row attending alone (deterministic)."""
     tokens: list[int] = []
     positions: list[int] = []
-    kv_index: list[int] = []
+    rows: list[int] = []
     sampled: list[int] = []
-    capacity = kv.length
     for item in work:
         start, stop = item.sequence.num_computed, item.sequence.num_computed + item.num_new
         if item.num_new == 1 and item.sequence.output:
@@ -28,29 +25,31 @@ def build(
         else:
             tokens += item.sequence.tokens()[start:stop].tolist()
         positions += range(start, stop)
-        kv_index += range(item.row * capacity + start, item.row * capacity + stop)
+        rows += [item.row] * item.num_new
         if item.reaches_end:
             sampled.append(len(tokens) - 1)
     num_decoding = sum(item.num_new == 1 for item in work)
     padding_limit = -1 if pad_to else CUDA_PADDING if device.type == "cuda" else CPU_PADDING
     attention: list[DecodeRun | PrefillSpan] = [
-        *_decode_runs(work[:num_decoding], padding_limit, device=device, dtype=dtype),
+        *_decode_runs(work[:num_decoding], padding_limit, device=device),
         *_prefill_spans(work[num_decoding:], num_decoding, device=device),
     ]
     if padding := max(0, pad_to - len(tokens)):
         sampled += range(len(tokens), pad_to)
         tokens += [0] * padding
         positions += [0] * padding
-        kv_index += [kv.scratch_index] * padding
-    index = torch.tensor([tokens, positions, kv_index]).to(device)
+        rows += [kv.scratch_row] * padding
+    tokens_T, positions_T, rows_T = torch.tensor([tokens, positions, rows])
     return ForwardInput(
-        index[0], index[1], index[2], attention, torch.tensor(sampled, dtype=torch.long).to(device)
+        tokens_T.to(device),
+        positions_T.to(device),
+        kv.index(rows_T, positions_T).to(device),
+        attention,
+        torch.tensor(sampled, dtype=torch.long).to(device),
     )
 
 
-def _decode_runs(
-    work: list[Work], padding_limit: int, *, device: torch.device, dtype: torch.dtype
-) -> list[DecodeRun]:
+def _decode_runs(work: list[Work], padding_limit: int, *, device: torch.device) -> list[DecodeRun]:
     """Neighbouring rows together while their unequal lengths waste little."""
     runs: list[DecodeRun] = []
     first = 0
@@ -64,22 +63,20 @@ def _decode_runs(
             longest, wasted = grown, wasted + extra
             continue
         if index > first:
-            runs.append(_decode_run(work, first, index, device=device, dtype=dtype))
+            runs.append(_decode_run(work, first, index, device=device))
         first, longest, wasted = index, length, 0
     if work:
-        runs.append(_decode_run(work, first, len(work), device=device, dtype=dtype))
+        runs.append(_decode_run(work, first, len(work), device=device))
     return runs
 
 
-def _decode_run(
-    work: list[Work], start: int, stop: int, *, device: torch.device, dtype: torch.dtype
-) -> DecodeRun:
+def _decode_run(work: list[Work], start: int, stop: int, *, device: torch.device) -> DecodeRun:
     lengths = [item.sequence.num_computed + 1 for item in work[start:stop]]
     longest = max(lengths)
     mask = None
     if min(lengths) < longest:
         hidden = torch.arange(longest) >= torch.tensor(lengths)[:, None]
-        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+        mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))
         mask = mask[:, None, None].to(device)
     rows = slice(work[start].row, work[stop - 1].row + 1)
     return DecodeRun(slice(start, stop), rows, longest, mask)

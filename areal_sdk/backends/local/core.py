@@ -121,7 +121,6 @@ class EngineCore:
             work,
             self.scheduler.kv,
             device=self.device,
-            dtype=self.dtype,
             pad_to=self._options.max_slots if is_fixed_decode else 0,
         )
         logits = self.model.forward(forward_input, self.scheduler.kv)
@@ -171,7 +170,8 @@ class EngineCore:
             )
         kv = KVRows(
             num_layers=a.num_layers,
-            width=a.kv_width,
+            num_heads=a.num_kv_heads,
+            head_dim=a.head_dim,
             max_rows=options.max_slots,
             max_length=self.max_context,
             budget_tokens=budget_bytes // 2 // bytes_per_token,

@@ -26,15 +26,17 @@ def common_prefix(a: Tokens, b: Tokens) -> int:
 class KVRows:
     """The KV of running requests: one row each, rows [0, running) in use, all of one capacity.
 
-    Dense, so that a decode step is one attention call a layer. `values[layer, row, position]` holds
-    keys then values of all heads. Capacity doubles as rows grow, within a budget of tokens.
+    Dense, so that a decode step is one attention call a layer. `values` is
+    [layers, 2 (keys, values), rows, heads, capacity, head dimension]; capacity doubles as rows
+    grow, within a budget of tokens.
     """
 
     def __init__(
         self,
         *,
         num_layers: int,
-        width: int,
+        num_heads: int,
+        head_dim: int,
         max_rows: int,
         max_length: int,
         budget_tokens: int,
@@ -44,7 +46,7 @@ class KVRows:
         self.max_length = max_length
         self._max_rows = max_rows
         self._budget_tokens = max(budget_tokens, max_length)
-        self._shape = (num_layers, width)
+        self._num_layers, self._num_heads, self._head_dim = num_layers, num_heads, head_dim
         self._device = device
         self._dtype = dtype
         self.values = self._allocate(min(MIN_ROW_LENGTH, max_length))
@@ -52,12 +54,21 @@ class KVRows:
     @property
     def length(self) -> int:
         """Tokens that a row holds now."""
-        return self.values.shape[2]
+        return self.values.shape[4]
 
     @property
-    def scratch_index(self) -> int:
-        """A flat position that belongs to nobody: padding tokens write there."""
-        return (self.values.shape[1] - 1) * self.length
+    def scratch_row(self) -> int:
+        """A row that is nobody's: padding tokens write there."""
+        return self.values.shape[2] - 1
+
+    def index(self, rows_T: Tensor, positions_T: Tensor) -> Tensor:
+        """Where the T tokens' KV goes: indices into a layer's vectors, by token, kind and head."""
+        _, _, num_rows, num_heads, capacity, _ = self.values.shape
+        blocks = torch.arange(2 * num_heads)  # (kind, head) of one row ...
+        kinds, heads = blocks // num_heads, blocks % num_heads
+        block_starts = (kinds * num_rows * num_heads + heads) * capacity  # ... and where it starts
+        starts_T1 = (rows_T * num_heads * capacity + positions_T)[:, None]
+        return (starts_T1 + block_starts).flatten()
 
     def rows_at(self, length: int) -> int:
         """How many rows fit in memory when the longest has `length` tokens."""
@@ -71,7 +82,7 @@ class KVRows:
         assert used_rows <= self.rows_at(length), "the scheduler preempts before it reserves"
         old = self.values
         self.values = self._allocate(self._capacity_for(length))
-        self.values[:, :used_rows, : old.shape[2]].copy_(old[:, :used_rows])
+        self.values[:, :, :used_rows, :, : old.shape[4]].copy_(old[:, :, :used_rows])
 
     def shrink(self) -> None:
         """Give memory back; only when no row is in use."""
@@ -79,13 +90,13 @@ class KVRows:
             self.values = self._allocate(min(MIN_ROW_LENGTH, self.max_length))
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
-        self.values[:, target, :num_tokens].copy_(self.values[:, source, :num_tokens])
+        self.values[:, :, target, :, :num_tokens].copy_(self.values[:, :, source, :, :num_tokens])
 
     def export(self, row: int, num_tokens: int) -> Tensor:
-        return self.values[:, row, :num_tokens].clone()
+        return self.values[:, :, row, :, :num_tokens].clone()
 
     def restore(self, row: int, saved: Tensor, num_tokens: int) -> None:
-        self.values[:, row, :num_tokens].copy_(saved[:, :num_tokens])
+        self.values[:, :, row, :, :num_tokens].copy_(saved[:, :, :, :num_tokens])
 
     def _capacity_for(self, length: int) -> int:
         capacity = MIN_ROW_LENGTH
@@ -94,12 +105,13 @@ class KVRows:
         return min(capacity, self.max_length)
 
     def _allocate(self, length: int) -> Tensor:
-        num_layers, width = self._shape
         rows = max(1, min(self._max_rows, self._budget_tokens // length)) + 1  # and the scratch row
         # Untouched pages cost nothing on a CPU, so rows that are never used are free.
         # Zeroed on purpose: masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
         return torch.zeros(
-            (num_layers, rows, length, width), device=self._device, dtype=self._dtype
+            (self._num_layers, 2, rows, self._num_heads, length, self._head_dim),
+            device=self._device,
+            dtype=self._dtype,
         )
 
 
@@ -109,7 +121,7 @@ class SavedPrefix:
 
     tokens: Tokens
     values: Tensor
-    """[layers, tokens, width]"""
+    """[layers, 2, heads, tokens, head dimension]"""
 
     @property
     def num_bytes(self) -> int:

@@ -32,7 +32,8 @@ def test_logits_of_every_family_match_transformers(
     load_weights(model, directory)
     kv = KVRows(
         num_layers=architecture.num_layers,
-        width=architecture.kv_width,
+        num_heads=architecture.num_kv_heads,
+        head_dim=architecture.head_dim,
         max_rows=1,
         max_length=128,
         budget_tokens=128,
@@ -41,7 +42,8 @@ def test_logits_of_every_family_match_transformers(
     )
     positions = torch.arange(len(PROMPT))
     span = PrefillSpan(slice(0, len(PROMPT)), 0, len(PROMPT), None)
-    step = ForwardInput(torch.tensor(PROMPT), positions, positions, [span], positions)
+    index = kv.index(torch.zeros_like(positions), positions)
+    step = ForwardInput(torch.tensor(PROMPT), positions, index, [span], positions)
 
     ours = model.forward(step, kv).log_softmax(-1)
 

@@ -10,13 +10,14 @@ TOKENS = st.lists(st.integers(0, 2), max_size=12).map(lambda t: np.asarray(t, dt
 
 
 def saved(*tokens: int) -> SavedPrefix:
-    return SavedPrefix(np.asarray(tokens, dtype=np.int32), torch.zeros(1, len(tokens), 1))
+    return SavedPrefix(np.asarray(tokens, dtype=np.int32), torch.zeros(1, 1, 1, len(tokens), 1))
 
 
 def rows(*, max_rows: int = 4, budget_tokens: int = 4096) -> KVRows:
     return KVRows(
         num_layers=2,
-        width=3,
+        num_heads=2,
+        head_dim=3,
         max_rows=max_rows,
         max_length=2048,
         budget_tokens=budget_tokens,
@@ -75,11 +76,11 @@ def test_what_can_never_fit_is_not_saved() -> None:
 
 def test_growing_keeps_what_the_rows_hold() -> None:
     kv = rows()
-    kv.values[:, :2, :256].normal_()
-    before = kv.values[:, :2, :256].clone()
+    kv.values[:, :, :2, :, :256].normal_()
+    before = kv.values[:, :, :2, :, :256].clone()
     kv.reserve(300, used_rows=2)
     assert kv.length == 512
-    assert torch.equal(kv.values[:, :2, :256], before)
+    assert torch.equal(kv.values[:, :, :2, :, :256], before)
 
 
 def test_longer_rows_leave_room_for_fewer() -> None:
@@ -91,7 +92,19 @@ def test_one_request_always_fits() -> None:
     assert rows(budget_tokens=1).rows_at(2048) == 1
 
 
-def test_the_scratch_position_is_nobodys() -> None:
+def test_every_token_has_places_of_its_own_and_padding_takes_nobodys() -> None:
     kv = rows()
-    assert kv.scratch_index >= kv.rows_at(kv.length) * kv.length
-    assert kv.scratch_index < kv.values[0].flatten(0, 1).shape[0]
+    used = kv.rows_at(kv.length)
+    grid = torch.cartesian_prod(torch.arange(used), torch.arange(kv.length))
+    places = kv.index(grid[:, 0], grid[:, 1])
+    assert len(set(places.tolist())) == len(places) == 2 * 2 * used * kv.length
+    scratch = kv.index(torch.tensor([kv.scratch_row]), torch.tensor([0]))
+    assert not torch.isin(scratch, places).any()
+    assert scratch.max() < kv.values[0].numel() // 3
+
+
+def test_written_kv_is_found_by_row_kind_head_and_position() -> None:
+    kv = rows()
+    place = kv.index(torch.tensor([1]), torch.tensor([7]))
+    kv.values[0].view(-1, 3).index_copy_(0, place, torch.arange(12.0).view(4, 3))
+    assert kv.values[0, :, 1, :, 7].flatten().tolist() == list(range(12))
