@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from typing import cast
 
 from areal_sdk.algorithms.advantages import AdvantageEstimator, GroupRelative, RunningBaseline
 from areal_sdk.algorithms.losses import ClippedSurrogate, ImportanceWeight, Objective
@@ -52,7 +54,7 @@ PRESETS: Mapping[str, Callable[[Knobs], Algorithm]] = {
 
 
 def make_algorithm(name: str, knobs: Knobs | None = None) -> Algorithm:
-    """The preset `name`.
+    """The preset `name`, or the one that `"module:function"` names.
 
     >>> make_algorithm("grpo").objective.clip_high
     0.28
@@ -61,9 +63,17 @@ def make_algorithm(name: str, knobs: Knobs | None = None) -> Algorithm:
         ...
     areal_sdk.errors.ConfigError: unknown algorithm 'gpro': did you mean 'grpo'?
     """
-    preset = PRESETS.get(name)
+    preset = _imported(name) if ":" in name else PRESETS.get(name)
     if preset is None:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRESETS)}"
         raise ConfigError(f"unknown algorithm {name!r}: {hint}")
     return preset(knobs or Knobs())
+
+
+def _imported(reference: str) -> Callable[[Knobs], Algorithm]:
+    module, _, attribute = reference.partition(":")
+    try:
+        return cast(Callable[[Knobs], Algorithm], getattr(import_module(module), attribute))
+    except (ImportError, AttributeError) as exc:
+        raise ConfigError(f"algorithm {reference!r}: {exc}") from exc

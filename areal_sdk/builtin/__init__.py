@@ -20,6 +20,12 @@ def register_agents(register: "Register[AgentLike | type]") -> None:
 
 
 @hookimpl
+def register_algorithms(register: Register[object]) -> None:
+    for name in ("grpo", "running_baseline"):
+        register(name, f"areal_sdk.algorithms.presets:{name}")
+
+
+@hookimpl
 def register_engines(register: Register[type[InferenceEngine]]) -> None:
     register("local", "areal_sdk.backends.local:LocalEngine")
     register("sglang", "areal_sdk.backends.sglang:SGLangEngine")

@@ -70,7 +70,7 @@ async def open_rig(
         async with asyncio.TaskGroup() as starting:  # both load the model: side by side
             starting.create_task(engine.start())
             if train:
-                trainer = make_trainer(config, model_dir, log_dir=run_dir.logs)
+                trainer = make_trainer(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
                 stack.push_async_callback(trainer.aclose)
                 starting.create_task(trainer.start())
         gateway = Gateway(

@@ -13,6 +13,7 @@ from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
 from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.loop.supervision import EngineKeeper
 from areal_sdk.loop.tasks import load_tasks
 from areal_sdk.loop.training import TrainingLoop
 from areal_sdk.loop.warmup import warm_up
@@ -41,7 +42,7 @@ class Plan:
 def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
     """Find tasks, rewards and demonstrations; ConfigError for what is missing or malformed."""
     reward_specs(config, plugins)
-    plugins.algorithms.get(config.algorithm.name)
+    plugins.algorithms.reference(config.algorithm.name)
     return Plan(
         config,
         plugins,
@@ -147,7 +148,16 @@ async def _train(
         )
         progress.watch(buffer)
         loop = TrainingLoop(
-            rig, rig.trainer, state, buffer, tasks, dispatcher, checkpoints, evaluator, progress
+            rig,
+            rig.trainer,
+            state,
+            buffer,
+            tasks,
+            dispatcher,
+            checkpoints,
+            evaluator,
+            progress,
+            EngineKeeper(rig.engine, say=progress.say),
         )
         ended = await loop.run()
     await checkpoints.save(rig.trainer, state)

@@ -3,13 +3,14 @@
 from pathlib import Path
 
 from areal_sdk.config import Config
-from areal_sdk.launch import LocalLauncher
-from areal_sdk.trainer.client import TrainerClient, TrainerOptions
+from areal_sdk.plugins import Plugins
+from areal_sdk.trainer.client import TrainerClient
+from areal_sdk.trainer.options import TrainerOptions
 
-SAMPLING_DTYPE = {"auto": None, "float32": "float32", "bfloat16": "bfloat16"}
 
-
-def make_trainer(config: Config, model_dir: Path, *, log_dir: Path) -> TrainerClient:
+def make_trainer(
+    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
+) -> TrainerClient:
     section, algorithm = config.trainer, config.algorithm
     options = TrainerOptions(
         model_dir=model_dir,
@@ -24,7 +25,7 @@ def make_trainer(config: Config, model_dir: Path, *, log_dir: Path) -> TrainerCl
         max_grad_norm=section.max_grad_norm,
         num_minibatches=section.num_minibatches,
         tokens_per_microbatch=section.tokens_per_microbatch,
-        algorithm=algorithm.name,
+        algorithm=plugins.algorithms.reference(algorithm.name),
         clip_low=algorithm.clip_low,
         clip_high=algorithm.clip_high,
         max_weight=algorithm.max_weight,
@@ -34,4 +35,4 @@ def make_trainer(config: Config, model_dir: Path, *, log_dir: Path) -> TrainerCl
         deterministic=config.run.deterministic,
         publish_dtype=section.precision if config.engine.dtype == "auto" else config.engine.dtype,
     )
-    return TrainerClient(options, launcher=LocalLauncher(log_dir=log_dir))
+    return TrainerClient(options, log_dir=log_dir)

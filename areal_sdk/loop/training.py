@@ -17,14 +17,12 @@ from areal_sdk.loop.measure import Evaluator
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
+from areal_sdk.loop.supervision import EngineKeeper
 from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.tasks import TaskSource
-from areal_sdk.telemetry import waiting
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
-
-UPDATE_TIMEOUT_S = 600.0
 
 
 @dataclass(slots=True)
@@ -40,6 +38,7 @@ class TrainingLoop:
     checkpoints: Checkpoints
     evaluator: Evaluator
     progress: Progress
+    keeper: EngineKeeper
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     _began: float = 0.0
     _num_empty: int = 0
@@ -49,6 +48,7 @@ class TrainingLoop:
         self._began = time.monotonic() - self.state.train_seconds
         async with asyncio.TaskGroup() as background, self.dispatcher:
             self.evaluator.attach(background)
+            keeping = background.create_task(self.keeper.watch(), name="engine keeper")
             try:
                 ended = await self._steps()
                 await self._delivered()
@@ -56,6 +56,7 @@ class TrainingLoop:
                 if self._delivery is not None:
                     self._delivery.cancel()
             await self.evaluator.finish()
+            keeping.cancel()
         return ended
 
     async def _steps(self) -> str:
@@ -123,8 +124,7 @@ class TrainingLoop:
         """Hand `update` to the engine; the gate opens when it has confirmed."""
         began = time.monotonic()
         try:
-            async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
-                await self.rig.engine.update_weights(update)
+            await self.keeper.deliver(update)
         except ArealError as error:
             self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
             raise

@@ -9,7 +9,7 @@ from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.loop.demonstrations import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
-from areal_sdk.trainer.client import SftRow
+from areal_sdk.trainer.options import SftRow
 
 
 async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress: Progress) -> None:

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, MissingExtraError, PluginError
 from areal_sdk.plugins.discovery import DISABLE_VARIABLE, PluginSource
+from areal_sdk.process.user_code import reference_to
 
 T = TypeVar("T")
 
@@ -96,15 +97,21 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """The item called `name`, imported now if it was registered by reference."""
-        if name in self._resolved:
-            return self._resolved[name]
+        if name not in self._resolved:
+            self._resolved[name] = self._resolve(name, self._claim(name))
+        return self._resolved[name]
+
+    def reference(self, name: str) -> str:
+        """`"module:attribute"` of the item called `name`, for another process to import."""
+        item = self._claim(name).item
+        return item if isinstance(item, str) else reference_to(item)
+
+    def _claim(self, name: str) -> Claim[T]:
         if name not in self._claims:
             raise ConfigError(self._unknown(name))
         if problem := self.conflict(name):
             raise PluginError(problem)
-        claim = self._claims[name][0]
-        self._resolved[name] = self._resolve(name, claim)
-        return self._resolved[name]
+        return self._claims[name][0]
 
     def peek(self, name: str) -> T | str:
         """The item as registered: for listings, which must import nothing."""
