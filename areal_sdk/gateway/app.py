@@ -126,7 +126,7 @@ class Gateway:
         name = request.match_info["model"]
         if name != self.model_name:
             raise ApiError(
-                404, f"The model {name!r} does not exist", param="model", code="modelnot_found"
+                404, f"The model {name!r} does not exist", param="model", code="model_not_found"
             )
         return json_response(self._model())
 

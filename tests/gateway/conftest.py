@@ -24,9 +24,14 @@ async def start_gateway(model_dirs: dict[str, Path]) -> AsyncIterator[StartGatew
     async with AsyncExitStack() as stack:
 
         async def start(
-            script: Any = "ok", *, shape: str = "qwen2.5", max_context: int = 4096, **options: Any
+            script: Any = "ok",
+            *,
+            shape: str = "qwen2.5",
+            max_context: int = 4096,
+            engine_class: type[ScriptedEngine] = ScriptedEngine,
+            **options: Any,
         ) -> tuple[Gateway, ScriptedEngine]:
-            engine = ScriptedEngine(script, model_dir=model_dirs[shape], max_context=max_context)
+            engine = engine_class(script, model_dir=model_dirs[shape], max_context=max_context)
             gateway = Gateway(engine, model_dir=model_dirs[shape], model_name="policy", **options)
             await gateway.start()
             stack.push_async_callback(gateway.aclose)

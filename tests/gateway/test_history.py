@@ -1,0 +1,240 @@
+"""A request continues a recorded turn when it means the same, and says why when it does not."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from areal_sdk.gateway.history import History, Placement
+from areal_sdk.types import ForkReason, Message
+
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+ASK: Message = {"role": "user", "content": "What is 1+1?"}
+CALL: Message = {
+    "role": "assistant",
+    "content": None,
+    "reasoning_content": "I should add.",
+    "tool_calls": [
+        {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "add", "arguments": '{"a": 1, "b": {"x": 1.0, "y": [2]}}'},
+        }
+    ],
+}
+RESULT: Message = {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+ANSWER: Message = {"role": "assistant", "content": "It is 2."}
+NEXT: Message = {"role": "user", "content": "Thanks. And 2+2?"}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "add"}}
+
+
+class Recorder:
+    """A session's history, played by hand."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.num_turns = 0
+
+    def ask(self, *messages: Message, tools: tuple[Any, ...] = ()) -> Placement:
+        return self.history.place(copy.deepcopy(messages), tools=tools, options={})
+
+    def turn(
+        self, *messages: Message, answer: Message, tools: tuple[Any, ...] = ()
+    ) -> tuple[int | None, ForkReason | None]:
+        placement = self.ask(*messages, tools=tools)
+        reason = self.history.reason(placement)
+        self.history.add(placement, answer, self.num_turns)
+        self.num_turns += 1
+        return placement.parent, reason
+
+
+@pytest.fixture
+def played() -> Recorder:
+    """Two turns: a tool call, then an answer."""
+    recorder = Recorder()
+    assert recorder.turn(SYSTEM, ASK, answer=CALL, tools=(TOOL,)) == (None, None)
+    assert recorder.turn(SYSTEM, ASK, CALL, RESULT, answer=ANSWER, tools=(TOOL,)) == (0, None)
+    return recorder
+
+
+def _with(message: Message, **changes: Any) -> Message:
+    return {**copy.deepcopy(message), **changes}
+
+
+def _with_arguments(arguments: Any, *, id: str = "call_1", name: str = "add") -> Message:
+    function = {"name": name, "arguments": arguments}
+    return _with(CALL, tool_calls=[{"id": id, "type": "function", "function": function}])
+
+
+SAME: dict[str, Callable[[], tuple[Message, Message, Message]]] = {
+    "as it was": lambda: (CALL, RESULT, ANSWER),
+    "arguments without spaces": lambda: (
+        _with_arguments('{"a":1,"b":{"x":1.0,"y":[2]}}'),
+        RESULT,
+        ANSWER,
+    ),
+    "arguments in another order": lambda: (
+        _with_arguments('{"b": {"y": [2], "x": 1}, "a": 1.0}'),
+        RESULT,
+        ANSWER,
+    ),
+    "arguments as an object": lambda: (
+        _with_arguments({"a": 1, "b": {"x": 1, "y": [2]}}),
+        RESULT,
+        ANSWER,
+    ),
+    "an empty content instead of none": lambda: (_with(CALL, content=""), RESULT, ANSWER),
+    "reasoning left out": lambda: (
+        {k: v for k, v in CALL.items() if k != "reasoning_content"},
+        RESULT,
+        ANSWER,
+    ),
+    "reasoning under another name": lambda: (
+        {
+            **{k: v for k, v in CALL.items() if k != "reasoning_content"},
+            "reasoning": "I should add.",
+        },
+        RESULT,
+        ANSWER,
+    ),
+    "space around the text": lambda: (CALL, RESULT, _with(ANSWER, content=" It is 2.\n")),
+    "call ids renamed on both sides": lambda: (
+        _with_arguments(CALL["tool_calls"][0]["function"]["arguments"], id="fc_9"),
+        _with(RESULT, tool_call_id="fc_9"),
+        ANSWER,
+    ),
+    "fields that say nothing": lambda: (
+        _with(CALL, refusal=None, annotations=[], audio=None),
+        _with(RESULT, name=None),
+        ANSWER,
+    ),
+    "keys in another order": lambda: (
+        dict(reversed(CALL.items())),
+        dict(reversed(RESULT.items())),
+        ANSWER,
+    ),
+}
+
+
+@pytest.mark.parametrize("rewrite", SAME.values(), ids=SAME)
+def test_the_same_meaning_continues_the_recorded_turn(
+    played: Recorder, rewrite: Callable[[], tuple[Message, Message, Message]]
+) -> None:
+    call, result, answer = rewrite()
+    messages = (SYSTEM, ASK, call, result, answer, NEXT)
+    assert played.turn(*messages, answer=ANSWER, tools=(TOOL,)) == (1, None)
+
+
+Different = tuple[list[Message], tuple[Any, ...], int | None, ForkReason]
+
+DIFFERENT: dict[str, Callable[[], Different]] = {
+    "other arguments": lambda: (
+        [SYSTEM, ASK, _with_arguments('{"a": 2}'), RESULT, ANSWER, NEXT],
+        (TOOL,),
+        None,
+        ForkReason.ARGS_CHANGED,
+    ),
+    "another tool": lambda: (
+        [SYSTEM, ASK, _with_arguments('{"a": 1}', name="sub"), RESULT, ANSWER, NEXT],
+        (TOOL,),
+        None,
+        ForkReason.EDITED,
+    ),
+    "another answer": lambda: (
+        [SYSTEM, ASK, CALL, RESULT, _with(ANSWER, content="It is 3."), NEXT],
+        (TOOL,),
+        0,
+        ForkReason.EDITED,
+    ),
+    "other thoughts": lambda: (
+        [SYSTEM, ASK, _with(CALL, reasoning_content="I should not add."), RESULT, ANSWER, NEXT],
+        (TOOL,),
+        None,
+        ForkReason.EDITED,
+    ),
+    "another result": lambda: (
+        [SYSTEM, ASK, CALL, _with(RESULT, content="3"), ANSWER, NEXT],
+        (TOOL,),
+        0,
+        ForkReason.EDITED,
+    ),
+    "another system message": lambda: (
+        [_with(SYSTEM, content="Be long."), ASK, CALL, RESULT, ANSWER, NEXT],
+        (TOOL,),
+        None,
+        ForkReason.SYSTEM_CHANGED,
+    ),
+    "other tools": lambda: (
+        [SYSTEM, ASK, CALL, RESULT, ANSWER, NEXT],
+        (),
+        None,
+        ForkReason.TOOLS_CHANGED,
+    ),
+    "a summary instead of the past": lambda: (
+        [SYSTEM, {"role": "user", "content": "Summary: 1+1 is 2. And 2+2?"}],
+        (TOOL,),
+        None,
+        ForkReason.COMPACTION,
+    ),
+    "a conversation of its own": lambda: (
+        [{"role": "system", "content": "You search."}, {"role": "user", "content": "Find it."}],
+        (TOOL,),
+        None,
+        ForkReason.SUBAGENT,
+    ),
+    "the same question again": lambda: (
+        [SYSTEM, ASK, CALL, RESULT],
+        (TOOL,),
+        0,
+        ForkReason.RESAMPLED,
+    ),
+    "another result, before the answer": lambda: (
+        [SYSTEM, ASK, CALL, _with(RESULT, content="3")],
+        (TOOL,),
+        0,
+        ForkReason.EDITED,
+    ),
+}
+
+
+@pytest.mark.parametrize("change", DIFFERENT.values(), ids=DIFFERENT)
+def test_another_meaning_branches_with_its_reason(
+    played: Recorder, change: Callable[[], Different]
+) -> None:
+    messages, tools, parent, reason = change()
+    assert played.turn(*messages, answer=ANSWER, tools=tools) == (parent, reason)
+
+
+def test_results_of_parallel_calls_are_told_apart_by_their_call() -> None:
+    both = _with(CALL)
+    both["tool_calls"] = [
+        {"id": f"c{i}", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        for i in range(2)
+    ]
+    one = {"role": "tool", "tool_call_id": "c0", "content": "A"}
+    two = {"role": "tool", "tool_call_id": "c1", "content": "B"}
+    recorder = Recorder()
+    recorder.turn(ASK, answer=both)
+    recorder.turn(ASK, both, one, two, answer=ANSWER)
+    swapped = [_with(one, tool_call_id="c1"), _with(two, tool_call_id="c0")]
+    assert recorder.turn(ASK, both, *swapped, ANSWER, NEXT, answer=ANSWER)[0] == 0
+
+
+def test_a_few_shot_prompt_is_no_fork() -> None:
+    assert Recorder().turn(SYSTEM, ASK, ANSWER, NEXT, answer=ANSWER) == (None, None)
+
+
+def test_a_branch_keeps_what_it_truly_shares(played: Recorder) -> None:
+    """An edit late in the conversation still extends the turns before it."""
+    edited = (SYSTEM, ASK, CALL, RESULT, _with(ANSWER, content="Two!"), NEXT)
+    placement = played.ask(*edited, tools=(TOOL,))
+    assert (placement.parent, placement.num_matched) == (0, 3)
+
+
+def test_a_branch_can_be_continued(played: Recorder) -> None:
+    edited = (SYSTEM, ASK, CALL, RESULT, _with(ANSWER, content="Two!"), NEXT)
+    played.turn(*edited, answer=ANSWER, tools=(TOOL,))
+    assert played.turn(*edited, ANSWER, ASK, answer=ANSWER, tools=(TOOL,)) == (2, None)
+    first_branch = (SYSTEM, ASK, CALL, RESULT, ANSWER, NEXT)
+    assert played.turn(*first_branch, answer=ANSWER, tools=(TOOL,)) == (1, None)

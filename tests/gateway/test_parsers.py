@@ -1,0 +1,212 @@
+"""However a completion is cut into pieces, it is read as the same message."""
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal_sdk.gateway.parsers import (
+    Event,
+    Parser,
+    PlainText,
+    Reasoning,
+    ReasoningDelta,
+    TextDelta,
+    ToolCall,
+)
+from areal_sdk.gateway.plain_tools import PLAIN
+from areal_sdk.gateway.stops import StopFilter
+from areal_sdk.gateway.tool_formats import HERMES
+from areal_sdk.types import Tool
+
+
+def tool(name: str, *parameters: str) -> Tool:
+    properties = {parameter: {"type": "string"} for parameter in parameters}
+    schema = {"type": "object", "properties": properties}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+TOOLS = (tool("calculator", "expression"), tool("search", "query", "limit"), tool("now"))
+
+Message = tuple[str, str, list[tuple[str, Any]]]
+
+
+def read(parser: Parser, pieces: Sequence[str]) -> Message:
+    events: list[Event] = [event for piece in pieces for event in parser.feed(piece)]
+    return summarise([*events, *parser.finish()])
+
+
+def summarise(events: Sequence[Event]) -> Message:
+    return (
+        "".join(e.text for e in events if isinstance(e, ReasoningDelta)),
+        "".join(e.text for e in events if isinstance(e, TextDelta)),
+        [(e.name, json.loads(e.arguments)) for e in events if isinstance(e, ToolCall)],
+    )
+
+
+PARSERS: dict[str, Callable[[], Parser]] = {
+    "hermes": lambda: HERMES.parser(TOOLS),
+    "plain": lambda: PLAIN.parser(TOOLS),
+    "none": PlainText,
+    "reasoning, hermes": lambda: Reasoning(HERMES.parser(TOOLS)),
+    "reasoning, already open": lambda: Reasoning(PLAIN.parser(TOOLS), open_already=True),
+}
+
+FRAGMENTS = (
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_",
+    '{"name": "calculator", "arguments": {"expression": "1+1"}}',
+    '\n{"name": "x"}\n',
+    "<think>",
+    "</think>",
+    "</thi",
+    'calculator("1+1")',
+    "calculator(",
+    'search("a", limit=3)',
+    "now()",
+    "\n",
+    "  ",
+    "hello",
+    "é🙂",
+    "<",
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    name=st.sampled_from(sorted(PARSERS)),
+    fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=8),
+    cuts=st.lists(st.integers(0, 200), max_size=12),
+)
+def test_any_split_reads_the_same(name: str, fragments: list[str], cuts: list[int]) -> None:
+    text = "".join(fragments)
+    edges = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
+    assert read(PARSERS[name](), pieces) == read(PARSERS[name](), [text])
+
+
+@settings(max_examples=200, deadline=None)
+@given(text=st.text(max_size=60), cut=st.integers(0, 60))
+def test_plain_text_passes_unchanged(text: str, cut: int) -> None:
+    assert read(PlainText(), [text[:cut], text[cut:]]) == ("", text, [])
+
+
+HERMES_CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
+    "no call": ("Just text.", "Just text.", []),
+    "a call": (
+        '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        "",
+        [("now", {})],
+    ),
+    "text, then two calls": (
+        'Sure.\n<tool_call>{"name": "now"}</tool_call>\n<tool_call>\n{"name": "search", '
+        '"arguments": {"query": "é"}}\n</tool_call>',
+        "Sure.",
+        [("now", {}), ("search", {"query": "é"})],
+    ),
+    "no end tag": ('<tool_call>\n{"name": "now", "arguments": {}}', "", [("now", {})]),
+    "cut off": ('<tool_call>\n{"name": "now", "argu', '<tool_call>\n{"name": "now", "argu', []),
+    "not JSON": ("<tool_call>oops</tool_call>", "<tool_call>oops</tool_call>", []),
+    "arguments that are a list": (
+        '<tool_call>{"name": "now", "arguments": [1]}</tool_call>',
+        '<tool_call>{"name": "now", "arguments": [1]}</tool_call>',
+        [],
+    ),
+    "arguments as a string": (
+        '<tool_call>{"name": "now", "arguments": "{\\"a\\": 1}"}</tool_call>',
+        "",
+        [("now", {"a": 1})],
+    ),
+    "a broken call before a good one": (
+        '<tool_call>oops</tool_call>\n<tool_call>{"name": "now"}</tool_call>',
+        "<tool_call>oops</tool_call>",
+        [("now", {})],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), HERMES_CASES.values(), ids=HERMES_CASES)
+def test_hermes(text: str, content: str, calls: list[tuple[str, Any]]) -> None:
+    parser = HERMES.parser(TOOLS)
+    assert read(parser, list(text)) == ("", content, calls)
+    assert bool(parser.problems) == ("<tool_call>" in content)
+
+
+PLAIN_CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
+    "one value": ('calculator("11+22")', "", [("calculator", {"expression": "11+22"})]),
+    "named": (
+        'search(query="say \\"hi\\"", limit=3)',
+        "",
+        [("search", {"query": 'say "hi"', "limit": 3})],
+    ),
+    "mixed": ("search('a', limit=None)", "", [("search", {"query": "a", "limit": None})]),
+    "in order": ('search("a", 2,)', "", [("search", {"query": "a", "limit": 2})]),
+    "nothing inside": ("  now ( ) ", "", [("now", {})]),
+    "values of every kind": (
+        'search([1, {"a": true}], limit=False)',
+        "",
+        [("search", {"query": [1, {"a": True}], "limit": False})],
+    ),
+    "two calls": ("now()\nnow()\n", "", [("now", {}), ("now", {})]),
+    "text around": ("I see.\nnow()\nDone.", "I see.\nDone.", [("now", {})]),
+    "no call: more on the line": ('calculator("1+1") = 2', 'calculator("1+1") = 2', []),
+    "no call: unquoted": ("calculator(11+22)", "calculator(11+22)", []),
+    "no call: unknown tool": ('run("x")', 'run("x")', []),
+    "no call: too many values": ('calculator("1", "2")', 'calculator("1", "2")', []),
+    "no call: twice": ('search("a", query="b")', 'search("a", query="b")', []),
+    "no call: value after a name": ('search(limit=1, "a")', 'search(limit=1, "a")', []),
+    "no call: cut off": ('calculator("11', 'calculator("11', []),
+    "no call: in a sentence": ('Use calculator("1").', 'Use calculator("1").', []),
+    "no call: not a number": ("calculator(NaN)", "calculator(NaN)", []),
+}
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), PLAIN_CASES.values(), ids=PLAIN_CASES)
+def test_plain(text: str, content: str, calls: list[tuple[str, Any]]) -> None:
+    assert read(PLAIN.parser(TOOLS), list(text)) == ("", content, calls)
+
+
+def test_a_line_is_held_back_only_while_it_can_be_a_call() -> None:
+    parser = PLAIN.parser(TOOLS)
+    assert parser.feed("calc") == []
+    assert parser.feed("ium") == [TextDelta("calcium")]
+    assert parser.feed(" now()") == [TextDelta(" now()")]
+
+
+REASONING_CASES = {
+    "thought and answer": ("<think>\nhm\n</think>\n\nHi", False, "hm", "Hi"),
+    "an empty thought": ("<think>\n\n</think>\n\nHi", False, "", "Hi"),
+    "no thought": ("Hi <think>x</think>", False, "", "Hi <think>x</think>"),
+    "opened by the prompt": ("hm</think>Hi", True, "hm", "Hi"),
+    "never closed": ("<think>hm and", False, "hm and", ""),
+    "space first": ("  Hi", False, "", "  Hi"),
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "open_already", "thought", "answer"), REASONING_CASES.values(), ids=REASONING_CASES
+)
+def test_reasoning(text: str, open_already: bool, thought: str, answer: str) -> None:
+    parser = Reasoning(PlainText(), open_already=open_already)
+    assert read(parser, list(text)) == (thought, answer, [])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.text("abS TOP\n", max_size=30),
+    stops=st.lists(st.sampled_from(["STOP", "a", "bb", "OP\n", "ab"]), max_size=3),
+)
+def test_text_is_cut_at_the_stop_string_that_is_complete_first(text: str, stops: list[str]) -> None:
+    stop = StopFilter(stops)
+    passed = "".join([*map(stop.feed, text), stop.finish()])
+    ends = [(text.find(s) + len(s), -len(s), s) for s in stops if s in text]
+    if not ends:
+        assert (passed, stop.matched) == (text, None)
+        return
+    end, _, matched = min(ends)
+    assert (passed, stop.matched) == (text[: end - len(matched)], matched)

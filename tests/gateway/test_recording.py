@@ -1,0 +1,281 @@
+"""What is recorded is what was sampled: tokens, versions, temperature, and why some is not trained."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from areal_sdk.gateway import ApiError, SamplingPolicy, SessionClosedError, SessionLimits
+from areal_sdk.testing import Fault, Reply, scripted_logprob
+from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
+from tests.gateway.conftest import StartGateway
+from tests.gateway.model_dirs import TEMPLATES
+from tests.gateway.test_parsers import TOOLS
+
+HI: list[Message] = [{"role": "user", "content": "Hi"}]
+
+
+async def test_versions_and_logprobs_are_the_engines(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway("Hello there")
+
+    async def swap_weights(request: object, index: int) -> None:
+        if index == 1:
+            await engine.update_weights(WeightUpdate(version=7, path=None))
+
+    engine._on_token = swap_weights
+    turn = await gateway.sessions.open("e").generate(HI)
+    assert turn.versions[:3] == (0, 7, 7)
+    assert turn.logprobs == tuple(scripted_logprob(t, i) for i, t in enumerate(turn.output_tokens))
+
+
+async def test_token_ids_are_taken_as_they_are(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway(["a", "b", "c"])
+    session = gateway.sessions.open("e")
+    first = await session.generate([1, 2, 3])
+    assert engine.requests[-1].tokens == (1, 2, 3)
+    second = await session.generate([1, 2, 3, *first.output_tokens, 9])
+    third = await session.generate([1, 2])
+    assert [t.parent for t in session.turns] == [None, 0, None]
+    assert [t.fork for t in session.turns] == [None, None, ForkReason.EDITED]
+    assert second.prompt_tokens[-1] == 9
+    assert third.text == "c"
+
+
+async def test_training_samples_from_the_policy_whatever_the_client_asks(
+    start_gateway: StartGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway, engine = await start_gateway()
+    with caplog.at_level(logging.WARNING):
+        for name in ("a", "b"):
+            session = gateway.sessions.open(name)
+            turn = await session.generate(HI, temperature=0.0)
+            assert turn.temperature == 1.0
+            assert turn.excluded is None
+            assert "temperature=0.0" in session.notices[0]
+    assert engine.requests[-1].temperature == 1.0
+    assert len(caplog.records) == 1, "the override is said once, not once an episode"
+
+
+async def test_a_seeded_session_gives_every_turn_its_own_seed(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway()
+    seeds = []
+    for name in ("a", "b"):
+        session = gateway.sessions.open(name, seed=3)
+        await session.generate(HI)
+        await session.generate(HI)
+        seeds.append([request.seed for request in list(engine.requests)[-2:]])
+        session.close()
+    assert seeds[0] == seeds[1]
+    assert len(set(seeds[0])) == 2
+
+
+RESPECTED: dict[str, tuple[dict[str, Any], Exclusion | None]] = {
+    "its own temperature": ({"temperature": 0.7}, None),
+    "greedy": ({"temperature": 0.0}, Exclusion.GREEDY),
+    "top_p": ({"top_p": 0.9}, Exclusion.TRUNCATED_DISTRIBUTION),
+    "top_k": ({"top_k": 5}, Exclusion.TRUNCATED_DISTRIBUTION),
+    "min_p": ({"min_p": 0.1}, Exclusion.TRUNCATED_DISTRIBUTION),
+    "penalty": ({"presence_penalty": 0.5}, Exclusion.PENALTY),
+    "repetition penalty": ({"repetition_penalty": 1.1}, Exclusion.PENALTY),
+    "logit bias": ({"logit_bias": {"1": 5}}, Exclusion.LOGIT_BIAS),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("asked", "reason"), RESPECTED.values(), ids=RESPECTED)
+async def test_respected_sampling_is_context_only_where_it_is_not_the_policys(
+    start_gateway: StartGateway, asked: dict[str, Any], reason: Exclusion | None
+) -> None:
+    from tests.gateway.test_http import post
+
+    gateway, engine = await start_gateway(sampling=SamplingPolicy(mode="respect"))
+    session = gateway.sessions.open("e")
+    status, _ = await post(session, gateway, {"messages": HI, **asked})
+    assert status == 200
+    (turn,) = session.turns
+    assert turn.excluded == reason
+    assert turn.temperature == (asked.get("temperature") or 1.0)
+    assert engine.requests[-1].temperature == asked.get("temperature", 1.0)
+    num = len(turn.output_tokens)
+    assert session.excluded == ({reason: num} if reason else {})
+
+
+async def test_logprobs_that_are_missing_are_not_trained(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway(Reply([65, 66], stop=False, logprobs=[-1.0, float("nan")]))
+    turn = await gateway.sessions.open("e").generate(HI, max_new_tokens=2)
+    assert turn.excluded is Exclusion.NO_LOGPROBS
+
+
+async def test_a_closed_session_takes_no_turn_that_was_under_way(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, engine = await start_gateway("late")
+    session = gateway.sessions.open("e")
+    started = asyncio.Event()
+
+    async def close_meanwhile(request: object, index: int) -> None:
+        started.set()
+        if index == 2:
+            session.close()
+
+    engine._on_token = close_meanwhile
+    with pytest.raises(ApiError, match="closed") as error:
+        await session.generate(HI)
+    assert error.value.status == 409
+    assert session.close() == ()
+    with pytest.raises(ApiError, match="closed"):
+        await session.generate(HI)
+    with pytest.raises(SessionClosedError):
+        session.record(await gateway.sessions.open("other").generate(HI))
+
+
+LIMITS = {
+    "turns": SessionLimits(max_turns=1),
+    "tokens": SessionLimits(max_tokens=3),
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+async def test_a_limit_is_an_outcome(start_gateway: StartGateway, limits: SessionLimits) -> None:
+    gateway, engine = await start_gateway("ok")
+    session = gateway.sessions.open("e", limits=limits)
+    await session.generate(HI)
+    assert not session.truncated or limits.max_tokens is not None
+    with pytest.raises(ApiError, match="limit") as error:
+        await session.generate(HI)
+    assert (error.value.status, error.value.code) == (400, "episode_limit_reached")
+    assert session.truncated
+    assert session.faults == []
+    assert engine.num_requests == 1
+
+
+async def test_only_our_own_limits_truncate_an_episode(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("a long answer that goes on")
+    mine = gateway.sessions.open("mine")
+    assert (await mine.generate(HI, max_new_tokens=3)).finish_reason is FinishReason.LENGTH
+    assert not mine.truncated
+    ours = gateway.sessions.open("ours", limits=SessionLimits(max_new_tokens=3))
+    assert len((await ours.generate(HI)).output_tokens) == 3
+    assert ours.truncated
+
+
+async def test_a_prompt_over_the_context_is_an_outcome(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway(max_context=64)
+    session = gateway.sessions.open("e")
+    with pytest.raises(ApiError) as error:
+        await session.generate([{"role": "user", "content": "long " * 100}])
+    assert (error.value.status, error.value.code) == (400, "context_length_exceeded")
+    assert session.truncated
+    assert session.faults == []
+    assert engine.num_requests == 0
+
+
+async def test_an_answer_is_cut_where_the_context_ends(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("word " * 100, max_context=40)
+    session = gateway.sessions.open("e")
+    turn = await session.generate(HI, max_new_tokens=1000)
+    assert len(turn.prompt_tokens) + len(turn.output_tokens) == 40
+    assert session.truncated
+
+
+@pytest.mark.parametrize("fault", [Fault.RAISE, Fault.CLOSE, Fault.ABORT])
+async def test_an_engine_fault_is_noted_on_the_session(
+    start_gateway: StartGateway, fault: Fault
+) -> None:
+    gateway, engine = await start_gateway(Reply("some text", fault=fault, after=2))
+    session = gateway.sessions.open("e")
+    with pytest.raises(ApiError) as error:
+        await session.generate(HI)
+    assert error.value.status == 503
+    assert len(session.faults) == 1
+    assert session.turns == []
+    assert engine.num_active == 0
+
+
+async def test_an_engine_that_never_answers_is_a_fault(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway(Reply(fault=Fault.HANG), max_request_s=0.05)
+    session = gateway.sessions.open("e")
+    with pytest.raises(ApiError, match=r"0\.05 s") as error:
+        await session.generate(HI)
+    assert error.value.status == 504
+    assert session.faults == [error.value.message]
+    assert engine.num_active == 0
+
+
+async def test_n_choices_are_siblings(start_gateway: StartGateway) -> None:
+    from tests.gateway.test_http import post
+
+    gateway, _ = await start_gateway(["a", "b", "c"])
+    session = gateway.sessions.open("e")
+    status, body = await post(session, gateway, {"messages": HI, "n": 3})
+    assert status == 200
+    assert sorted(c["message"]["content"] for c in body["choices"]) == ["a", "b", "c"]
+    assert len({turn.prompt_tokens for turn in session.turns}) == 1
+    assert [turn.fork for turn in session.turns] == [None, *[ForkReason.RESAMPLED] * 2]
+    chosen = session.turns[1]
+    follow_up = [*HI, chosen.message, {"role": "user", "content": "more"}]
+    await post(session, gateway, {"messages": follow_up, "n": 1})
+
+
+async def test_an_invalid_call_stays_text_with_a_notice(start_gateway: StartGateway) -> None:
+    broken = '<tool_call>\n{"name": calculator}\n</tool_call>'
+    gateway, _ = await start_gateway(broken)
+    session = gateway.sessions.open("e")
+    turn = await session.generate(HI, tools=TOOLS)
+    assert turn.text == broken
+    assert "malformed tool call" in session.notices[0]
+
+
+def _text() -> st.SearchStrategy[str]:
+    hard = st.sampled_from(
+        ["<|im_end|>", "</s>", "🙂", "<tool_call>", "", "\n", "\x00", "</think>"]
+    )
+    return st.lists(st.one_of(hard, st.text(max_size=8)), max_size=3).map("".join)
+
+
+def _rewrite(message: Message, how: str) -> Message:
+    """The message as some client sends it back, meaning the same."""
+    if how == "faithful" or message.get("role") != "assistant":
+        return message
+    rewritten = {k: v for k, v in message.items() if k != "reasoning_content"}
+    if how == "trimmed":
+        rewritten["content"] = (message["content"] or "").strip()
+    return dict(reversed(rewritten.items()))
+
+
+@pytest.mark.parametrize("shape", list(TEMPLATES))
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+async def test_trained_tokens_are_the_sampled_tokens(
+    start_gateway: StartGateway, shape: str, data: st.DataObject
+) -> None:
+    """Random conversations, cut off or not, with clients that rewrite: one chain of turns."""
+    outputs: list[tuple[int, ...]] = []
+
+    def script(request: Any) -> Reply:
+        tokens = tuple(data.draw(st.lists(st.integers(0, 255), max_size=6)))
+        return Reply(tokens, stop=data.draw(st.booleans()))
+
+    gateway, _ = await start_gateway(script, shape=shape)
+    session = gateway.sessions.open("e")
+    messages: list[Message] = [{"role": "user", "content": data.draw(_text())}]
+    how = data.draw(st.sampled_from(["faithful", "dropped", "trimmed"]))
+    for _turn in range(data.draw(st.integers(1, 4))):
+        turn = await session.generate(messages, max_new_tokens=7)
+        outputs.append(turn.output_tokens)
+        messages.append(_rewrite(turn.message, how))
+        messages.append({"role": "user", "content": data.draw(_text())})
+    await gateway.aclose()
+    for index, turn in enumerate(session.turns):
+        assert turn.output_tokens == outputs[index]
+        assert turn.fork is None
+        assert turn.parent == (index - 1 if index else None)
+        if index:
+            before = session.turns[index - 1]
+            prefix = before.prompt_tokens + before.output_tokens
+            assert turn.prompt_tokens[: len(prefix)] == prefix
