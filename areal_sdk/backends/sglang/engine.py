@@ -196,8 +196,7 @@ class SGLangEngine(InferenceEngine):
             transport = DistributedTransport(sender, host=options.host, backend=options.backend)
         attestor = None
         if options.is_attested:
-            canary = Canary.for_vocabulary(self.info.vocab_size)
-            attestor = Attestor(sender, canary, scorer=self._scorer)
+            attestor = Attestor(sender, self.canary, scorer=self._scorer)
         return Publisher(
             self._pool,
             version=self._first_version,
@@ -221,7 +220,7 @@ class SGLangEngine(InferenceEngine):
 
     async def _check_agreement(self) -> None:
         """Servers that start with different weights would be one policy in name only."""
-        canary = Canary.for_vocabulary(self.info.vocab_size)
+        canary = self.canary
         answers = await asyncio.gather(
             *(
                 member.client.next_token_logprobs(canary.tokens, canary.candidates)
@@ -268,6 +267,11 @@ class SGLangEngine(InferenceEngine):
     def last_swaps(self) -> dict[str, SwapTimes]:
         """By address: how long the last swap of each server took."""
         return dict(self._started().last_swaps)
+
+    @cached_property
+    def canary(self) -> Canary:
+        """The prompt that attests every push."""
+        return Canary.for_vocabulary(self.info.vocab_size)
 
     async def update_weights(self, update: WeightUpdate) -> None:
         await self._started().publish(update)

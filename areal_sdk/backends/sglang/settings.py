@@ -1,0 +1,116 @@
+"""`[engine.sglang]`: the settings of this backend, and the engine they describe."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from areal_sdk.backends.sglang.engine import SGLangEngine, SGLangOptions
+from areal_sdk.backends.sglang.environment import find_environment
+from areal_sdk.backends.sglang.launch import Launcher, ServerOptions
+from areal_sdk.config import EngineSection, Positive, Seconds, Section, explain
+from areal_sdk.errors import ConfigError
+
+
+class SGLangSection(Section):
+    """SGLang servers: how many, how they get new weights, and what a swap does to requests."""
+
+    servers: Positive = 1
+    """Servers to start; ignored where `engine.name` names addresses."""
+    environment: Path | None = None
+    """Where `areal-sdk engine install sglang --into` put it; default: the usual place."""
+    transport: Literal["disk", "tensor", "distributed"] = "tensor"
+    """How weights travel: files, shared memory of one host, or a process group."""
+    interrupt: Literal["retract", "abort", "drain"] = "retract"
+    """What a swap does to requests in flight; `engine.kv_on_update = "keep"` overrides it."""
+    group_backend: Literal["gloo", "nccl"] = "gloo"
+    """Of the distributed transport."""
+    group_host: str = "127.0.0.1"
+    """Address of this machine as servers reach it, for the distributed transport."""
+    tp_size: Positive = 1
+    """GPUs a server."""
+    kv_tokens: Positive | None = None
+    """Size of a server's KV pool; default: SGLang's choice."""
+    memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of a GPU's memory for weights and KV."""
+    seeded: bool = False
+    """Honour seeds of requests; slower (SGLang's deterministic inference)."""
+    colocated: bool = False
+    """Engine and trainer share a device: its memory is handed over around steps."""
+    api_key: str | None = Field(default=None, repr=False)
+    """Of servers that ask for one."""
+    request_wait_s: Seconds = 120.0
+    """How long a request waits when no server is ready."""
+    arguments: tuple[str, ...] = ()
+    """Passed to `sglang.launch_server` as they are."""
+
+
+def engine_from_settings(
+    section: EngineSection,
+    settings: Mapping[str, Any],
+    *,
+    model_dir: Path,
+    log_dir: Path,
+    version: int = 0,
+) -> SGLangEngine:
+    """The engine of `engine.name = "sglang"` or `"http://host:port,http://..."`, not started."""
+    try:
+        own = SGLangSection.model_validate(dict(settings))
+    except ValidationError as exc:
+        raise ConfigError(f"engine.sglang: {explain(exc, SGLangSection)}") from None
+    addresses = server_addresses(section.name)
+    launcher = None
+    if not addresses:
+        launcher = Launcher(
+            ServerOptions(
+                model_dir,
+                dtype=section.dtype,
+                max_context=section.max_context,
+                kv_tokens=own.kv_tokens,
+                memory_fraction=own.memory_fraction,
+                tp_size=own.tp_size,
+                seeded=own.seeded,
+                colocated=own.colocated,
+                threads=section.threads,
+                extra=own.arguments,
+            ),
+            find_environment(own.environment),
+            log_dir,
+            count=own.servers,
+        )
+    return SGLangEngine(
+        model_dir,
+        addresses,
+        log_dir=log_dir,
+        launcher=launcher,
+        version=version,
+        max_context=section.max_context,
+        api_key=own.api_key,
+        options=SGLangOptions(
+            transport=own.transport,
+            interrupt="in_place" if section.kv_on_update == "keep" else own.interrupt,
+            no_server_timeout_s=own.request_wait_s,
+            backend=own.group_backend,
+            host=own.group_host,
+        ),
+    )
+
+
+def server_addresses(name: str) -> list[str]:
+    """The addresses in `--engine http://a:1,http://b:2`; none for a name.
+
+    >>> server_addresses("http://a:30000, http://b:30000/")
+    ['http://a:30000', 'http://b:30000']
+    >>> server_addresses("sglang")
+    []
+    """
+    parts = [part.strip().rstrip("/") for part in name.split(",")]
+    if not any("://" in part for part in parts):
+        return []
+    for part in parts:
+        if not part.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"--engine {name!r}: {part!r} is not an address like http://host:30000"
+            )
+    return parts

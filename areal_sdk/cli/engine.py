@@ -1,0 +1,211 @@
+"""`areal-sdk engine`: SGLang's environment, and servers that stay up between runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from areal_sdk.backends.sglang.environment import SGLangEnvironment
+    from areal_sdk.backends.sglang.launch import ServerProcess
+    from areal_sdk.backends.sglang.registry import Record
+
+_START_TIMEOUT_S = 900.0
+
+
+@click.group(name="engine")
+def engine() -> None:
+    """Install SGLang and manage its servers.
+
+    \b
+    areal-sdk engine install sglang --cpu
+    areal-sdk engine start MODEL
+    areal-sdk train my_agent.py --engine http://127.0.0.1:30000
+    """
+
+
+@engine.command()
+@click.argument("name", type=click.Choice(["sglang"]))
+@click.option("--cpu", is_flag=True, help="For machines without a GPU.")
+@click.option("--version", help="Of SGLang; default: the one tested with this release.")
+@click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Directory.")
+def install(name: str, cpu: bool, version: str | None, into: Path | None) -> None:
+    """Make SGLang's own virtual environment; its pins never meet those of your agent."""
+    from areal_sdk.backends.sglang.environment import DEFAULT_VERSION, install
+
+    install(into, version=version or DEFAULT_VERSION, cpu=cpu, say=click.echo)
+
+
+@engine.command()
+@click.argument("model")
+@click.option("--name", help="For stop, status and logs; default: sglang-PORT.")
+@click.option("--port", type=int, default=30000, show_default=True, help="0: any free one.")
+@click.option("--dtype", default="auto", show_default=True)
+@click.option("--max-context", type=int)
+@click.option("--kv-tokens", type=int, help="Size of the KV pool.")
+@click.option("--memory-fraction", type=float, help="Of the GPU, for weights and KV.")
+@click.option("--tp-size", type=int, default=1, show_default=True)
+@click.option("--wait/--no-wait", default=True, help="Until it samples.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def start(
+    model: str,
+    name: str | None,
+    port: int,
+    dtype: str,
+    max_context: int | None,
+    kv_tokens: int | None,
+    memory_fraction: float | None,
+    tp_size: int,
+    wait: bool,
+    arguments: tuple[str, ...],
+) -> None:
+    """Start a server of MODEL in the background. Anything after -- goes to SGLang as it is."""
+    from areal_sdk.backends.sglang.environment import find_environment
+    from areal_sdk.backends.sglang.launch import ServerOptions, free_port, start_server
+    from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.errors import ConfigError
+    from areal_sdk.models import resolve_model
+
+    environment = find_environment()
+    options = ServerOptions(
+        resolve_model(model),
+        dtype=dtype,
+        max_context=max_context,
+        kv_tokens=kv_tokens,
+        memory_fraction=memory_fraction,
+        tp_size=tp_size,
+        extra=arguments,
+    )
+    port = port or free_port()
+    name = name or f"sglang-{port}"
+    registry = Registry()
+    if any(r.is_running and r.name == name for r in registry.records()):
+        raise ConfigError(f"{name} runs already: stop it first, or choose another --name")
+    _check_port(port)
+    server = start_server(
+        options, environment, log_path=registry.log_path(name), port=port, outlives_us=True
+    )
+    registry.add(name, server, model=options.model)
+    click.echo(f"{name} (pid {server.pid}) starts; log: {server.log_path}")
+    if wait:
+        _wait(server, environment)
+        click.echo(f"ready: --engine {server.address}")
+
+
+@engine.command()
+@click.argument("name", required=False)
+@click.option("--all", "stop_all", is_flag=True)
+def stop(name: str | None, stop_all: bool) -> None:
+    """Stop a server that `start` started."""
+    import asyncio
+
+    from areal_sdk.backends.sglang.registry import Registry
+
+    registry = Registry()
+    for record in registry.records() if stop_all else [registry.get(name)]:
+        if record.is_running:
+            asyncio.run(record.process.stop(grace_s=10.0))
+            click.echo(f"{record.name} is stopped")
+        else:
+            click.echo(f"{record.name} was not running")
+        registry.remove(record.name)
+
+
+@engine.command()
+@click.option("--json", "as_json", is_flag=True)
+def status(as_json: bool) -> None:
+    """List servers that `start` started, and what they serve."""
+    import asyncio
+
+    from areal_sdk.backends.sglang.registry import Registry
+
+    rows = asyncio.run(_describe(Registry().records()))
+    if as_json:
+        import orjson
+
+        click.echo(orjson.dumps(rows).decode())
+        return
+    for row in rows or [{"name": "no servers: areal-sdk engine start MODEL"}]:
+        click.echo("  ".join(f"{value}" for value in row.values()))
+
+
+@engine.command()
+@click.argument("name", required=False)
+@click.option("-n", "--lines", default=40, show_default=True)
+def logs(name: str | None, lines: int) -> None:
+    """Show the end of a server's log."""
+    from areal_sdk.backends.sglang.registry import Registry
+
+    record = Registry().get(name)
+    text = Path(record.log).read_text(errors="replace").splitlines()
+    click.echo("\n".join(text[-lines:]))
+
+
+def _check_port(port: int) -> None:
+    import socket
+
+    from areal_sdk.errors import ConfigError
+
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError as exc:
+            raise ConfigError(
+                f"port {port} cannot be used ({exc}): choose another --port"
+            ) from None
+
+
+def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
+    import asyncio
+
+    import aiohttp
+
+    from areal_sdk.backends.sglang.client import ServerFault, SGLangClient, wait_until_ready
+    from areal_sdk.errors import EngineError
+
+    async def ready() -> None:
+        async with aiohttp.ClientSession() as session:
+            await wait_until_ready(
+                SGLangClient(server.address, session),
+                timeout_s=_START_TIMEOUT_S,
+                is_running=lambda: server.is_running,
+            )
+
+    try:
+        asyncio.run(ready())
+    except ServerFault as exc:
+        raise EngineError(
+            f"{exc} (SGLang {environment.version}); the end of {server.log_path}: "
+            f"{server.last_lines()}"
+        ) from None
+
+
+async def _describe(records: "list[Record]") -> list[dict[str, object]]:
+    import aiohttp
+
+    from areal_sdk.backends.sglang.client import Deadlines, SGLangClient
+    from areal_sdk.errors import EngineError
+
+    rows: list[dict[str, object]] = []
+    async with aiohttp.ClientSession() as session:
+        for record in records:
+            client = SGLangClient(record.address, session, deadlines=Deadlines(control_s=3.0))
+            state, weights = "stopped", ""
+            if record.is_running:
+                try:
+                    weights = await client.weight_label()
+                    state = "running"
+                except EngineError:
+                    state = "starting or hung"
+            rows.append(
+                {
+                    "name": record.name,
+                    "state": state,
+                    "address": record.address,
+                    "model": record.model,
+                    "weights": weights,
+                    "pid": record.pid,
+                }
+            )
+    return rows

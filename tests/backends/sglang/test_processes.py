@@ -1,0 +1,148 @@
+"""Real servers killed, stopped and starved: requests go on elsewhere, servers come back current."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.backends.sglang import (
+    Deadlines,
+    Launcher,
+    ServerOptions,
+    SGLangEngine,
+    SGLangOptions,
+    SupervisionOptions,
+)
+from areal_sdk.backends.sglang.environment import SGLangEnvironment
+from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.engine import GenerateRequest, GenerateResult
+from areal_sdk.errors import EngineError
+from areal_sdk.types import FinishReason, WeightUpdate
+from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.rescoring import worst_error
+from tests.backends.sglang.waiting import until
+
+pytestmark = pytest.mark.slow
+
+PROMPT = tuple(b"processes")
+OPTIONS = SGLangOptions(
+    deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, weights_s=60.0),
+    supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=180.0),
+    no_server_timeout_s=180.0,
+)
+
+
+def weights(checkpoint: Path, version: int) -> WeightUpdate:
+    return WeightUpdate(version, str(checkpoint / "model.safetensors"))
+
+
+def request(index: int, max_new_tokens: int = 500) -> GenerateRequest:
+    return GenerateRequest(PROMPT, max_new_tokens, ignore_eos=True, session=f"session-{index}")
+
+
+async def until_busy(engine: SGLangEngine, count: int) -> None:
+    """Every server samples for somebody."""
+    await until(
+        lambda: (
+            sum(m.num_running for m in engine.members) == count
+            and all(m.num_running and m.last_token_at for m in engine.members)
+        )
+    )
+
+
+async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weights(
+    environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    launcher = Launcher(
+        ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
+    )
+    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=OPTIONS)
+    await engine.start()
+    try:
+        await engine.update_weights(weights(checkpoints[1], 1))
+        generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
+        await until_busy(engine, 6)
+        victim = engine.members[0]
+        assert victim.process is not None
+        killed = victim.process.pid
+        victim.process.signal(signal.SIGKILL)
+        results = await asyncio.gather(*generations)
+        assert [len(result.tokens) for result in results] == [500] * 6
+        assert engine.num_failovers >= 1
+        check(results, checkpoints, versions={1})
+
+        await until(lambda: victim.state == "ready", timeout_s=180)
+        assert victim.process.pid != killed
+        assert victim.version == 1
+        await engine.drain(engine.members[1].address, timeout_s=10)
+        revived = await engine.generate(request(0, 20))
+        check([revived], checkpoints, versions={1})
+    finally:
+        await engine.aclose()
+    assert not any(m.process is not None and m.process.is_running for m in engine.members)
+
+
+async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
+    start: Callable[..., list[ServerProcess]],
+    server: ServerProcess,
+    checkpoints: list[Path],
+    make_engine: MakeEngine,
+) -> None:
+    other = start()[0]
+    engine = await make_engine(
+        server.address,
+        other.address,
+        deadlines=OPTIONS.deadlines,
+        supervision=OPTIONS.supervision,
+    )
+    generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
+    await until_busy(engine, 6)
+    stopped = engine.members[1]
+    other.signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(40):
+            results = await asyncio.gather(*generations)
+        assert [len(result.tokens) for result in results] == [500] * 6
+        await until(lambda: stopped.state == "down")
+        async with asyncio.timeout(40):
+            await engine.update_weights(weights(checkpoints[1], 1))
+    finally:
+        other.signal(signal.SIGCONT)
+    check(results, checkpoints, versions={0})
+    await until(lambda: stopped.state == "ready")
+    assert stopped.version == 1
+    await engine.drain(server.address, timeout_s=10)
+    check([await engine.generate(request(1, 20))], checkpoints, versions={1})
+
+
+async def test_a_pool_out_of_kv_makes_requests_wait_and_a_hopeless_one_fail(
+    start: Callable[..., list[ServerProcess]],
+    checkpoints: list[Path],
+    make_engine: MakeEngine,
+) -> None:
+    (small,) = start(1, kv_tokens=600)
+    engine = await make_engine(small.address)
+    assert engine.info.max_context <= 600
+    results = await asyncio.gather(*(engine.generate(request(i, 400)) for i in range(6)))
+    assert {result.finish_reason for result in results} == {FinishReason.LENGTH}
+    check(results, checkpoints, versions={0})
+    with pytest.raises(EngineError, match="the model's context holds 600"):
+        await engine.generate(GenerateRequest(PROMPT * 100, 10))
+
+
+async def test_a_launch_that_fails_shows_the_end_of_the_log(
+    environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    options = ServerOptions(checkpoints[0], dtype="float32", extra=("--no-such-flag",))
+    launcher = Launcher(options, environment, tmp_path)
+    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path)
+    with pytest.raises(EngineError, match=r"(?s)died at start.*--no-such-flag"):
+        await engine.start()
+
+
+def check(results: list[GenerateResult], checkpoints: list[Path], *, versions: set[int]) -> None:
+    for result in results:
+        assert set(result.versions) == versions
+        assert worst_error(PROMPT, result, checkpoints) < 1e-3
