@@ -154,28 +154,34 @@ class FrameDecoder:
 
     def _take_header(self, data: memoryview, frames: list[Frame]) -> memoryview:
         """Consume prefix and header bytes; sets `_frame` when the header is complete."""
+        if not self._header and len(data) >= _PREFIX.size:
+            end = _PREFIX.size + self._header_length(data)
+            if len(data) >= end:  # almost always: it came in one piece
+                self._open_frame(data[_PREFIX.size : end])
+                return data[end:]
         wanted = _PREFIX.size
         if len(self._header) >= wanted:
-            wanted += self._header_length()
+            wanted += self._header_length(self._header)
         take = min(len(data), wanted - len(self._header))
         self._header += data[:take]
         data = data[take:]
-        if len(self._header) == _PREFIX.size and self._header_length() == 0:
-            raise FrameError("a frame without a header")
-        if len(self._header) == wanted and wanted > _PREFIX.size:
-            self._open_frame(bytes(memoryview(self._header)[_PREFIX.size :]))
+        if len(self._header) == _PREFIX.size:
+            self._header_length(self._header)  # a bad one is refused now, not with the next byte
+        elif len(self._header) == wanted:
+            raw = bytes(self._header[_PREFIX.size :])
             self._header.clear()
+            self._open_frame(raw)
         return data
 
-    def _header_length(self) -> int:
-        (length,) = _PREFIX.unpack_from(self._header)
-        if length > self.max_header_bytes:
+    def _header_length(self, prefix: memoryview | bytearray) -> int:
+        (length,) = _PREFIX.unpack_from(prefix)
+        if not 0 < length <= self.max_header_bytes:
             raise FrameError(
-                f"a header of {length} bytes; at most {self.max_header_bytes} are allowed"
+                f"a header of {length} bytes; 1 to {self.max_header_bytes} are allowed"
             )
         return int(length)
 
-    def _open_frame(self, raw: bytes) -> None:
+    def _open_frame(self, raw: bytes | memoryview) -> None:
         try:
             header = orjson.loads(raw)
             sizes = [int(size) for size in header["b"]]

@@ -36,6 +36,7 @@ async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 12
     the kernel kills it when this process dies, however that happens.
     """
     log_path = log_dir / f"{spec.name}.log"
+    log_start = log_path.stat().st_size if log_path.exists() else 0
     ours, theirs = socket.socketpair()
     try:
         process = _start(spec, theirs, log_path)
@@ -44,7 +45,7 @@ async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 12
         raise ProcessError(f"{spec.name} could not be started: {exc}") from exc
     finally:
         theirs.close()
-    body = LocalProcess(process, log_path)
+    body = LocalProcess(process, log_path, log_start)
     child = await body.connect(spec, ours)
     try:
         child.start(sys_path=sys.path)
@@ -75,8 +76,11 @@ def _start(spec: ProcessSpec, theirs: socket.socket, log_path: Path) -> subproce
 class LocalProcess:
     """A process of this machine; tells its `Child` when it ends."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], log_path: Path, log_start: int = 0
+    ) -> None:
         self.log_path = log_path
+        self._log_start = log_start  # what stands before it is of an earlier life
         self._process = process
         self._is_reaped = False
         self._hung_up = asyncio.Event()
@@ -118,7 +122,9 @@ class LocalProcess:
         status = self._process.wait()
         self._is_reaped = True
         code, number = (None, -status) if status < 0 else (status, None)
-        child.ended(ChildExit(code, number, last_lines=last_lines(self.log_path)))
+        child.ended(
+            ChildExit(code, number, last_lines=last_lines(self.log_path, start=self._log_start))
+        )
 
     async def _wait_dead(self) -> None:
         """Return once it is dead; reaping is left to the caller, so that its pid stays its own."""
@@ -133,13 +139,13 @@ class LocalProcess:
             os.close(descriptor)
 
 
-def last_lines(log_path: Path, count: int = NUM_LAST_LINES) -> tuple[str, ...]:
-    """The end of a log that may be long or missing."""
+def last_lines(log_path: Path, *, start: int = 0) -> tuple[str, ...]:
+    """The end of a log that may be long or missing; nothing from before `start`."""
     try:
         with log_path.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - 200 * count))
+            log.seek(max(start, size - 200 * NUM_LAST_LINES))
             text = log.read().decode(errors="replace")
     except OSError:
         return ()
-    return tuple(line for line in text.splitlines() if line.strip())[-count:]
+    return tuple(line for line in text.splitlines() if line.strip())[-NUM_LAST_LINES:]

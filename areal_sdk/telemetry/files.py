@@ -17,20 +17,25 @@ def to_json(value: Any, *, indent: bool = False) -> bytes:
     return orjson.dumps(value, default=_plain, option=options)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` in one step: readers and crashes see the old content or the new."""
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace `path` in one step: readers and crashes see the old content or the new.
+
+    Not `durable`, and a power cut may bring back an older one: for what is written all the time.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    if durable:
+        _sync_directory(path.parent)
 
 
 class JsonLines:

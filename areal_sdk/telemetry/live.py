@@ -18,7 +18,7 @@ CURVE_WIDTH = 24
 Span = tuple[str, str]
 """(style, text): what a line is made of."""
 
-_STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32", "bad": "31"}
+_STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def render(
 ) -> list[str]:
     """The view as lines of at most `width` columns."""
     lines = [_progress(state, width, unicode), _reward(state, unicode), _speed(state)]
-    lines += [_books(state.ledger), _waits(state.waits), [("bad", state.note)]]
+    lines += [_books(state.ledger), _waits(state.waits), [("plain", state.note)]]
     return [
         _paint(_clip(line, width), color=color) for line in lines if any(text for _, text in line)
     ]

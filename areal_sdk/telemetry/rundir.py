@@ -132,10 +132,10 @@ class RunDir:
         write_atomically(self.plugins, to_json(plugins, indent=True))
 
     def write_ledger(self, snapshot: Mapping[str, Any]) -> None:
-        write_atomically(self.ledger, to_json(snapshot, indent=True))
+        write_atomically(self.ledger, to_json(snapshot, indent=True), durable=False)
 
     def write_live(self, state: Mapping[str, Any]) -> None:
-        write_atomically(self.live, to_json(state))
+        write_atomically(self.live, to_json(state), durable=False)
 
     def read_config(self) -> dict[str, Any]:
         import tomllib

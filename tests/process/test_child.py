@@ -107,6 +107,15 @@ async def test_the_error_of_a_dead_child_ends_with_its_last_words(tmp_path: Path
             await child.call("kill", timeout_s=5)
 
 
+async def test_last_words_of_an_earlier_life_are_not_repeated(tmp_path: Path) -> None:
+    async with running(tmp_path) as child:
+        with pytest.raises(ChildDiedError, match="about to die"):
+            await child.call("kill", timeout_s=5)
+    async with running(tmp_path) as child:
+        os.kill(child.pid, signal.SIGKILL)
+        assert (await child.exited).last_lines == ("hello from the test",)
+
+
 async def test_an_answer_sent_just_before_death_still_arrives(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
         reply = await child.call("leave", timeout_s=5)
