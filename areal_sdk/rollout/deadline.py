@@ -15,13 +15,7 @@ CANCEL_GRACE_S = 2.0
 """How long cancelled user code may take to clean up before it is left behind."""
 
 
-async def within(
-    coroutine: Coroutine[Any, Any, T],
-    timeout_s: float,
-    *,
-    what: str,
-    grace_s: float = CANCEL_GRACE_S,
-) -> T:
+async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: str) -> T:
     """The coroutine's result; TimeoutError after `timeout_s`, even if it ignores cancellation.
 
     It runs as a task of its own, so that a `TimeoutError` it raises itself stays its own error:
@@ -32,10 +26,10 @@ async def within(
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
     except asyncio.CancelledError:
-        await _end(task, what, grace_s)
+        await _end(task, what)
         raise
     if not done:
-        await _end(task, what, grace_s)
+        await _end(task, what)
         raise DeadlinePassed(f"{what}: no result within {timeout_s:g} s")
     return task.result()
 
@@ -44,9 +38,9 @@ class DeadlinePassed(Exception):
     """Our deadline, as opposed to a `TimeoutError` of the code inside."""
 
 
-async def _end(task: asyncio.Task[Any], what: str, grace_s: float) -> None:
+async def _end(task: asyncio.Task[Any], what: str) -> None:
     task.cancel()
-    done, _ = await asyncio.wait({task}, timeout=grace_s)
+    done, _ = await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
     if done:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.debug("%s raised while it was being cancelled: %r", what, error)

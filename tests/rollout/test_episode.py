@@ -1,0 +1,518 @@
+"""One episode against a real gateway: what the agent does, and what becomes of it."""
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import openai
+import pytest
+
+from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
+from areal_sdk.environment import Environment, StepResult
+from areal_sdk.errors import ConfigError, EngineError
+from areal_sdk.gateway.app import Gateway
+from areal_sdk.gateway.sessions import SessionLimits
+from areal_sdk.rollout.agents import as_play
+from areal_sdk.rollout.environments import EnvironmentAgent
+from areal_sdk.rollout.episode import EpisodeRunner
+from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
+from areal_sdk.testing import Fault, Reply, ScriptedEngine
+from areal_sdk.types import Episode, ErrorKind, Message, Outcome, OutcomeKind, Task
+from tests.rollout import sample_rewards
+
+PLAN = EpisodePlan("task.0.0", Task("task", {"question": "2+2?", "answer": "4"}))
+
+
+@asynccontextmanager
+async def serving(
+    agent: Any, engine: ScriptedEngine, model_dir: Path, **options: Any
+) -> AsyncIterator[EpisodeRunner]:
+    gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
+    await gateway.start()
+    options.setdefault("retry_delay_s", 0.001)
+    try:
+        async with EpisodeRunner(agent, gateway=gateway, **options) as runner:
+            yield runner
+        assert len(gateway.sessions) == 0, "a session was left open"
+    finally:
+        await gateway.aclose()
+
+
+async def play(agent: Any, script: Any, model_dir: Path, **options: Any) -> Episode:
+    engine = ScriptedEngine(script, model_dir=model_dir)
+    async with serving(agent, engine, model_dir, **options) as runner:
+        return await runner.run(PLAN)
+
+
+def client(context: EpisodeContext, **options: Any) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(
+        base_url=context.base_url,
+        api_key=context.api_key,
+        http_client=context.http_client,
+        **options,
+    )
+
+
+async def ask(context: EpisodeContext, text: str = "2+2?", **options: Any) -> str:
+    completion = await client(context, **options).chat.completions.create(
+        model=context.model, messages=[{"role": "user", "content": text}]
+    )
+    return completion.choices[0].message.content or ""
+
+
+class Solver(Agent):
+    async def run(self, task: Task, context: EpisodeContext) -> float:
+        return float(await ask(context, task.data["question"]) == task.data["answer"])
+
+
+async def test_an_agent_with_the_openai_client_plays_and_scores_itself(model_dir: Path) -> None:
+    episode = await play(Solver(), "4", model_dir)
+    assert episode.outcome == Outcome.scored(1.0)
+    assert episode.final_text == "4"
+    assert [message["role"] for message in episode.messages] == ["user", "assistant"]
+    (turn,) = episode.turns
+    assert len(turn.output_tokens) == 2, "the answer and the stop token"
+    assert episode.duration_s > 0
+
+
+async def test_a_plain_async_function_is_an_agent(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        return float(await ask(context) == "4")
+
+    assert (await play(agent, "4", model_dir)).reward == 1.0
+
+
+async def test_a_plain_function_runs_in_a_thread_and_blocks_nobody(model_dir: Path) -> None:
+    threads: list[threading.Thread] = []
+
+    def agent(task: Task, context: EpisodeContext) -> float:
+        threads.append(threading.current_thread())
+        with openai.OpenAI(base_url=context.base_url, api_key=context.api_key) as sync_client:
+            completion = sync_client.chat.completions.create(
+                model=context.model, messages=[{"role": "user", "content": "2+2?"}]
+            )
+        return float(completion.choices[0].message.content == "4")
+
+    assert (await play(agent, "4", model_dir)).reward == 1.0
+    assert threads[0] is not threading.main_thread()
+
+
+async def test_a_workflow_decides_what_becomes_of_its_turns(model_dir: Path) -> None:
+    class KeepsTheLast(RolloutWorkflow):
+        async def run_episode(self, task: Task, context: EpisodeContext) -> Episode:
+            await context.generate([{"role": "user", "content": "first"}])
+            await context.generate([{"role": "user", "content": "second"}])
+            return Episode("mine", task, context.turns[1:], Outcome.scored(0.5))
+
+    episode = await play(KeepsTheLast(), "4", model_dir)
+    assert episode.id == PLAN.id
+    assert episode.reward == 0.5
+    assert [m["content"] for m in episode.messages] == ["second", "4"]
+
+
+async def test_a_workflow_cannot_claim_a_parent_that_its_turn_does_not_extend(
+    model_dir: Path,
+) -> None:
+    class Forger(RolloutWorkflow):
+        async def run_episode(self, task: Task, context: EpisodeContext) -> Episode:
+            from dataclasses import replace
+
+            await context.generate([{"role": "user", "content": "a"}])
+            await context.generate([{"role": "user", "content": "b"}])
+            first, second = context.turns
+            turns = (first, replace(second, parent=0))
+            return Episode("mine", task, turns, Outcome.scored(1.0))
+
+    episode = await play(Forger(), "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert "does not extend" in episode.outcome.message
+
+
+async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        await ask(context)
+        return {}["missing"]  # type: ignore[no-any-return]
+
+    episode = await play(agent, "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert episode.outcome.message == "agent agent: KeyError: 'missing'"
+    assert episode.reward is None
+    assert len(episode.turns) == 1, "what it did until then is kept for the reader"
+
+
+async def test_on_agent_error_can_be_a_reward(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        await ask(context)
+        raise ValueError("malformed")
+
+    episode = await play(agent, "4", model_dir, on_agent_error=-0.5)
+    assert episode.reward == -0.5
+    assert episode.outcome.success is False
+    assert "malformed" in episode.outcome.message
+
+
+@pytest.mark.parametrize("result", [float("nan"), "good", {"a": float("nan")}, [1.0, 2.0]])
+async def test_a_result_that_is_no_verdict_is_the_agents_error(
+    result: Any, model_dir: Path
+) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> Any:
+        await ask(context)
+        return result
+
+    episode = await play(agent, "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert episode.reward is None
+
+
+async def test_exit_in_an_agent_does_not_end_the_run(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        sys.exit(3)
+
+    episode = await play(agent, "4", model_dir)
+    assert episode.outcome.message == "the agent called exit(3)"
+
+
+async def test_an_engine_fault_is_infrastructure_even_if_the_agent_swallowed_it(
+    model_dir: Path,
+) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        try:
+            await ask(context, max_retries=0)
+        except openai.APIError:
+            return 0.0
+        return 1.0
+
+    script = [Reply("4", fault=Fault.RAISE)] * 10
+    episode = await play(agent, script, model_dir, infra_retries=0)
+    assert episode.outcome.error is ErrorKind.INFRASTRUCTURE
+    assert episode.reward is None
+
+
+async def test_an_engine_fault_is_infrastructure_even_if_it_reached_us_as_the_clients_error(
+    model_dir: Path,
+) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        await ask(context, max_retries=0)
+        return 1.0
+
+    script = [Reply("4", fault=Fault.CLOSE)] * 10
+    episode = await play(agent, script, model_dir, infra_retries=0)
+    assert episode.outcome.error is ErrorKind.INFRASTRUCTURE
+    assert "without a finish reason" in episode.outcome.message
+
+
+async def test_an_infrastructure_fault_is_tried_again_as_the_same_episode(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        turn = await context.generate([{"role": "user", "content": "2+2?"}])
+        return float(turn.text == "4")
+
+    script = [Reply(fault=Fault.RAISE), Reply(fault=Fault.RAISE), "4"]
+    episode = await play(agent, script, model_dir, infra_retries=2)
+    assert (episode.id, episode.attempt, episode.reward) == (PLAN.id, 2, 1.0)
+    assert len(episode.turns) == 1
+    script = [Reply(fault=Fault.RAISE), Reply(fault=Fault.RAISE), "4"]
+    episode = await play(agent, script, model_dir, infra_retries=1)
+    assert (episode.attempt, episode.outcome.error) == (1, ErrorKind.INFRASTRUCTURE)
+
+
+async def test_an_agents_own_failure_is_not_tried_again(model_dir: Path) -> None:
+    calls = []
+
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        calls.append(context.episode_id)
+        raise EngineError("not ours") if False else ValueError("mine")
+
+    await play(agent, "4", model_dir, infra_retries=3)
+    assert calls == [PLAN.id]
+
+
+async def test_a_deadline_is_a_timeout_even_for_an_agent_that_ignores_cancellation(
+    model_dir: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = asyncio.Event()
+
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+        return 1.0
+
+    monkeypatch.setattr("areal_sdk.rollout.deadline.CANCEL_GRACE_S", 0.05)
+    began = time.monotonic()
+    try:
+        episode = await play(agent, "4", model_dir, episode_timeout_s=0.05)
+    finally:
+        released.set()
+    assert time.monotonic() - began < 2
+    assert episode.outcome.error is ErrorKind.TIMEOUT
+    assert "rollout.episode_timeout_s" in episode.outcome.message
+    assert "ignores cancellation" in caplog.text
+
+
+async def test_a_timeout_error_of_the_agent_itself_is_not_our_deadline(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        raise TimeoutError("a tool took too long")
+
+    assert (await play(agent, "4", model_dir)).outcome.error is ErrorKind.AGENT
+
+
+async def test_a_late_turn_cannot_enter_an_episode_that_is_over(model_dir: Path) -> None:
+    late: list[Any] = []
+
+    async def straggle(context: EpisodeContext, go: asyncio.Event) -> None:
+        await go.wait()
+        with pytest.raises(openai.APIStatusError) as info:
+            await ask(context, max_retries=0)
+        late.append(info.value.status_code)
+
+    go = asyncio.Event()
+    stragglers: list[asyncio.Task[None]] = []
+
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        await ask(context)
+        stragglers.append(asyncio.create_task(straggle(context, go)))
+        return 1.0
+
+    engine = ScriptedEngine("4", model_dir=model_dir)
+    async with serving(agent, engine, model_dir) as runner:
+        episode = await runner.run(PLAN)
+        go.set()
+        await stragglers[0]
+    assert late == [409]
+    assert len(episode.turns) == 1
+
+
+async def test_a_limit_is_an_outcome_that_the_agents_own_verdict_scores(model_dir: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        try:
+            while True:
+                await ask(context)
+        except openai.BadRequestError as exc:
+            return 0.25 if exc.code == "episode_limit_reached" else 0.0
+
+    episode = await play(agent, "4", model_dir, limits=SessionLimits(max_turns=2))
+    assert episode.truncated
+    assert (episode.reward, len(episode.turns)) == (0.25, 2)
+
+
+async def test_a_limit_that_the_agent_did_not_catch_is_scored_by_the_rewards(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        while True:
+            await ask(context)
+
+    limits = SessionLimits(max_turns=2)
+    async with RewardPool(
+        [RewardSpec.of("length", sample_rewards.length)], log_dir=tmp_path
+    ) as pool:
+        episode = await play(agent, "a b c", model_dir, limits=limits, rewards=pool)
+    assert (episode.truncated, episode.reward) == (True, 3.0)
+    episode = await play(agent, "a b c", model_dir, limits=limits)
+    assert (episode.truncated, episode.outcome.kind) == (True, OutcomeKind.ABSTAIN)
+    assert "a limit ended it" in episode.outcome.message
+    episode = await play(agent, "a b c", model_dir, limits=limits, on_agent_error=0.0)
+    assert (episode.truncated, episode.reward) == (True, 0.0)
+
+
+async def test_none_is_scored_by_the_rewards_and_without_any_it_abstains(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> None:
+        await ask(context)
+
+    specs = [RewardSpec.of("length", sample_rewards.length)]
+    async with RewardPool(specs, log_dir=tmp_path) as pool:
+        assert (await play(agent, "one two", model_dir, rewards=pool)).reward == 2.0
+    outcome = (await play(agent, "one two", model_dir)).outcome
+    assert outcome.kind is OutcomeKind.ABSTAIN
+    assert "returned None and no reward is configured" in outcome.message
+
+
+async def test_a_failing_reward_is_a_reward_error(model_dir: Path, tmp_path: Path) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> None:
+        await ask(context)
+
+    specs = [RewardSpec.of("raises", sample_rewards.raises)]
+    async with RewardPool(specs, log_dir=tmp_path) as pool:
+        episode = await play(agent, "4", model_dir, rewards=pool)
+    assert episode.outcome.error is ErrorKind.REWARD
+    assert len(episode.turns) == 1
+
+
+async def test_rewards_that_are_never_asked_are_said_so_once(
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    specs = [RewardSpec.of("length", sample_rewards.length)]
+    engine = ScriptedEngine("4", model_dir=model_dir)
+    async with (
+        RewardPool(specs, log_dir=tmp_path) as pool,
+        serving(Solver(), engine, model_dir, rewards=pool) as runner,
+    ):
+        for _ in range(3):
+            await runner.run(PLAN)
+    assert caplog.text.count("return None to use them") == 1
+
+
+async def test_deterministic_sessions_are_seeded_by_task_epoch_and_sibling(model_dir: Path) -> None:
+    engine = ScriptedEngine("4", model_dir=model_dir)
+    async with serving(Solver(), engine, model_dir, seed=3, deterministic=True) as runner:
+        for sibling in (0, 1, 0):
+            await runner.run(EpisodePlan("e", PLAN.task, sibling=sibling))
+        await runner.run(EpisodePlan("e", PLAN.task, epoch=1))
+    first, second, again, later = (request.seed for request in engine.requests)
+    assert first == again
+    assert None not in (first, second, later)
+    assert len({first, second, later}) == 3
+
+
+# --- environments ----------------------------------------------------------------------------
+
+
+class Countdown(Environment):
+    """Wants the word `down` so many times."""
+
+    closed = 0
+
+    def __init__(self, rewards: tuple[float | None, ...] = (None, None, 1.0)) -> None:
+        self.rewards = rewards
+        self.num_steps = 0
+
+    async def reset(self, task: Task) -> list[Message]:
+        return [{"role": "user", "content": "count"}]
+
+    async def step(self, message: Message) -> StepResult:
+        reward = self.rewards[self.num_steps]
+        self.num_steps += 1
+        done = self.num_steps == len(self.rewards)
+        reply: list[Message] = [] if done else [{"role": "user", "content": f"{self.num_steps}"}]
+        return StepResult(reply, reward, done, success=done or None)
+
+    async def close(self) -> None:
+        Countdown.closed += 1
+
+
+async def test_the_environment_agent_plays_until_done_and_closes(model_dir: Path) -> None:
+    closed = Countdown.closed
+    episode = await play(EnvironmentAgent(Countdown), "down", model_dir)
+    assert [m["content"] for m in episode.messages] == [
+        *("count", "down", "1", "down", "2", "down")
+    ]
+    assert episode.outcome == Outcome.scored(1.0, success=True)
+    assert [turn.parent for turn in episode.turns] == [None, 0, 1]
+    assert Countdown.closed == closed + 1
+
+
+async def test_rewards_of_single_steps_stay_with_their_turns(model_dir: Path) -> None:
+    agent = EnvironmentAgent(lambda: Countdown((0.5, None, -1.0)))
+    episode = await play(agent, "down", model_dir)
+    assert episode.outcome.turn_rewards == (0.5, None, -1.0)
+    assert episode.reward == -0.5
+
+
+async def test_an_environment_cut_by_a_limit_keeps_what_was_earned(model_dir: Path) -> None:
+    agent = EnvironmentAgent(lambda: Countdown((0.5, 0.5, 1.0)))
+    episode = await play(agent, "down", model_dir, limits=SessionLimits(max_turns=2))
+    assert episode.truncated
+    assert episode.outcome.turn_rewards == (0.5, 0.5)
+    assert episode.outcome.success is False
+
+
+async def test_a_failing_environment_is_its_own_error_and_is_closed(model_dir: Path) -> None:
+    class Broken(Countdown):
+        async def step(self, message: Message) -> StepResult:
+            raise RuntimeError("the world ended")
+
+    closed = Countdown.closed
+    episode = await play(EnvironmentAgent(Broken), "down", model_dir)
+    assert episode.outcome.error is ErrorKind.ENVIRONMENT
+    assert episode.outcome.message == "environment Broken.step: RuntimeError: the world ended"
+    assert Countdown.closed == closed + 1
+
+
+async def test_a_hanging_step_is_a_timeout_that_names_it(model_dir: Path) -> None:
+    class Hangs(Countdown):
+        async def step(self, message: Message) -> StepResult:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    episode = await play(EnvironmentAgent(Hangs, step_timeout_s=0.05), "down", model_dir)
+    assert episode.outcome.error is ErrorKind.TIMEOUT
+    assert "environment Hangs.step: no result within 0.05 s" in episode.outcome.message
+
+
+# --- AReaL's signatures ------------------------------------------------------------------------
+
+
+async def test_an_areal_agent_runs_as_it_is(model_dir: Path) -> None:
+    class ArealAgent:
+        async def run(self, data: dict[str, Any], **extra: Any) -> float:
+            areal_client = openai.AsyncOpenAI(
+                base_url=extra["base_url"],
+                api_key=extra["api_key"],
+                http_client=extra["http_client"],
+                max_retries=0,
+            )
+            completion = await areal_client.chat.completions.create(
+                model="default", messages=[{"role": "user", "content": data["question"]}]
+            )
+            return float(completion.choices[0].message.content == data["answer"])
+
+    assert (await play(ArealAgent(), "4", model_dir)).reward == 1.0
+
+
+async def test_an_areal_workflow_runs_as_it_is(model_dir: Path) -> None:
+    class ArealWorkflow:
+        async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
+            request = SimpleNamespace(
+                input_ids=[1, 2, 3], gconfig=SimpleNamespace(max_new_tokens=8), rid="r"
+            )
+            response = await engine.agenerate(request)
+            assert response.input_tokens == [1, 2, 3]
+            assert response.output_len == len(response.output_logprobs) == 2
+            assert response.stop_reason == "stop"
+            return {"rewards": [0.75], "input_ids": [response.input_tokens]}
+
+    episode = await play(ArealWorkflow(), "4", model_dir)
+    assert episode.reward == 0.75
+    assert episode.turns[0].prompt_tokens == (1, 2, 3)
+
+
+async def test_an_areal_workflow_rejects_an_episode_with_none(model_dir: Path) -> None:
+    class Rejects:
+        async def arun_episode(self, engine: Any, data: dict[str, Any]) -> None:
+            return None
+
+    assert (await play(Rejects(), "4", model_dir)).outcome.kind is OutcomeKind.ABSTAIN
+
+
+async def test_areals_rewards_by_completion_are_rewards_by_turn(model_dir: Path) -> None:
+    class TwoTurns:
+        async def run(self, data: dict[str, Any], **extra: Any) -> dict[str, float]:
+            areal_client = openai.AsyncOpenAI(**{k: extra[k] for k in ("base_url", "api_key")})
+            rewards = {}
+            for index, text in enumerate(("one", "two")):
+                completion = await areal_client.chat.completions.create(
+                    model="default", messages=[{"role": "user", "content": text}]
+                )
+                rewards[completion.id] = float(index)
+            await areal_client.close()
+            return rewards
+
+    assert (await play(TwoTurns(), "4", model_dir)).outcome.turn_rewards == (0.0, 1.0)
+
+
+def test_what_is_not_an_agent_is_refused_with_the_cure() -> None:
+    with pytest.raises(ConfigError, match=r"Solver is a class: pass an instance, Solver\(\)"):
+        as_play(Solver)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="3 is not an agent: subclass"):
+        as_play(3)  # type: ignore[arg-type]
