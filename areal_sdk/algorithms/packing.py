@@ -14,6 +14,7 @@ own loss term, even where several are read off one node.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class Segment:
     subtree_stop: int
     """Its descendants are `[stop, subtree_stop)`."""
     parent: int
-    """Index of the segment it continues; -1 for a root."""
+    """Index of the segment it continues; -1 for the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = Tru
     # Neighbours in lexicographic order share the longest prefixes, so splitting there loses least.
     order = sorted(inputs, key=lambda index: (inputs[index].tolist(), index))
     trees: list[Tree] = []
-    pending = [order] if order else []
+    pending = [list(same) for _, same in groupby(order, key=lambda index: inputs[index][0])]
     while pending:
         members = pending.pop()
         tree = _grow(members, inputs)
@@ -126,7 +127,7 @@ def split_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def _grow(members: Iterable[int], inputs: dict[int, Ints]) -> Tree:
-    """The tree of `members`, which are in lexicographic order."""
+    """The tree of `members`, which are in lexicographic order and begin with the same token."""
     members = tuple(members)
     segments: list[Segment] = []
     runs: list[Ints] = []
@@ -158,12 +159,7 @@ def _grow(members: Iterable[int], inputs: dict[int, Ints]) -> Tree:
         opened = segments[index]
         segments[index] = Segment(opened.start, opened.stop, size, parent)
 
-    grow_from_roots: list[int] = list(members)
-    while grow_from_roots:  # several roots when even the first tokens differ
-        token = inputs[grow_from_roots[0]][0]
-        same = [member for member in grow_from_roots if inputs[member][0] == token]
-        grow(same, 0, -1)
-        grow_from_roots = grow_from_roots[len(same) :]
+    grow(members, 0, -1)
     return Tree(
         np.concatenate(runs),
         np.concatenate(

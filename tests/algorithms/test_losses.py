@@ -1,0 +1,184 @@
+"""Losses, against numbers worked out by hand."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from areal_sdk.algorithms.losses import (
+    Bound,
+    ClippedSurrogate,
+    ImportanceWeight,
+    Level,
+    Loss,
+    PolicyTerms,
+    imitation,
+)
+
+UNBOUNDED = ImportanceWeight(maximum=math.inf)
+
+
+def terms(
+    current: Any,
+    proximal: Any,
+    behaviour: Any,
+    advantages: Any,
+    *,
+    mask: Any = None,
+    sequences: Any = None,
+) -> PolicyTerms:
+    q = torch.as_tensor(current, dtype=torch.float64).detach().requires_grad_()
+    size = len(q)
+    return PolicyTerms(
+        current_T=q,
+        proximal_T=torch.as_tensor(proximal, dtype=torch.float64),
+        behaviour_T=torch.as_tensor(behaviour, dtype=torch.float64),
+        advantages_T=torch.as_tensor(advantages, dtype=torch.float64),
+        mask_T=torch.ones(size, dtype=torch.bool) if mask is None else torch.tensor(mask),
+        sequences_T=torch.zeros(size, dtype=torch.long)
+        if sequences is None
+        else torch.tensor(sequences),
+    )
+
+
+def gradient(loss: Loss, of: PolicyTerms) -> Tensor:
+    [grad] = torch.autograd.grad(loss.sum, of.current_T)
+    return grad
+
+
+def test_the_surrogate_is_weight_times_clipped_ratio_times_advantage() -> None:
+    # r = e^0.1 is inside the clip range; w = e^0.2.
+    t = terms([-0.9], [-1.0], [-1.2], [2.0])
+    loss = ClippedSurrogate(0.2, 0.28)(t)
+    assert loss.sum.item() == pytest.approx(-math.exp(0.2) * math.exp(0.1) * 2.0)
+    assert gradient(loss, t).item() == pytest.approx(-math.exp(0.2) * math.exp(0.1) * 2.0)
+    assert loss.totals["clip_fraction"] == 0
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "advantage", "value", "has_gradient"),
+    [
+        (0.5, 1.0, 1.28, False),  # up far enough already
+        (0.5, -1.0, -math.exp(0.5), True),  # up although it was bad: pull back
+        (-0.5, -1.0, -0.8, False),  # down far enough already
+        (-0.5, 1.0, math.exp(-0.5), True),
+    ],
+)
+def test_the_clip_only_stops_going_further(
+    log_ratio: float, advantage: float, value: float, has_gradient: bool
+) -> None:
+    t = terms([log_ratio], [0.0], [0.0], [advantage])
+    loss = ClippedSurrogate(0.2, 0.28)(t)
+    assert loss.sum.item() == pytest.approx(-value)
+    assert bool(gradient(loss, t).abs() > 0) is has_gradient
+    assert loss.totals["clip_fraction"].item() == (0 if has_gradient else 1)
+
+
+def ppo(q: Tensor, old: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+    """Plain PPO, as written in the paper."""
+    ratio = (q - old).exp()
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages).sum()
+
+
+logprobs = st.lists(st.floats(-5, -0.01), min_size=6, max_size=6)
+signed = st.lists(st.floats(-3, 3), min_size=6, max_size=6)
+
+
+@settings(deadline=None)  # the first call of an operator may be slow
+@given(logprobs, logprobs, signed)
+def test_where_the_sampler_is_the_proximal_policy_it_is_ppo(
+    q: list[float], b: list[float], advantages: list[float]
+) -> None:
+    t = terms(q, b, b, advantages)
+    decoupled = ClippedSurrogate(0.2, 0.28)(t)
+    plain = ppo(t.current_T, t.behaviour_T, t.advantages_T, 0.2, 0.28)
+    torch.testing.assert_close(decoupled.sum, plain)
+    [expected] = torch.autograd.grad(plain, t.current_T)
+    torch.testing.assert_close(gradient(decoupled, t), expected)
+
+
+def test_where_it_is_not_they_differ() -> None:
+    t = terms([-1.0, -1.0], [-1.1, -1.1], [-1.1, -1.6], [1.0, 1.0])
+    plain = ppo(t.current_T, t.behaviour_T, t.advantages_T, 0.2, 0.28)
+    assert abs(ClippedSurrogate(0.2, 0.28)(t).sum - plain) > 0.1
+
+
+def test_the_trust_region_is_centred_on_the_proximal_policy_not_on_the_sampler() -> None:
+    # q moved far from the sampler but not from p: PPO would clip, decoupled PPO must not.
+    t = terms([-1.0], [-1.0], [-2.0], [1.0])
+    loss = ClippedSurrogate(0.2, 0.28)(t)
+    assert gradient(loss, t).item() == pytest.approx(-math.e)
+
+
+def test_weights_are_clamped_or_masked_per_token_or_per_sequence() -> None:
+    log_w = [0.0, 3.0, 1.0, 1.0]
+    t = terms([0.0] * 4, log_w, [0.0] * 4, [1.0] * 4, sequences=[0, 0, 1, 1])
+
+    def weights(**options: Any) -> list[float]:
+        return ImportanceWeight(maximum=4.0, **options)(t).tolist()
+
+    e = math.exp
+    assert weights() == pytest.approx([1.0, 4.0, e(1), e(1)])
+    assert weights(bound=Bound.MASK) == pytest.approx([1.0, 0.0, e(1), e(1)])
+    assert weights(level=Level.SEQUENCE) == pytest.approx([4.0, 4.0, e(1), e(1)])
+    assert weights(level=Level.SEQUENCE, bound=Bound.MASK) == pytest.approx([0, 0, e(1), e(1)])
+
+
+def test_the_weight_carries_no_gradient() -> None:
+    q = torch.tensor([-1.0], requires_grad=True)
+    one = torch.tensor([1.0])
+    t = PolicyTerms(q, q, torch.tensor([-2.0]), one, one.bool(), one.long() * 0)
+    assert not ImportanceWeight()(t).requires_grad
+
+
+@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("objective", [ClippedSurrogate(), ClippedSurrogate(weight=UNBOUNDED)])
+def test_a_masked_term_gives_neither_value_nor_gradient(
+    poison: float, objective: ClippedSurrogate
+) -> None:
+    clean = terms([-1.0], [-1.1], [-1.2], [1.0])
+    dirty = terms(
+        [-1.0, poison],
+        [-1.1, poison],
+        [-1.2, 0.0],
+        [1.0, 1.0],
+        mask=[True, False],
+        sequences=[0, 1],
+    )
+    loss, expected = objective(dirty), objective(clean)
+    assert loss.sum.item() == expected.sum.item()
+    assert gradient(loss, dirty).tolist() == [*gradient(expected, clean).tolist(), 0.0]
+    assert all(
+        torch.equal(loss.totals[name].double(), expected.totals[name].double())
+        for name in expected.totals
+    )
+
+
+def test_imitation_is_the_negative_logprob_of_what_is_shown() -> None:
+    q = torch.tensor([-1.0, -2.0, math.nan], requires_grad=True)
+    loss = imitation(q, torch.tensor([True, True, False]))
+    assert loss.sum.item() == 3.0
+    [grad] = torch.autograd.grad(loss.sum, q)
+    assert grad.tolist() == [-1.0, -1.0, 0.0]
+
+
+def test_sums_over_any_split_add_up() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, p, b, a = torch.randn(4, 12, generator=generator, dtype=torch.float64).unbind()
+    whole = ClippedSurrogate()(terms(q, p, b, a)).sum
+    parts = [
+        ClippedSurrogate()(terms(q[s], p[s], b[s], a[s])).sum for s in (slice(5), slice(5, 12))
+    ]
+    torch.testing.assert_close(whole, parts[0] + parts[1])
+
+
+def test_the_reported_divergence_is_that_of_the_sampler() -> None:
+    # log w = log 2: (2 - 1) - log 2, counted once a token.
+    t = terms([0.0, 0.0], [math.log(2), 0.0], [0.0, 0.0], [1.0, 1.0])
+    totals = ClippedSurrogate()(t).totals
+    assert totals["kl_behaviour"].item() == pytest.approx(1 - math.log(2))
+    assert totals["weight"].item() == pytest.approx(3.0)
