@@ -138,7 +138,7 @@ async def test_a_workflow_cannot_claim_a_parent_that_its_turn_does_not_extend(
 async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: Path) -> None:
     async def agent(task: Task, context: EpisodeContext) -> float:
         await ask(context)
-        return {}["missing"]  # type: ignore[no-any-return]
+        return float(task.data["missing"])
 
     episode = await play(agent, "4", model_dir)
     assert episode.outcome.error is ErrorKind.AGENT
