@@ -292,13 +292,14 @@ class ChatWriter:
 
     def _token_logprobs(self, sampled: Sampled) -> list[dict[str, Any]]:
         hidden = self._tokenizer.special_ids
-        tops = sampled.top_logprobs or ({},) * len(sampled.tokens)
         return [
             {
                 **self._token(token, logprob),
                 "top_logprobs": [self._token(t, lp) for t, lp in top.items()],
             }
-            for token, logprob, top in zip(sampled.tokens, sampled.logprobs, tops, strict=True)
+            for token, logprob, top in zip(
+                sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True
+            )
             if token not in hidden
         ]
 

@@ -61,7 +61,9 @@ class ChatEndpoint:
     ) -> AsyncGenerator[bytes, None]:
         done: dict[int, Completed] = {}
         opened: set[int] = set()
-        async with aclosing(run_choices(self._completer, session, prepared)) as choices:
+        async with aclosing(
+            run_choices(self._completer, session, prepared, streams=True)
+        ) as choices:
             async for choice, delta in choices:
                 if choice not in opened:
                     opened.add(choice)

@@ -12,17 +12,17 @@ Choice = tuple[int, Delta]
 
 
 async def run_choices(
-    completer: Completer, session: Session, prepared: Prepared
+    completer: Completer, session: Session, prepared: Prepared, *, streams: bool = False
 ) -> AsyncGenerator[Choice, None]:
     """Deltas of all choices as they come, each with its choice's number."""
     if prepared.request.num_choices == 1:
-        async with aclosing(completer.run(session, prepared)) as deltas:
+        async with aclosing(completer.run(session, prepared, streams=streams)) as deltas:
             async for delta in deltas:
                 yield 0, delta
         return
     queue: asyncio.Queue[Choice | Exception | None] = asyncio.Queue(maxsize=256)
     tasks = [
-        asyncio.create_task(_run_one(i, completer, session, prepared, queue))
+        asyncio.create_task(_run_one(i, completer, session, prepared, queue, streams))
         for i in range(prepared.request.num_choices)
     ]
     try:
@@ -47,9 +47,10 @@ async def _run_one(
     session: Session,
     prepared: Prepared,
     queue: asyncio.Queue[Choice | Exception | None],
+    streams: bool,
 ) -> None:
     try:
-        async with aclosing(completer.run(session, prepared)) as deltas:
+        async with aclosing(completer.run(session, prepared, streams=streams)) as deltas:
             async for delta in deltas:
                 await queue.put((number, delta))
     except Exception as exc:  # noqa: BLE001 - raised again where the request is answered

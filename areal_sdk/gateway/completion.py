@@ -1,6 +1,5 @@
 """The one path from a request to a recorded turn, used by every wire format and the token door."""
 
-import asyncio
 import logging
 import secrets
 import time
@@ -10,6 +9,7 @@ from dataclasses import replace
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
+from areal_sdk.gateway.deadline import Deadline
 from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow
 from areal_sdk.gateway.messages import canonical
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared
@@ -161,16 +161,22 @@ class Completer:
                 self._announced.add(notice)
                 logger.warning("%s (rollout.sampling = 'override')", notice)
 
-    async def run(self, session: Session, prepared: Prepared) -> AsyncGenerator[Delta, None]:
-        """Sample one completion. Closing this generator early frees the engine's slot."""
-        reader = CompletionReader(self.tokenizer, self.renderer, session, prepared)
+    async def run(
+        self, session: Session, prepared: Prepared, *, streams: bool = False
+    ) -> AsyncGenerator[Delta, None]:
+        """Sample one completion. Closing this generator early frees the engine's slot.
+
+        Unless it `streams`, everything is read at the end, which is cheaper.
+        """
+        reader = CompletionReader(self.tokenizer, self.renderer, session, prepared, streams=streams)
         begun = time.monotonic()
         stream = self._engine.stream(self._engine_request(session, prepared))
         try:
-            while not reader.is_done:
-                chunk = await self._next_chunk(session, stream, begun)
-                for delta in reader.read(chunk):
-                    yield delta
+            with Deadline(self._max_request_s) as deadline:
+                while not reader.is_done:
+                    chunk = await self._next_chunk(session, stream, deadline)
+                    for delta in reader.read(chunk):
+                        yield delta
         finally:
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
@@ -199,13 +205,11 @@ class Completer:
         )
 
     async def _next_chunk(
-        self, session: Session, stream: AsyncIterator[GenerateChunk], begun: float
+        self, session: Session, stream: AsyncIterator[GenerateChunk], deadline: Deadline
     ) -> GenerateChunk:
         """The engine's next chunk. What goes wrong here is noted on the session: it is a fault."""
-        left = begun + self._max_request_s - time.monotonic()
         try:
-            async with asyncio.timeout(max(left, 0.001)):
-                return await anext(stream)
+            return await deadline.next(stream)
         except ContextOverflowError as exc:
             session.truncated = True
             raise context_overflow(

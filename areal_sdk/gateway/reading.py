@@ -3,13 +3,13 @@
 import math
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from areal_sdk.engine import GenerateChunk
 from areal_sdk.gateway.errors import ApiError, session_closed
 from areal_sdk.gateway.history import Placement
-from areal_sdk.gateway.parsers import Event, PlainText, ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.gateway.parsers import PlainText, ReasoningDelta, TextDelta, ToolCall
 from areal_sdk.gateway.renderer import Prompt, Renderer
 from areal_sdk.gateway.request import ChatRequest, Sampling, ToolUse
 from areal_sdk.gateway.sessions import Session, SessionClosedError
@@ -24,9 +24,9 @@ _ID_ALPHABET = string.ascii_letters + string.digits
 class Sampled:
     """The tokens behind the events before it, for clients that want logprobs."""
 
-    tokens: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    top_logprobs: tuple[Mapping[int, float], ...]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    top_logprobs: Sequence[Mapping[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,20 @@ class CompletionReader:
     """Reads one completion's chunks into deltas, and at the end into a recorded turn."""
 
     def __init__(
-        self, tokenizer: Tokenizer, renderer: Renderer, session: Session, prepared: Prepared
+        self,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
+        session: Session,
+        prepared: Prepared,
+        *,
+        streams: bool,
     ) -> None:
         request = prepared.request
         reads_tools = bool(request.tools) and request.tool_choice.use is not ToolUse.NONE
         self.is_done = False
+        self._streams = streams
         self._session = session
+        self._tokenizer = tokenizer
         self._prepared = prepared
         self._call_id_length = renderer.tool_format.call_id_length
         self._detokenizer = Detokenizer(
@@ -101,31 +109,39 @@ class CompletionReader:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[Call] = []
-        self._num_reasoning = 0
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
         self._last: GenerateChunk | None = None
-        self._opened = list(self._deltas(self._parser.feed(prepared.opening)))
+        self._top_logprobs: list[Mapping[int, float]] = []
+        self._num_read = 0
+        self._opened = self._parser.feed(prepared.opening)
 
-    def read(self, chunk: GenerateChunk) -> Iterator[Delta]:
+    def read(self, chunk: GenerateChunk) -> Iterable[Delta]:
+        """What the chunk adds to the answer."""
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs
         self._versions += chunk.versions
-        if self._prepared.request.logprobs:
-            yield Sampled(chunk.tokens, chunk.logprobs, chunk.top_logprobs)
-        if self._opened:
-            yield from self._opened
-            self._opened = []
-        text = self._stop.feed(self._detokenizer.feed(chunk.tokens))
-        if chunk.finish_reason is None:
-            yield from self._deltas(self._parser.feed(text))
-            return
-        self.is_done, self._last = True, chunk
-        text += self._stop.feed(self._detokenizer.finish()) + self._stop.finish()
-        yield from self._deltas([*self._parser.feed(text), *self._parser.finish()])
+        self._top_logprobs += chunk.top_logprobs
+        if chunk.finish_reason is not None:
+            self.is_done, self._last = True, chunk
+        elif not self._streams:
+            return ()
+        return self._unread()
 
-    def _deltas(self, events: Sequence[Event]) -> Iterator[Delta]:
+    def _unread(self) -> Iterator[Delta]:
+        """The deltas of all tokens that no delta told of yet."""
+        new = slice(self._num_read, len(self._tokens))
+        self._num_read = len(self._tokens)
+        if self._prepared.request.logprobs:
+            tops = self._top_logprobs[new] or [{}] * len(self._tokens[new])
+            yield Sampled(self._tokens[new], self._logprobs[new], tops)
+        text = self._stop.feed(self._detokenizer.feed(self._tokens[new]))
+        if self.is_done:
+            text += self._stop.feed(self._detokenizer.finish()) + self._stop.finish()
+        events, self._opened = [*self._opened, *self._parser.feed(text)], []
+        if self.is_done:
+            events += self._parser.finish()
         for event in events:
             match event:
                 case TextDelta(text):
@@ -133,17 +149,18 @@ class CompletionReader:
                     yield event
                 case ReasoningDelta(text):
                     self._reasoning.append(text)
-                    self._num_reasoning = len(self._tokens)
                     yield event
-                case ToolCall(name, arguments):
-                    if self._calls and not self._prepared.request.parallel_tool_calls:
-                        self._session.notice(
-                            "a second tool call was left out: parallel calls are off"
-                        )
-                        continue
-                    call = Call(self._call_id(), len(self._calls), name, arguments)
-                    self._calls.append(call)
-                    yield call
+                case ToolCall():
+                    if call := self._accept(event):
+                        yield call
+
+    def _accept(self, found: ToolCall) -> Call | None:
+        if self._calls and not self._prepared.request.parallel_tool_calls:
+            self._session.notice("a second tool call was left out: parallel calls are off")
+            return None
+        call = Call(self._call_id(), len(self._calls), found.name, found.arguments)
+        self._calls.append(call)
+        return call
 
     def _call_id(self) -> str:
         length = self._call_id_length
@@ -189,7 +206,20 @@ class CompletionReader:
         if placement is not None:
             session.history.add(placement, message, index)
         matched = self._stop.matched or last.stop_matched
-        return Completed(turn, index, matched, last.num_cached, self._num_reasoning)
+        return Completed(turn, index, matched, last.num_cached, self._num_reasoning())
+
+    def _num_reasoning(self) -> int:
+        """Tokens up to the end of the thought, or all of them when it has none."""
+        if not self._reasoning:
+            return 0
+        end = self._tokenizer.added.get("</think>")
+        if end in self._tokens:
+            return self._tokens.index(end) + 1
+        return (
+            len(self._tokens)
+            if not self._text and not self._calls
+            else len(self._tokenizer.encode("".join(self._reasoning)))
+        )
 
     def _message(self) -> Message:
         text = "".join(self._text)

@@ -78,6 +78,17 @@ def test_an_extension_equals_a_full_render(model: Model) -> None:
     assert extended == model.renderer.first(Chat(messages)).tokens
 
 
+def test_a_demonstrated_answer_is_what_a_full_render_adds(model: Model) -> None:
+    chat = Chat((user("Hello"),), (TOOL,))
+    answer = model.renderer.answer(chat, said("It is 33."))
+    assert answer == (*model.tokenizer.encode("It is 33."), model.end) or "<think>" in model.show(
+        answer
+    )
+    called = model.show(model.renderer.answer(chat, call("a")))
+    assert "search" in called
+    assert called.endswith(model.show((model.end,)))
+
+
 def test_a_turn_that_was_cut_off_gets_its_end_added(model: Model) -> None:
     messages = (user("Hello"), said("The answ"), user("Go on"))
     first = model.renderer.first(Chat(messages[:1])).tokens
