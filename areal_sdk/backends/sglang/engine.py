@@ -23,7 +23,7 @@ from areal_sdk.backends.sglang.client import (
 )
 from areal_sdk.backends.sglang.continuation import Continuation
 from areal_sdk.backends.sglang.launch import Launcher, ServerProcess
-from areal_sdk.backends.sglang.model_info import read_model_info
+from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
 from areal_sdk.backends.sglang.pool import Member, Pool, State
 from areal_sdk.backends.sglang.probe import probe_server
 from areal_sdk.backends.sglang.publisher import Publisher
@@ -174,7 +174,10 @@ class SGLangEngine(InferenceEngine):
                 raise EngineError(
                     f"{exc}; the end of {process.log_path}:\n{process.last_lines()}"
                 ) from None
-        member.info = await probe_server(member.client)
+        info = await probe_server(member.client)
+        if info.dtype == "auto":
+            info = replace(info, dtype=dtype_when_auto(self._model))
+        member.info = info
 
     def _make_publisher(self) -> Publisher:
         options = self.options

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.backends.sglang.environment import SGLangEnvironment
+from areal_sdk.backends.sglang.model_info import checkpoint_dtype
 from areal_sdk.errors import EngineError
 
 BASE_LABEL = "base"
@@ -37,7 +38,8 @@ class ServerOptions:
 
     model: Path
     dtype: str = "auto"
-    """`auto`, `float32`, `bfloat16`, `float16`."""
+    """`float32`, `bfloat16`, `float16`, or `auto`: as the checkpoint was saved. (SGLang's own
+    `auto` would turn float32 into float16.)"""
     max_context: int | None = None
     kv_tokens: int | None = None
     """Size of the KV pool; default: SGLang's own choice, on a CPU a small one."""
@@ -55,7 +57,7 @@ class ServerOptions:
         flags: list[str] = [
             *("--model-path", str(self.model)),
             *("--host", "127.0.0.1", "--port", str(port)),
-            *("--dtype", self.dtype),
+            *("--dtype", checkpoint_dtype(self.model) if self.dtype == "auto" else self.dtype),
             *("--weight-version", BASE_LABEL),
             "--incremental-streaming-output",
             "--sleep-on-idle",

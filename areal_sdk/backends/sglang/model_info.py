@@ -22,6 +22,19 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
     )
 
 
+def checkpoint_dtype(directory: Path) -> str:
+    """`float32`, `bfloat16` or `float16`: what the checkpoint was saved in."""
+    config = _read(directory / "config.json") or {}
+    named = config.get("dtype") or config.get("torch_dtype") or "float32"
+    return str(named).removeprefix("torch.")
+
+
+def dtype_when_auto(directory: Path) -> str:
+    """What SGLang makes of `--dtype auto`: it halves float32 checkpoints to float16."""
+    saved = checkpoint_dtype(directory)
+    return "float16" if saved == "float32" else saved
+
+
 def _stop_tokens(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
     """Those SGLang itself stops at: of the config, the generation config and the tokenizer."""
     found: set[int] = set()

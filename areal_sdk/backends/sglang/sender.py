@@ -8,7 +8,9 @@ broadcast in a group of its own with each server (`distributed`). It also comput
 
 import base64
 import io
+import mmap
 import threading
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -129,8 +131,10 @@ class Sender:
 
     def open(self, payload: Mapping[str, Any]) -> JSON:
         """Map a version; everything below is about this one from now on."""
-        self._weights = Weights.open(Path(payload["path"]), dtype=self._dtype)
-        return {"names": list(self._weights.names)}
+        path = Path(payload["path"])
+        _verify(path, payload["checksum"])
+        self._weights = Weights.open(path, dtype=self._dtype)
+        return None
 
     def fill(self, payload: Mapping[str, Any]) -> JSON:
         """Copy the mapped version into the buckets; they keep their memory between versions."""
@@ -193,6 +197,7 @@ class Sender:
     def checksums(self, payload: Mapping[str, Any]) -> JSON:
         """The hashes a server should report for those of its `names` that we can tell."""
         weights = self._current()
+        whole = sha256()
         known: dict[str, JSON] = {}
         for name in payload["names"]:
             parts = _parts_of(name, weights)
@@ -202,7 +207,8 @@ class Sender:
                     raw = _as_served(name, weights.get(part)).flatten().view(torch.uint8)
                     digest.update(raw.numpy().data)
                 known[name] = digest.digest()[:8].hex()
-        return known
+                whole.update(digest.digest())
+        return {"parameters": known, "all": whole.hexdigest()}
 
     def canary(self, payload: Mapping[str, Any]) -> JSON:
         """log softmax of the candidates after the canary prompt, by a plain transformers forward."""
@@ -255,6 +261,20 @@ class Sender:
             )
             for group in plan
         ]
+
+
+def _verify(path: Path, checksum: str) -> None:
+    """The file is what the trainer published, all of it."""
+    kind, _, expected = checksum.partition(":")
+    if kind != "crc32":
+        return
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        actual = f"{zlib.crc32(content):08x}"
+    if actual != expected:
+        raise ConfigError(
+            f"{path} has crc32 {actual}, the trainer published {expected}: "
+            "it was written or changed after it was published"
+        )
 
 
 def _parts_of(name: str, weights: Weights) -> list[str]:

@@ -58,7 +58,7 @@ class WeightSender:
         await self._started()
         if self._opened != update:
             self._filled = []
-            await self.call("open", {"path": update.path})
+            await self.call("open", {"path": update.path, "checksum": update.checksum})
             self._opened = update
 
     async def fill(self) -> list[list[tuple[str, str, Sequence[int]]]]:

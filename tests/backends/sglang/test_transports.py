@@ -66,7 +66,7 @@ async def updated_three_times(engine: SGLangEngine, by_version: list[Path]) -> l
     await engine.update_weights(weights(by_version[1], 1))  # starts what the transport needs
     results: list[GenerateResult] = []
     for version in (2, 3):
-        request = GenerateRequest(PROMPT, 400, ignore_eos=True)
+        request = GenerateRequest(PROMPT, 1500, ignore_eos=True)
         generations = [asyncio.create_task(engine.generate(request)) for _ in range(3)]
         await until_sampling(engine.members[0], 3)
         await engine.update_weights(weights(by_version[version], version))
