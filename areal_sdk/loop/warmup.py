@@ -1,7 +1,9 @@
 """Supervised warm-up: the same trainer, one more loss, before the first episode."""
 
+import asyncio
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 from areal_sdk.gateway.renderer import Chat, Renderer
 from areal_sdk.gateway.templates import ChatTemplate
@@ -16,14 +18,18 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     """Train on demonstrations and serve the result as version 0: nothing was sampled before."""
     assert rig.trainer is not None
     section = rig.config.sft
-    renderer = Renderer(Tokenizer.load(rig.model_dir), ChatTemplate.load(rig.model_dir))
-    rows = [demonstration_row(conversation, renderer) for conversation in demonstrations]
+    rows = await asyncio.to_thread(_rows, rig.model_dir, demonstrations)
     generator = random.Random(rig.config.run.seed)
     size = min(section.batch, len(rows))
     for step in range(1, section.steps + 1):
         metrics = await rig.trainer.sft_step(generator.sample(rows, size))
         progress.report_warmup(step, section.steps, metrics)
     await rig.engine.update_weights(await rig.trainer.publish(0))
+
+
+def _rows(model_dir: Path, demonstrations: Sequence[Conversation]) -> list[SftRow]:
+    renderer = Renderer(Tokenizer.load(model_dir), ChatTemplate.load(model_dir))
+    return [demonstration_row(conversation, renderer) for conversation in demonstrations]
 
 
 def demonstration_row(conversation: Conversation, renderer: Renderer) -> SftRow:

@@ -73,7 +73,7 @@ class EpisodeRunner:
         self._warned = False
 
     async def __aenter__(self) -> Self:
-        self._http_client = shared_http_client()
+        self._http_client = await asyncio.to_thread(shared_http_client)
         return self
 
     async def __aexit__(

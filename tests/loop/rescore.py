@@ -1,0 +1,50 @@
+"""Re-score what a run trained with a plain transformers forward, version by version."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from areal_sdk.models import resolve_model
+from areal_sdk.telemetry import RunDir
+from areal_sdk.types import Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    num_tokens: int
+    num_mid_turn_changes: int
+    versions: frozenset[int]
+    max_error: float
+
+
+def largest_error(run: RunDir, weights: Path) -> Rescoring:
+    """How far any stored logprob is from that of the version it names."""
+    records = [run.find_episode(summary.id) for summary in run.list_episodes()]
+    trajectories = [t for record in records for t in record.trajectories]
+    changes = sum(len(set(turn.versions)) > 1 for r in records for turn in r.episode.turns)
+    versions = frozenset(v for t in trajectories for v in t.versions if v >= 0)
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
+    errors = []
+    for version in sorted(versions):
+        if version > 0:
+            model.load_state_dict(load_file(weights / f"v{version}.safetensors"), strict=False)
+        errors += [e for t in trajectories for e in _errors(model, t, version)]
+    return Rescoring(len(errors), changes, versions, max(errors))
+
+
+def _errors(model: torch.nn.Module, trajectory: Trajectory, version: int) -> list[float]:
+    where = [
+        i for i, v in enumerate(trajectory.versions) if v == version and trajectory.loss_mask[i]
+    ]
+    if not where:
+        return []
+    with torch.no_grad():
+        logits = model(torch.tensor([trajectory.tokens])).logits[0].float()
+    temperatures = torch.tensor(trajectory.temperatures)[1:, None]
+    logprobs = torch.log_softmax(logits[:-1] / temperatures, -1)
+    return [
+        abs(float(logprobs[i - 1, trajectory.tokens[i]]) - trajectory.logprobs[i]) for i in where
+    ]

@@ -1,0 +1,92 @@
+"""Real runs in real processes, small enough for a test."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.telemetry import RunDir
+
+AGENT = Path(__file__).with_name("vowels.py")
+DEADLINE_S = 240.0
+
+SMALL = {
+    "model": "tiny",
+    "run.steps": 4,
+    "run.checkpoint_every": 0,
+    "rollout.batch": 16,
+    "rollout.group_size": 4,
+    "rollout.max_inflight": 16,
+    "engine.dtype": "float32",
+    "engine.max_slots": 16,
+    "trainer.precision": "float32",
+    "trainer.learning_rate": 1e-3,
+    "eval.before": False,
+    "eval.after": False,
+}
+
+
+def start_training(
+    directory: Path, *arguments: str, env: Mapping[str, str] | None = None, **settings: Any
+) -> "subprocess.Popen[str]":
+    """`areal-sdk train` on the test's agent, with `SMALL` settings and `settings` (a__b for a.b)."""
+    values = SMALL | {"run.dir": str(directory), "run.name": "run"}
+    values |= {key.replace("__", "."): value for key, value in settings.items()}
+    options = [part for key, value in values.items() for part in ("--set", f"{key}={_toml(value)}")]
+    return start_command("train", str(AGENT), *options, *arguments, env=env)
+
+
+def resume_training(directory: Path) -> "subprocess.Popen[str]":
+    return start_command("train", "--resume", str(directory / "run"))
+
+
+def start_command(*arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "areal_sdk", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+    )
+
+
+def finish(process: "subprocess.Popen[str]", *, code: int = 0) -> str:
+    """Wait for the end; its output. Fails on another exit code."""
+    try:
+        output, _ = process.communicate(timeout=DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise AssertionError(f"still running after {DEADLINE_S} s:\n{output}") from None
+    assert process.returncode == code, f"exit code {process.returncode}:\n{output}"
+    return output
+
+
+def steps_so_far(directory: Path) -> int:
+    path = directory / "run" / "metrics.jsonl"
+    return (
+        sum('"kind":"step"' in line for line in path.read_text().splitlines())
+        if path.is_file()
+        else 0
+    )
+
+
+def wait_for_steps(process: "subprocess.Popen[str]", directory: Path, count: int) -> None:
+    """Return once `count` steps are in the metrics; fail if the run ends before."""
+    deadline = time.monotonic() + DEADLINE_S
+    while steps_so_far(directory) < count:
+        if process.poll() is not None:
+            raise AssertionError(f"the run ended early:\n{process.communicate()[0]}")
+        assert time.monotonic() < deadline, f"no {count} steps within {DEADLINE_S} s"
+        time.sleep(0.02)
+
+
+def run_dir(directory: Path) -> RunDir:
+    return RunDir.open(directory / "run")
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,49 @@
+"""Kill and resume: the loss curve is that of the run that was never killed, bit for bit."""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
+
+STEPS = 8
+DETERMINISTIC = {
+    "run__deterministic": True,
+    "run__steps": STEPS,
+    "run__checkpoint_every": 1,
+    "rollout__batch": 16,
+}
+
+
+def curve(directory: Path) -> dict[int, set[tuple[float, float]]]:
+    """(loss, gradient norm) by step: one value each, however often the step was taken."""
+    found: dict[int, set[tuple[float, float]]] = {}
+    for row in run_dir(directory).read_metrics(kind="step"):
+        found.setdefault(row["step"], set()).add((row["train/loss"], row["train/grad_norm"]))
+    return found
+
+
+@pytest.mark.parametrize("num_kills", [2, pytest.param(5, marks=pytest.mark.slow)])
+def test_kill_9_and_resume_gives_the_same_losses_bit_for_bit(
+    tmp_path: Path, num_kills: int
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    finish(start_training(whole, **DETERMINISTIC))
+    generator = random.Random(num_kills)
+    moments = sorted(generator.sample(range(1, STEPS), num_kills))
+    process = start_training(killed, **DETERMINISTIC)
+    for moment in moments:
+        wait_for_steps(process, killed, moment)
+        time.sleep(generator.random() * 0.2)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        process = resume_training(killed)
+    finish(process)
+    expected, found = curve(whole), curve(killed)
+    assert sorted(expected) == list(range(1, STEPS + 1))
+    assert all(len(values) == 1 for values in expected.values())
+    assert found == expected
+    assert len({value for values in expected.values() for value in values}) > 1
