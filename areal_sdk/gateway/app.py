@@ -10,15 +10,15 @@ from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.chat_endpoint import ChatEndpoint
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.http import MAX_BODY_BYTES, guarded, json_response
 from areal_sdk.gateway.renderer import Renderer
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.sessions import Session, SessionStore
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.wire.endpoint import ChatEndpoint
+from areal_sdk.gateway.wire.http import MAX_BODY_BYTES, guarded, json_response
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
+from areal_sdk.gateway.canonical import canonical
 from areal_sdk.gateway.deadline import Deadline
 from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow
-from areal_sdk.gateway.messages import canonical
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
 from areal_sdk.gateway.request import ChatRequest, ToolUse

@@ -12,12 +12,12 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.dialect import PROBE_CALL, PROBE_RESULT, PROBE_TOOL, Dialect
-from areal_sdk.gateway.parsers import Parser, PlainText, Reasoning
-from areal_sdk.gateway.plain_tools import PLAIN, weave
+from areal_sdk.gateway.formats import FORMATS, choose_format, weave
+from areal_sdk.gateway.parsers import Parser, PlainText, Reasoning, ToolFormat
 from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
 from areal_sdk.gateway.tokenizer import BREAKER, Tokenizer
-from areal_sdk.gateway.tool_formats import choose_format
 from areal_sdk.types import Message, Tool
 
 _SENTINEL = "\ufdd2"
@@ -47,13 +47,20 @@ class Prompt:
 class Renderer:
     """Renders one model's chats."""
 
-    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, *, tool_format: str | None = None
+    ) -> None:
+        """`tool_format` overrules what the template's source says about how it writes calls."""
         self._tokenizer = tokenizer
         self._template = template
         self._dialect = Dialect.of(template)
         self._added_ids = frozenset(tokenizer.added.values())
         self.weaves_tools = not (self._dialect.writes_calls and self._dialect.describes_tools)
-        self.tool_format = PLAIN if self.weaves_tools else choose_format(template.source)
+        self.tool_format = (
+            _format_named(tool_format or "plain")
+            if tool_format or self.weaves_tools
+            else choose_format(template.source)
+        )
         self.shown = frozenset(
             tokenizer.added[text] for text in self.tool_format.shown if text in tokenizer.added
         )
@@ -220,3 +227,9 @@ class Renderer:
             return short == self._after_answer([*lead, *past], answer, new, chat)
         except TemplateRefusal:
             return short is None
+
+
+def _format_named(name: str) -> ToolFormat:
+    if name not in FORMATS:
+        raise ConfigError(f"unknown tool format {name!r}; known: {', '.join(sorted(FORMATS))}")
+    return FORMATS[name]

@@ -1,14 +1,18 @@
 """However a completion is cut into pieces, it is read as the same message."""
 
+# ruff: noqa: RUF001 - DeepSeek's tags are written with full-width bars
+
 import itertools
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from areal_sdk.gateway.formats import FORMATS, choose_format
 from areal_sdk.gateway.parsers import (
     Event,
     Parser,
@@ -18,9 +22,7 @@ from areal_sdk.gateway.parsers import (
     TextDelta,
     ToolCall,
 )
-from areal_sdk.gateway.plain_tools import PLAIN
 from areal_sdk.gateway.stops import StopFilter
-from areal_sdk.gateway.tool_formats import HERMES
 from areal_sdk.types import Tool
 
 
@@ -31,6 +33,8 @@ def tool(name: str, *parameters: str) -> Tool:
 
 
 TOOLS = (tool("calculator", "expression"), tool("search", "query", "limit"), tool("now"))
+
+HERMES, PLAIN = FORMATS["hermes"], FORMATS["plain"]
 
 Message = tuple[str, str, list[tuple[str, Any]]]
 
@@ -49,9 +53,8 @@ def summarise(events: Sequence[Event]) -> Message:
 
 
 PARSERS: dict[str, Callable[[], Parser]] = {
-    "hermes": lambda: HERMES.parser(TOOLS),
-    "plain": lambda: PLAIN.parser(TOOLS),
     "none": PlainText,
+    **{name: partial(f.parser, TOOLS) for name, f in FORMATS.items()},
     "reasoning, hermes": lambda: Reasoning(HERMES.parser(TOOLS)),
     "reasoning, already open": lambda: Reasoning(PLAIN.parser(TOOLS), open_already=True),
 }
@@ -74,6 +77,17 @@ FRAGMENTS = (
     "hello",
     "é🙂",
     "<",
+    "[TOOL_CALLS]",
+    '[{"name": "now", "arguments": {}}]',
+    'search[ARGS]{"query": "a"}',
+    '{"name": "now", "parameters": {}}',
+    "<|python_tag|>",
+    "; ",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁end｜>",
+    "search\n<arg_key>query</arg_key>\n<arg_value>12</arg_value>",
+    "<function=search>\n<parameter=query>\na\nb\n</parameter>\n</function>",
 )
 
 
@@ -169,6 +183,127 @@ PLAIN_CASES: dict[str, tuple[str, str, list[tuple[str, Any]]]] = {
 @pytest.mark.parametrize(("text", "content", "calls"), PLAIN_CASES.values(), ids=PLAIN_CASES)
 def test_plain(text: str, content: str, calls: list[tuple[str, Any]]) -> None:
     assert read(PLAIN.parser(TOOLS), list(text)) == ("", content, calls)
+
+
+A: dict[str, Any] = {"query": "12", "limit": 3}
+NOW: tuple[str, Any] = ("now", {})
+
+FAMILIES: dict[str, tuple[str, str, str, list[tuple[str, Any]]]] = {
+    "mistral, a list": (
+        "mistral",
+        '[TOOL_CALLS][{"name": "now", "arguments": {}}, {"name": "search", "arguments": '
+        '{"query": "12", "limit": 3}, "id": "abcdefghi"}]',
+        "",
+        [NOW, ("search", A)],
+    ),
+    "mistral, names": (
+        "mistral",
+        'Well.[TOOL_CALLS]now[ARGS]{}[TOOL_CALLS]search{"query": "12", "limit": 3}',
+        "Well.",
+        [NOW, ("search", A)],
+    ),
+    "mistral, broken": ("mistral", "[TOOL_CALLS]oops", "[TOOL_CALLS]oops", []),
+    "llama": (
+        "llama",
+        '{"name": "search", "parameters": {"query": "12", "limit": 3}}',
+        "",
+        [("search", A)],
+    ),
+    "llama, two": (
+        "llama",
+        '<|python_tag|>{"name": "now", "parameters": {}}; {"name": "now", "parameters": {}}',
+        "",
+        [NOW, NOW],
+    ),
+    "llama, JSON that is no call": (
+        "llama",
+        '{"name": "Ada", "age": 3}',
+        '{"name": "Ada", "age": 3}',
+        [],
+    ),
+    "llama, text": ("llama", "Hello {", "Hello {", []),
+    "deepseek v3": (
+        "deepseek",
+        "Hm.<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```"
+        "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>search\n```json\n"
+        '{"query": "12", "limit": 3}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "Hm.",
+        [NOW, ("search", A)],
+    ),
+    "deepseek v3.1": (
+        "deepseek",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>search<｜tool▁sep｜>"
+        '{"query": "12", "limit": 3}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+        "",
+        [("search", A)],
+    ),
+    "glm": (
+        "glm",
+        "Hm.\n<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>12</arg_value>\n"
+        "<arg_key>limit</arg_key>\n<arg_value>3</arg_value>\n</tool_call><tool_call>now\n</tool_call>",
+        "Hm.",
+        [("search", {"query": "12", "limit": "3"}), NOW],
+    ),
+    "glm, broken": (
+        "glm",
+        '<tool_call>{"a": 1}</tool_call>',
+        '<tool_call>{"a": 1}</tool_call>',
+        [],
+    ),
+    "qwen coder": (
+        "qwen_coder",
+        "<tool_call>\n<function=search>\n<parameter=query>\na\nb\n</parameter>\n</function>\n"
+        "</tool_call>",
+        "",
+        [("search", {"query": "a\nb"})],
+    ),
+}
+
+
+@pytest.mark.parametrize(("family", "text", "content", "calls"), FAMILIES.values(), ids=FAMILIES)
+def test_families(family: str, text: str, content: str, calls: list[tuple[str, Any]]) -> None:
+    assert read(FORMATS[family].parser(TOOLS), list(text)) == ("", content, calls)
+
+
+def test_an_argument_keeps_the_type_its_tool_declares() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    text = (
+        "<tool_call>f\n<arg_key>n</arg_key><arg_value>3</arg_value>"
+        "<arg_key>s</arg_key><arg_value>3</arg_value></tool_call>"
+    )
+    assert read(FORMATS["glm"].parser(tools), [text])[2] == [("f", {"n": 3, "s": "3"})]
+
+
+DETECTED = {
+    "hermes": '<tool_call>\\n{"name": ',
+    "mistral": "[TOOL_CALLS][",
+    "deepseek": "<｜tool▁calls▁begin｜>",
+    "glm": "<tool_call>{{ name }}<arg_key>",
+    "qwen_coder": "<tool_call>\\n<function=",
+    "llama": '"parameters": ',
+}
+
+
+@pytest.mark.parametrize(("name", "source"), DETECTED.items())
+def test_a_format_is_chosen_from_the_template(name: str, source: str) -> None:
+    assert choose_format(source).name == name
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"plain"}))
+def test_an_opening_begins_a_call_that_can_be_read(name: str) -> None:
+    """What `tool_choice` puts in front of the model's text is the start of this very format."""
+    opening = FORMATS[name].opening
+    assert opening is not None
+    rest = {
+        "hermes": "{}}\n</tool_call>",
+        "mistral": "{}}]",
+        "deepseek": "{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "glm": "</tool_call>",
+        "qwen_coder": "</function>\n</tool_call>",
+        "llama": "{}}",
+    }[name]
+    assert read(FORMATS[name].parser(TOOLS), [opening("now"), rest]) == ("", "", [NOW])
 
 
 def test_a_line_is_held_back_only_while_it_can_be_a_call() -> None:

@@ -7,14 +7,14 @@ from hashlib import blake2b
 import orjson
 from aiohttp import web
 
-from areal_sdk.gateway import chat
 from areal_sdk.gateway.choices import run_choices
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.http import parse_body, read_body
 from areal_sdk.gateway.reading import Completed, Prepared
 from areal_sdk.gateway.sessions import Session
-from areal_sdk.gateway.sse import send_events
+from areal_sdk.gateway.wire import chat
+from areal_sdk.gateway.wire.http import parse_body, read_body
+from areal_sdk.gateway.wire.sse import send_events
 
 
 class ChatEndpoint:

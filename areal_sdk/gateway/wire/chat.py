@@ -8,13 +8,13 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.canonical import check_role
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.fields import Fields, require, strings
-from areal_sdk.gateway.messages import check_role
 from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta
 from areal_sdk.gateway.reading import Call, Completed, Delta, Sampled
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
 from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.wire.fields import Fields, require, strings
 from areal_sdk.types import FinishReason, Message, Tool
 
 _ACCEPTED = (
