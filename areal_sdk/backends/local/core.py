@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 
 from areal_sdk.backends.local import batch
 from areal_sdk.backends.local.architecture import Architecture, stop_tokens
-from areal_sdk.backends.local.kv import KVRows, PrefixStore
+from areal_sdk.backends.local.kv import MIN_ROW_LENGTH, KVRows, PrefixStore
 from areal_sdk.backends.local.linear import can_pack
-from areal_sdk.backends.local.loader import load_weights
+from areal_sdk.backends.local.loader import Weights, open_weights
 from areal_sdk.backends.local.model import Model
 from areal_sdk.backends.local.sampling import Sampling, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
@@ -28,9 +28,9 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_CPU_PREFILL_CHUNK = 256
-"""More does not raise the rate of this many-core-free matmul, it only delays those who decode."""
-_CUDA_PREFILL_CHUNK = 4096
+_PREFILL_CHUNK = {"cpu": 256, "cuda": 4096}
+"""Tokens a step. More is no faster, it only makes those who decode wait longer."""
+_DEFAULT_CPU_KV_BYTES = 4 * 1024**3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +66,13 @@ class EngineCore:
         self._options = options
         self._tokenizer_path = model_dir / "tokenizer.json"
         self._tokenizer: Tokenizer | None = None
-        self.max_context = min(
-            options.max_context or self.architecture.max_context, self.architecture.max_context
-        )
         self.model = Model(
             self.architecture,
             device=self.device,
             dtype=self.dtype,
             packed=can_pack(self.device, self.dtype),
         )
-        load_weights(self.model, model_dir)
+        open_weights(model_dir, self.architecture).copy_into(self.model)
         self.scheduler = self._make_scheduler()
 
     @property
@@ -102,10 +99,10 @@ class EngineCore:
     def remove(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
 
-    def update_weights(self, version: int, path: Path | None, *, checksum: str = "") -> None:
-        """Serve `version` from the next token on; without a path only the label changes."""
-        if path is not None:
-            load_weights(self.model, path, checksum=checksum)
+    def update_weights(self, version: int, weights: Weights | None) -> None:
+        """Serve `version` from the next token on; without weights only the label changes."""
+        if weights is not None:
+            weights.copy_into(self.model)
             self.scheduler.weights_changed(keep_kv=self._options.kv_on_update == "keep")
         self.version = version
 
@@ -157,16 +154,14 @@ class EngineCore:
 
     def _make_scheduler(self) -> Scheduler:
         options, a = self._options, self.architecture
-        bytes_per_token = a.num_layers * a.kv_width * self.dtype.itemsize
-        budget_bytes = int(
-            options.kv_memory_gb * 1e9
-            if options.kv_memory_gb is not None
-            else _default_kv_bytes(self.device)
-        )
-        if budget_bytes // 2 < self.max_context * bytes_per_token:
+        budget_bytes = _kv_budget(options.kv_memory_gb, self.device) // 2
+        budget_tokens = budget_bytes // (a.num_layers * a.kv_width * self.dtype.itemsize)
+        wanted = min(options.max_context or a.max_context, a.max_context)
+        self.max_context = min(wanted, budget_tokens)
+        if self.max_context < (MIN_ROW_LENGTH if options.max_context is None else wanted):
             raise EngineError(
-                f"{budget_bytes / 1e9:.1f} GB for keys and values do not hold one request of "
-                f"{self.max_context} tokens: lower max_context or raise kv_memory_gb"
+                f"{2 * budget_bytes / 1e9:.2f} GB for keys and values hold requests of at most "
+                f"{budget_tokens} tokens: lower max_context or raise kv_memory_gb"
             )
         kv = KVRows(
             num_layers=a.num_layers,
@@ -174,17 +169,15 @@ class EngineCore:
             head_dim=a.head_dim,
             max_rows=options.max_slots,
             max_length=self.max_context,
-            budget_tokens=budget_bytes // 2 // bytes_per_token,
+            budget_tokens=budget_tokens,
             device=self.device,
             dtype=self.dtype,
         )
         return Scheduler(
             kv,
-            PrefixStore(budget_bytes // 2),
+            PrefixStore(budget_bytes),
             max_running=options.max_slots,
-            prefill_chunk=(
-                _CUDA_PREFILL_CHUNK if self.device.type == "cuda" else _CPU_PREFILL_CHUNK
-            ),
+            prefill_chunk=_PREFILL_CHUNK[self.device.type],
             deterministic=options.deterministic,
         )
 
@@ -207,12 +200,14 @@ def _choose_dtype(name: str, architecture: Architecture, device: torch.device) -
     return _DTYPES[chosen]
 
 
-def _default_kv_bytes(device: torch.device) -> int:
-    """A third of what is free on the CPU, two thirds on a GPU that the engine has for itself."""
-    if device.type == "cuda":
+def _kv_budget(configured_gb: float | None, device: torch.device) -> int:
+    """Bytes for keys and values: half for running requests, half for idle prefixes."""
+    if configured_gb is not None:
+        return int(configured_gb * 1e9)
+    if device.type == "cuda":  # ours alone
         free, _ = torch.cuda.mem_get_info(device)
         return free * 2 // 3
-    return _available_memory() // 3
+    return min(_available_memory() // 3, _DEFAULT_CPU_KV_BYTES)
 
 
 def _available_memory() -> int:

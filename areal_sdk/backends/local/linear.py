@@ -38,7 +38,8 @@ class Linear:
     def load(self, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> None:
         """Take copies of `weights`, stacked along the output dimension."""
         if self._packed:
-            dense = torch.cat([weight.to(self._dtype) for weight in weights])
+            parts = [weight.to(self._dtype) for weight in weights]
+            dense = parts[0] if len(parts) == 1 else torch.cat(parts)
             self._weight = torch.ops.mkldnn._reorder_linear_weight(dense)
         else:
             self._weight = self._stacked(

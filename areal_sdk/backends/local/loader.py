@@ -5,7 +5,6 @@ import json
 import mmap
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -35,24 +34,34 @@ class _File(Protocol):
     def get_tensor(self, name: str) -> Tensor: ...
 
 
-def load_weights(model: Model, path: Path, *, checksum: str = "") -> None:
-    """Copy the weights at `path`, a safetensors file or a directory, into `model`.
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A checkpoint that was found to fit the model: mapped, not read yet."""
 
-    Either all of them are taken or, with an EngineError, none: names, shapes and types are checked
-    before the first byte is copied. The file's dtype may differ from the model's.
+    source: Mapping[str, _File]
+
+    def copy_into(self, model: Model) -> None:
+        with torch.inference_mode():
+            _copy(model, self.source)
+
+
+def open_weights(path: Path, architecture: Architecture, *, checksum: str = "") -> Weights:
+    """The weights at `path`, a safetensors file or a directory.
+
+    An EngineError if a name, a shape, a type or the checksum is wrong, so that a copy that begins
+    also ends: a model never has half of an update. The file's dtype may differ from the model's.
+    Safe to call in another thread while the model generates.
     """
     files = weight_files(path)
     if checksum:
         _verify_checksum(files, checksum)
-    with ExitStack() as stack:
-        try:
-            handles = [stack.enter_context(safe_open(file, framework="pt")) for file in files]
-        except (SafetensorError, OSError) as exc:
-            raise EngineError(f"cannot read the weights at {path}: {exc}") from exc
-        source = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
-        _check(source, model.architecture, path)
-        with torch.inference_mode():
-            _copy(model, source)
+    try:
+        handles: list[_File] = [safe_open(file, framework="pt") for file in files]
+    except (SafetensorError, OSError) as exc:
+        raise EngineError(f"cannot read the weights at {path}: {exc}") from exc
+    source = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
+    _check(source, architecture, path)
+    return Weights(source)
 
 
 def weight_files(path: Path) -> list[Path]:

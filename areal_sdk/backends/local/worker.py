@@ -2,12 +2,14 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from areal_sdk.backends.local.core import CoreOptions, EngineCore, SampledToken
+from areal_sdk.backends.local.loader import Weights, open_weights
 from areal_sdk.backends.local.protocol import decode_generate, encode_chunk
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.backends.local.stopping import Finish
@@ -79,12 +81,20 @@ class _Answer:
         return chunk
 
 
+@dataclass(frozen=True, slots=True)
+class _Update:
+    request: Request
+    checked: Future[Weights]
+
+
 class Worker:
     def __init__(self, channel: Channel, core: EngineCore) -> None:
         self._channel = channel
         self._core = core
         self._answers: dict[Sequence, _Answer] = {}
         self._is_paused = False
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="check-weights")
+        self._update: _Update | None = None
 
     def run(self) -> None:
         """Until the main process closes the channel."""
@@ -93,6 +103,8 @@ class Worker:
             first = self._channel.receive(timeout_s=HEARTBEAT_S) if is_idle else None
             for request in [*([first] if first else []), *self._channel.poll()]:
                 self._handle(request)
+            if self._update is not None and (is_idle or self._update.checked.done()):
+                self._apply_update()
             self._drop_cancelled()
             if not self._is_paused:
                 self._deliver(self._core.step())
@@ -132,13 +144,28 @@ class Worker:
         request.reply()
 
     def _update_weights(self, request: Request) -> None:
-        started = time.monotonic()
-        path = request.payload["path"]
-        self._core.update_weights(
-            request.payload["version"],
-            None if path is None else Path(path),
-            checksum=request.payload["checksum"],
+        """Check the new weights beside generation; `_apply_update` pauses it for the copy only."""
+        path, checksum = request.payload["path"], request.payload["checksum"]
+        if path is None:
+            self._core.update_weights(request.payload["version"], None)
+            request.reply({"paused_s": 0.0})
+            return
+        checked = self._checker.submit(
+            open_weights, Path(path), self._core.architecture, checksum=checksum
         )
+        self._update = _Update(request, checked)
+
+    def _apply_update(self) -> None:
+        assert self._update is not None
+        request, checked = self._update.request, self._update.checked
+        self._update = None
+        try:
+            weights = checked.result()
+        except EngineError as exc:
+            request.fail(exc)
+            return
+        started = time.monotonic()
+        self._core.update_weights(request.payload["version"], weights)
         request.reply({"paused_s": time.monotonic() - started})
 
     def _pause(self, request: Request) -> None:

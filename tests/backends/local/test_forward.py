@@ -9,7 +9,7 @@ from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.core import CoreOptions, EngineCore
 from areal_sdk.backends.local.kv import KVRows
 from areal_sdk.backends.local.linear import Linear, can_pack
-from areal_sdk.backends.local.loader import load_weights
+from areal_sdk.backends.local.loader import open_weights
 from areal_sdk.backends.local.model import ForwardInput, Model, PrefillSpan
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
@@ -29,7 +29,7 @@ def test_logits_of_every_family_match_transformers(
     directory = make_checkpoint(tmp_path, family)
     architecture = Architecture.load(directory)
     model = Model(architecture, device=cpu, dtype=torch.float32, packed=packed)
-    load_weights(model, directory)
+    open_weights(directory, architecture).copy_into(model)
     kv = KVRows(
         num_layers=architecture.num_layers,
         num_heads=architecture.num_kv_heads,

@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.local.core import EngineCore
+from areal_sdk.backends.local.loader import open_weights
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
@@ -14,12 +15,17 @@ from tests.backends.local.reference import Outcome, Reference, run
 from tests.backends.local.test_generation import make_core, prompt
 
 
+def update(core: EngineCore, version: int, path: Path | None, *, checksum: str = "") -> None:
+    weights = open_weights(path, core.architecture, checksum=checksum) if path else None
+    core.update_weights(version, weights)
+
+
 def swap_in_flight(
     core: EngineCore, requests: list[GenerateRequest], path: Path | None, *, after: int
 ) -> tuple[list[Sequence], list[Outcome]]:
     sequences = [core.add(request) for request in requests]
     first = run(core, *sequences, max_steps=after)
-    core.update_weights(1, path)
+    update(core, 1, path)
     second = run(core, *sequences)
     for a, b in zip(first, second, strict=True):
         a.tokens += b.tokens
@@ -81,7 +87,7 @@ def test_no_kv_of_old_weights_reaches_a_later_request(
     run(core, core.add(GenerateRequest(shared, 5, seed=1, ignore_eos=True)))
     in_flight = core.add(GenerateRequest(shared, 40, seed=2, ignore_eos=True))
     run(core, in_flight, max_steps=8)
-    core.update_weights(1, new_weights)
+    update(core, 1, new_weights)
     late = GenerateRequest(shared, 10, seed=3, ignore_eos=True)
     (outcome,) = run(core, core.add(late))
     expected = new_reference.logprobs(shared, outcome.tokens)
@@ -95,7 +101,7 @@ def test_a_label_only_update_changes_versions_and_recomputes_nothing(checkpoint:
     sequence = core.add(request)
     run(core, sequence, max_steps=12)
     computed = sequence.num_computed
-    core.update_weights(1, None)
+    update(core, 1, None)
     assert sequence.num_computed == computed
     assert plain.versions == [0] * 12 + [1] * 18
 
@@ -109,7 +115,7 @@ def test_weights_in_another_float_type_are_cast(
     results = []
     for name in ("bf16", "fp32"):
         core = make_core(checkpoint)
-        core.update_weights(1, tmp_path / f"{name}.safetensors")
+        update(core, 1, tmp_path / f"{name}.safetensors")
         results.append(run(core, core.add(GenerateRequest(prompt(30), 10, seed=1)))[0].logprobs)
     assert results[0] == results[1]
 
@@ -144,7 +150,7 @@ def test_a_bad_push_is_refused_whole_and_the_old_weights_serve_on(
     sequence = core.add(request)
     first = run(core, sequence, max_steps=8)[0]
     with pytest.raises(EngineError, match=r"bad\.safetensors"):
-        core.update_weights(1, path, checksum="crc32:00000000" if kind == "checksum" else "")
+        update(core, 1, path, checksum="crc32:00000000" if kind == "checksum" else "")
     second = run(core, sequence)[0]
     assert second.versions == [0] * 12
     tokens = first.tokens + second.tokens
@@ -158,8 +164,8 @@ def test_a_right_checksum_is_accepted(checkpoint: Path, new_weights: Path) -> No
 
     content = new_weights.read_bytes()
     core = make_core(checkpoint)
-    core.update_weights(1, new_weights, checksum=f"crc32:{zlib.crc32(content):08x}")
-    core.update_weights(2, new_weights, checksum=f"sha256:{hashlib.sha256(content).hexdigest()}")
+    update(core, 1, new_weights, checksum=f"crc32:{zlib.crc32(content):08x}")
+    update(core, 2, new_weights, checksum=f"sha256:{hashlib.sha256(content).hexdigest()}")
     assert core.version == 2
 
 
@@ -167,8 +173,8 @@ def test_weights_may_come_as_a_directory(
     checkpoint: Path, reference: Reference, new_weights: Path
 ) -> None:
     core = make_core(checkpoint)
-    core.update_weights(1, new_weights)
-    core.update_weights(2, checkpoint)
+    update(core, 1, new_weights)
+    update(core, 2, checkpoint)
     request = GenerateRequest(prompt(30), 10, seed=1, ignore_eos=True)
     (outcome,) = run(core, core.add(request))
     expected = reference.logprobs(request.tokens, outcome.tokens)

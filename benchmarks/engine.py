@@ -1,0 +1,240 @@
+"""Tokens per second of the local engine against transformers' two ways to generate.
+
+    python benchmarks/engine.py [--model smollm2] [--dtype bfloat16] [--rounds 3] [--write]
+
+All contenders get the same prompts (no shared prefix, so nothing is reused), sample at temperature
+1 over the whole vocabulary, make the same number of tokens, and use one thread. Ours also returns a
+logprob and a version a token; theirs return tokens only. Rounds are interleaved and the medians of
+each round's figures are compared, in tokens per CPU-second: on a quiet machine those are tokens per
+second, and on a busy one they are still comparable.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
+
+from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local.architecture import Architecture
+from areal_sdk.backends.local.linear import Linear, can_pack
+from areal_sdk.engine import GenerateRequest
+from areal_sdk.models import resolve_model
+
+CONCURRENCY = (1, 8, 32)
+PROMPT_TOKENS = 63
+NEW_TOKENS = 48
+SECTION = "engine"
+
+Prompts = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    name: str
+    run: Callable[[Prompts], Awaitable[None]]
+    cpu_s: Callable[[], float]
+    """CPU seconds that everything it needs has used so far."""
+    close: Callable[[], None] = lambda: None
+
+
+def local_engine(engine: LocalEngine) -> Contender:
+    async def run(prompts: Prompts) -> None:
+        requests = [GenerateRequest(p, NEW_TOKENS, ignore_eos=True) for p in prompts]
+        results = await asyncio.gather(*map(engine.generate, requests))
+        assert all(len(result.tokens) == NEW_TOKENS for result in results)
+
+    return Contender(
+        "local engine", run, lambda: time.process_time() + cpu_seconds_of(engine.child.pid)
+    )
+
+
+def static_generate(model: Any) -> Contender:
+    config = GenerationConfig(
+        max_new_tokens=NEW_TOKENS, do_sample=True, eos_token_id=None, pad_token_id=0, top_k=0
+    )
+
+    async def run(prompts: Prompts) -> None:
+        tokens = torch.tensor(prompts)
+        with torch.inference_mode():
+            output = model.generate(
+                tokens, attention_mask=torch.ones_like(tokens), generation_config=config
+            )
+        assert output.shape == (len(prompts), PROMPT_TOKENS + NEW_TOKENS)
+
+    return Contender("model.generate", run, time.process_time)
+
+
+def continuous_batching(model: Any) -> Contender:
+    config = GenerationConfig(
+        max_new_tokens=NEW_TOKENS, do_sample=True, eos_token_id=-1, pad_token_id=0, top_k=0
+    )
+    manager = model.init_continuous_batching(
+        generation_config=config,
+        continuous_batching_config=ContinuousBatchingConfig(
+            num_blocks=64, max_batch_tokens=512, max_requests_per_batch=max(CONCURRENCY)
+        ),
+    )
+    manager.start()
+
+    async def run(prompts: Prompts) -> None:
+        manager.add_requests([list(p) for p in prompts], max_new_tokens=NEW_TOKENS)
+        for _ in prompts:
+            result = manager.get_result(timeout=300)
+            assert result is not None, "transformers' continuous batching gave nothing in 300 s"
+            assert len(result.generated_tokens) == NEW_TOKENS, result.error
+
+    return Contender(
+        "continuous batching", run, time.process_time, lambda: manager.stop(block=True, timeout=60)
+    )
+
+
+def cpu_seconds_of(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def make_prompts(count: int, vocab_size: int, generator: random.Random) -> Prompts:
+    return [
+        tuple(generator.randrange(3, vocab_size) for _ in range(PROMPT_TOKENS))
+        for _ in range(count)
+    ]
+
+
+async def measure(
+    contenders: Sequence[Contender], vocab_size: int, rounds: int
+) -> dict[tuple[str, int], list[float]]:
+    """Tokens per CPU-second by contender and concurrency, one figure a round."""
+    generator = random.Random(0)
+    rates: dict[tuple[str, int], list[float]] = {}
+    for round_number in range(rounds + 1):
+        for concurrency in CONCURRENCY:
+            for contender in contenders:
+                prompts = make_prompts(concurrency, vocab_size, generator)
+                before, started = contender.cpu_s(), time.perf_counter()
+                await contender.run(prompts)
+                cpu_s, wall_s = contender.cpu_s() - before, time.perf_counter() - started
+                rate = concurrency * NEW_TOKENS / cpu_s
+                print(
+                    f"round {round_number} {contender.name:>20} x{concurrency:<3}"
+                    f"{rate:8.1f} tokens/CPU-s {concurrency * NEW_TOKENS / wall_s:8.1f} tokens/s",
+                    flush=True,
+                )
+                if round_number > 0:  # the first warms up
+                    rates.setdefault((contender.name, concurrency), []).append(rate)
+    return rates
+
+
+def limits(architecture: Architecture, dtype: torch.dtype) -> tuple[float, float]:
+    """Tokens/s if only reading the weights, or only multiplying by them, took time: measured."""
+    cpu = torch.device("cpu")
+    size = 8192
+    linear = Linear(
+        size, 2 * size, has_bias=False, device=cpu, dtype=dtype, packed=can_pack(cpu, dtype)
+    )
+    linear.load([torch.randn(2 * size, size, dtype=dtype)])
+
+    def seconds(rows: int) -> float:
+        x = torch.randn(rows, size, dtype=dtype)
+        times = []
+        for _ in range(5):
+            started = time.process_time()
+            linear(x)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    num_weights = 2 * size * size
+    bytes_per_s = num_weights * dtype.itemsize / seconds(1)
+    weights_per_s = num_weights * 256 / seconds(256)
+    print(f"{bytes_per_s / 1e9:.1f} GB/s, {2 * weights_per_s / 1e9:.0f} GFLOP/s")
+    return (
+        bytes_per_s / (architecture.num_parameters * dtype.itemsize),
+        weights_per_s / architecture.num_parameters,
+    )
+
+
+def table(
+    rates: dict[tuple[str, int], list[float]], names: Sequence[str], limit: tuple[float, float]
+) -> str:
+    header = [f"| concurrency | {' | '.join(names)} | ratio to the better | share of the limit |"]
+    header.append("|" + "---|" * (len(names) + 3))
+    rows = []
+    for concurrency in CONCURRENCY:
+        medians = [statistics.median(rates[name, concurrency]) for name in names]
+        ours, others = (
+            rates[names[0], concurrency],
+            [rates[name, concurrency] for name in names[1:]],
+        )
+        ratio = statistics.median(
+            mine / max(theirs) for mine, *theirs in zip(ours, *others, strict=True)
+        )
+        bound = min(limit[0] * concurrency, limit[1])
+        kind = "bandwidth" if limit[0] * concurrency < limit[1] else "arithmetic"
+        cells = " | ".join(f"{median:.0f}" for median in medians)
+        rows.append(
+            f"| {concurrency} | {cells} | {ratio:.2f}x | {medians[0] / bound:.0%} of {bound:.0f} ({kind}) |"
+        )
+    return "\n".join(header + rows)
+
+
+def write_section(text: str) -> None:
+    """Replace this benchmark's section of docs/benchmarks.md, or append it."""
+    path = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+    begin, end = f"<!-- begin {SECTION} -->", f"<!-- end {SECTION} -->"
+    content = path.read_text() if path.exists() else "# Benchmarks\n"
+    section = f"{begin}\n{text}\n{end}"
+    if begin in content:
+        head, _, rest = content.partition(begin)
+        content = head + section + rest.partition(end)[2]
+    else:
+        content = f"{content.rstrip()}\n\n{section}\n"
+    path.write_text(content)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="update docs/benchmarks.md")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    directory = resolve_model(args.model)
+    architecture = Architecture.load(directory)
+    dtype = getattr(torch, args.dtype)
+    models = [AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval() for _ in range(2)]
+    with tempfile.TemporaryDirectory() as log_dir:
+        engine = LocalEngine(directory, dtype=args.dtype, log_dir=Path(log_dir), device="cpu")
+        await engine.start()
+        contenders = [
+            local_engine(engine),
+            static_generate(models[0]),
+            continuous_batching(models[1]),
+        ]
+        rates = await measure(contenders, architecture.vocab_size, args.rounds)
+        await engine.aclose()
+        for contender in contenders:
+            contender.close()
+    text = table(rates, [c.name for c in contenders], limits(architecture, dtype))
+    print(text)
+    if args.write:
+        command = f"python benchmarks/engine.py --model {args.model} --dtype {args.dtype} --rounds {args.rounds} --write"
+        title = f"## Engine: {args.model}, {args.dtype}, one thread, tokens per CPU-second"
+        note = (
+            f"`{command}`, torch {torch.__version__}. Prompts of {PROMPT_TOKENS} tokens, "
+            f"{NEW_TOKENS} new ones each; medians of {args.rounds} interleaved rounds, prefill included."
+        )
+        write_section(f"{title}\n\n{note}\n\n{text}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
