@@ -298,6 +298,21 @@ class SGLangEngine(InferenceEngine):
                 await member.client.resume()
             member.gate.set()
 
+    async def release_memory(self) -> None:
+        """Hand the device to the trainer: requests in flight are held, their KV is recomputed later.
+
+        For servers started with `colocated`; `resume_memory` takes it back. Not during an update.
+        """
+        await self.pause()
+        await asyncio.gather(
+            *(member.client.release_memory(_MEMORY) for member in self._pool.ready)
+        )
+
+    async def resume_memory(self) -> None:
+        """Take the device back and go on with the weights held before."""
+        await asyncio.gather(*(member.client.resume_memory(_MEMORY) for member in self._pool.ready))
+        await self.resume()
+
     # generation
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
@@ -420,6 +435,8 @@ class SGLangEngine(InferenceEngine):
             raise EngineError("the SGLang engine is not started: await start() first")
         return self._publisher
 
+
+_MEMORY = ("weights", "kv_cache")
 
 _RESERVED_TOKENS = 6
 """SGLang keeps so many of the context to itself."""
