@@ -52,6 +52,8 @@ class Dispatcher:
         self._on_episode = on_episode
         self._main: asyncio.Task[None] | None = None
         buffer.on_consumed = tasks.consume
+        if drop_incomplete:
+            buffer.min_members = buffer.group_size
 
     async def __aenter__(self) -> Self:
         self._main = asyncio.create_task(self._dispatch(), name="dispatcher")

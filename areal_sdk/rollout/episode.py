@@ -20,6 +20,7 @@ from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.sessions import Session, SessionLimits
 from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
+from areal_sdk.rollout.environments import EnvironmentAgent
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool
 from areal_sdk.rollout.scoring import read_verdict
@@ -57,6 +58,7 @@ class EpisodeRunner:
         """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error."""
         self.name = agent_name(agent)
         self._play = as_play(agent)
+        self._needs_http = not isinstance(agent, EnvironmentAgent)
         self._gateway = gateway
         self._rewards = rewards
         self._limits = limits or SessionLimits()

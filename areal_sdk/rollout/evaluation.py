@@ -150,7 +150,8 @@ def wilson(num_successes: int, num_trials: int) -> Estimate:
     centre = (rate + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
     spread = math.sqrt(rate * (1 - rate) / num_trials + z2 / (4 * num_trials**2))
     half = CONFIDENCE_Z * spread / (1 + z2 / num_trials)
-    return Estimate(rate, max(0.0, centre - half), min(1.0, centre + half))
+    low, high = max(0.0, centre - half), min(1.0, centre + half)
+    return Estimate(rate, min(low, rate), max(high, rate))  # rounding must not exclude the rate
 
 
 def bootstrap(values: Sequence[float]) -> Estimate:

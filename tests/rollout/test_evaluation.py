@@ -1,0 +1,115 @@
+"""Held-out measurements: what is counted, and how sure we are."""
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.evaluation import bootstrap, evaluate_tasks, pass_at_k, wilson
+from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.types import Episode, ErrorKind, Outcome
+from tests.rollout.simulation import simulate, tasks, turn
+
+
+class Scripted:
+    """Outcomes by task id and sample."""
+
+    def __init__(self, outcomes: dict[str, list[Outcome]]) -> None:
+        self.outcomes = outcomes
+        self.num_running = 0
+        self.max_running = 0
+
+    async def run(self, plan: EpisodePlan) -> Episode:
+        self.num_running += 1
+        self.max_running = max(self.max_running, self.num_running)
+        await asyncio.sleep(1.0)
+        self.num_running -= 1
+        outcome = self.outcomes[plan.task.id][plan.sibling]
+        return Episode(plan.id, plan.task, (turn(0),), outcome)
+
+
+YES, NO = Outcome.scored(1.0), Outcome.scored(0.0)
+
+
+def test_success_reward_and_errors_are_reported_apart() -> None:
+    outcomes = {
+        "t0": [YES],
+        "t1": [Outcome.scored(0.5, success=True)],
+        "t2": [NO],
+        "t3": [Outcome.failed(ErrorKind.AGENT, "agent x: KeyError: 'a'")],
+        "t4": [Outcome.abstained("no key")],
+    }
+    report = simulate(evaluate_tasks(Scripted(outcomes), tasks(5), split="held-out"))
+    assert (report.split, report.num_tasks, report.num_episodes) == ("held-out", 5, 5)
+    assert report.num_scored == 3
+    assert report.success is not None
+    assert report.success.value == pytest.approx(2 / 3)
+    assert report.reward is not None
+    assert report.reward.value == 0.5
+    assert report.errors == {"agent": 1, "abstain": 1}
+    assert report.first_errors["agent"] == "agent x: KeyError: 'a'"
+    assert report.metrics()["errors/agent"] == 1.0
+
+
+def test_nothing_scored_is_no_rate_and_not_a_zero() -> None:
+    failed = {"t0": [Outcome.failed(ErrorKind.TIMEOUT, "late")]}
+    report = simulate(evaluate_tasks(Scripted(failed), tasks(1)))
+    assert report.success is None
+    assert report.reward is None
+    assert report.pass_at == {}
+    assert "success" not in report.metrics()
+
+
+def test_pass_at_k_is_estimated_over_tasks_with_enough_samples() -> None:
+    outcomes = {"t0": [YES, NO, NO, NO], "t1": [NO, NO, NO, NO]}
+    report = simulate(evaluate_tasks(Scripted(outcomes), tasks(2), samples=4))
+    values = {k: estimate.value for k, estimate in report.pass_at.items()}
+    assert values == {1: 0.125, 2: 0.25, 4: 0.5}
+    assert report.success is not None
+    assert report.success.value == 0.125
+
+
+def test_no_more_than_max_concurrency_run_at_once() -> None:
+    runner = Scripted({f"t{i}": [YES] for i in range(20)})
+    report = simulate(evaluate_tasks(runner, tasks(20), max_concurrency=7))
+    assert runner.max_running == 7
+    assert report.duration_s == 3.0
+
+
+def test_an_empty_split_is_a_config_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match="no tasks in split 'eval'"):
+        simulate(evaluate_tasks(Scripted({}), []))
+
+
+@given(st.integers(1, 12), st.data())
+def test_pass_at_k_equals_counting_all_subsets(n: int, data: st.DataObject) -> None:
+    from itertools import combinations
+
+    correct = data.draw(st.integers(0, n))
+    k = data.draw(st.integers(1, n))
+    subsets = list(combinations(range(n), k))
+    hits = sum(any(index < correct for index in subset) for subset in subsets)
+    assert pass_at_k(n, correct, k) == pytest.approx(hits / len(subsets))
+
+
+@given(st.integers(1, 200), st.data())
+def test_wilson_holds_its_rate_and_stays_in_bounds(n: int, data: st.DataObject) -> None:
+    estimate = wilson(data.draw(st.integers(0, n)), n)
+    assert 0.0 <= estimate.low <= estimate.value <= estimate.high <= 1.0
+
+
+def test_the_bootstrap_interval_covers_the_mean_about_as_often_as_it_says() -> None:
+    generator = random.Random(1)
+    covered = 0
+    for _ in range(60):
+        estimate = bootstrap([generator.random() for _ in range(30)])
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert covered >= 51, "0.95 of 60 is 57; fewer than 51 has a chance below 1 in 100"
+
+
+def test_the_same_tasks_give_the_same_interval() -> None:
+    values = [0.0, 1.0, 0.5, 0.25]
+    assert bootstrap(values) == bootstrap(values)
