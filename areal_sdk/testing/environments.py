@@ -1,0 +1,188 @@
+"""`check_environment`: does an environment keep its contract, whatever the model says?"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from areal_sdk.environment import Environment, StepResult
+from areal_sdk.testing.conformance import ConformanceError, in_time, require
+from areal_sdk.testing.messages import assistant
+from areal_sdk.types import Message, Task
+
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+ROLES = ("system", "user", "assistant", "tool")
+
+
+async def check_environment(
+    make: Callable[[], Environment],
+    task: Task,
+    *,
+    replies: Sequence[Message | str] = (),
+    timeout_s: float = 10.0,
+) -> list[StepResult]:
+    """Play `replies`, then nonsense, in fresh environments; ConformanceError says what is wrong.
+
+    Returns the steps of `replies`, for your own assertions.
+    """
+    name = _name(make)
+    await _check_reset(make, task, name, timeout_s)
+    results = await _play(make, task, replies, name, timeout_s)
+    for nonsense in _nonsense(make().tools):
+        await _play(make, task, [nonsense], name, timeout_s)
+    unused = make()
+    await _call(unused.close(), f"{name}.close() without reset()", timeout_s)
+    return results
+
+
+async def _check_reset(
+    make: Callable[[], Environment], task: Task, name: str, timeout_s: float
+) -> None:
+    openings = []
+    for _ in range(2):
+        environment = make()
+        require(
+            isinstance(environment, Environment),
+            f"{name}() is {environment!r}, not an areal_sdk.Environment",
+        )
+        _check_tools(environment.tools, name)
+        opening = await _call(environment.reset(task), f"{name}.reset()", timeout_s)
+        require(len(opening) > 0, f"{name}.reset() returned no messages")
+        _check_messages(opening, f"{name}.reset()")
+        require(
+            opening[-1]["role"] != "assistant",
+            f"{name}.reset() ends with an assistant message: the model has nothing to answer",
+        )
+        openings.append(list(opening))
+        await _call(environment.close(), f"{name}.close()", timeout_s)
+    require(
+        openings[0] == openings[1],
+        f"{name}.reset() differs between two environments of one task: the members of a group must "
+        "start alike; derive randomness from task.data or task.id",
+    )
+
+
+async def _play(
+    make: Callable[[], Environment],
+    task: Task,
+    replies: Sequence[Message | str],
+    name: str,
+    timeout_s: float,
+) -> list[StepResult]:
+    environment = make()
+    results: list[StepResult] = []
+    try:
+        await _call(environment.reset(task), f"{name}.reset()", timeout_s)
+        for reply in replies:
+            require(
+                not (results and results[-1].done),
+                f"{name} was done after {len(results)} of {len(replies)} replies",
+            )
+            message = assistant(reply) if isinstance(reply, str) else reply
+            before = json.dumps(message)
+            what = f"{name}.step({message})"
+            result = await _call(environment.step(message), what, timeout_s)
+            require(json.dumps(message) == before, f"{what} changed the message")
+            _check_step(result, message, what)
+            results.append(result)
+    finally:
+        await _call(environment.close(), f"{name}.close()", timeout_s)
+    return results
+
+
+def _check_step(result: StepResult, message: Message, what: str) -> None:
+    require(
+        isinstance(result, StepResult),
+        f"{what} returned {type(result).__name__}, not a StepResult",
+    )
+    reward = result.reward
+    require(
+        reward is None or (isinstance(reward, (int, float)) and math.isfinite(reward)),
+        f"{what}: reward {reward!r} is neither a finite number nor None",
+    )
+    require(isinstance(result.done, bool), f"{what}: done is {result.done!r}, not a bool")
+    _check_messages(result.messages, what)
+    calls = {call["id"] for call in message.get("tool_calls", ())}
+    answered = [m.get("tool_call_id") for m in result.messages if m["role"] == "tool"]
+    for call_id in answered:
+        require(call_id in calls, f"{what}: tool_call_id {call_id!r} answers no call")
+    if result.done:
+        return
+    require(
+        len(result.messages) > 0,
+        f"{what} is not done and returned no messages: the model has nothing to answer",
+    )
+    require(
+        set(answered) == calls,
+        f"{what}: calls without an answer: {sorted(calls - set(answered))}; chat APIs refuse that",
+    )
+
+
+def _check_messages(messages: Sequence[Message], what: str) -> None:
+    for message in messages:
+        require(isinstance(message, dict), f"{what}: {message!r} is not a message")
+        role = message.get("role")
+        require(role in ROLES, f"{what}: role {role!r} is not one of {', '.join(ROLES)}")
+        require("content" in message, f"{what}: a message of role {role!r} has no content")
+        try:
+            json.dumps(message)
+        except (TypeError, ValueError) as exc:
+            raise ConformanceError(f"{what}: a message is not JSON: {exc}") from None
+
+
+def _check_tools(tools: Sequence[dict[str, Any]], name: str) -> None:
+    seen: set[str] = set()
+    for tool in tools:
+        function = tool.get("function")
+        require(
+            tool.get("type") == "function" and isinstance(function, dict),
+            f'{name}.tools: {tool!r} is not {{"type": "function", "function": {{...}}}}',
+        )
+        assert isinstance(function, dict)
+        tool_name = function.get("name")
+        require(
+            isinstance(tool_name, str) and _TOOL_NAME.fullmatch(tool_name) is not None,
+            f"{name}.tools: {tool_name!r} is not a tool name (letters, digits, '_' and '-')",
+        )
+        require(tool_name not in seen, f"{name}.tools: {tool_name!r} is there twice")
+        seen.add(str(tool_name))
+        parameters = function.get("parameters", {"type": "object"})
+        require(
+            isinstance(parameters, dict) and parameters.get("type") == "object",
+            f"{name}.tools: the parameters of {tool_name!r} are not a JSON schema of an object",
+        )
+
+
+def _nonsense(tools: Sequence[dict[str, Any]]) -> list[Message]:
+    """What untrained models say. None of it may raise: it is data, scored like the rest."""
+    messages = [
+        assistant(""),
+        assistant("\x00\ud800 \N{PILE OF POO} <|im_end|>" + "la" * 5000),
+        assistant(None, ("no_such_tool", {})),
+    ]
+    for tool in tools:
+        called = tool["function"]["name"]
+        messages += [
+            assistant(None, (called, "{not json")),
+            assistant(None, (called, "[]")),
+            assistant("two at once", (called, {}), (called, {"no_such_argument": None})),
+        ]
+    return messages
+
+
+async def _call(answer: Any, what: str, timeout_s: float) -> Any:
+    try:
+        return await in_time(answer, timeout_s=timeout_s, what=what)
+    except ConformanceError:
+        raise
+    except Exception as exc:
+        raise ConformanceError(
+            f"{what[:300]} raised {type(exc).__name__}: {exc}; what the model says is data: answer "
+            "it with a message or a reward"
+        ) from exc
+
+
+def _name(make: Callable[[], Environment]) -> str:
+    return getattr(make, "__name__", None) or repr(make)

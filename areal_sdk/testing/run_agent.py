@@ -1,0 +1,81 @@
+"""`run_agent`: one episode of an agent, through the real gateway, on scripted or real tokens."""
+
+import inspect
+import itertools
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from areal_sdk.agent import AgentLike
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.environment import Environment
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.models import resolve_model
+from areal_sdk.reward import RewardFn
+from areal_sdk.rollout.environments import EnvironmentAgent
+from areal_sdk.rollout.episode import EpisodeRunner
+from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.scoring import read_verdict
+from areal_sdk.testing.scripted_engine import Script, ScriptedEngine
+from areal_sdk.types import Episode, OutcomeKind, Task
+
+
+async def run_agent(
+    agent: "AgentLike | type[Any]",
+    task: Task | Mapping[str, Any],
+    *,
+    engine: InferenceEngine | Script,
+    reward: RewardFn | None = None,
+    model_dir: Path | None = None,
+    max_turns: int | None = None,
+    temperature: float = 1.0,
+    timeout_s: float = 60.0,
+) -> Episode:
+    """Play one episode as a run would: HTTP, sessions, limits and verdict included.
+
+    `agent` is anything that `areal-sdk train` takes, an environment's class included. `engine` is a
+    script (see `ScriptedEngine`) or an engine, started here and closed here. `reward` scores the
+    episode if the agent does not; it is called right here, so that its exceptions reach the test.
+    """
+    model_dir = model_dir or resolve_model("tiny")
+    if not isinstance(engine, InferenceEngine):
+        engine = ScriptedEngine(engine, model_dir=model_dir)
+    if not isinstance(task, Task):
+        task = Task("task", task)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(engine.aclose)
+        await engine.start()
+        gateway = Gateway(engine, model_dir=model_dir, model_name="test-model")
+        stack.push_async_callback(gateway.aclose)
+        await gateway.start()
+        runner = await stack.enter_async_context(
+            EpisodeRunner(
+                as_agent(agent),
+                gateway=gateway,
+                limits=SessionLimits(max_turns=max_turns),
+                sampling=SamplingPolicy(temperature=temperature),
+                episode_timeout_s=timeout_s,
+                infra_retries=0,
+            )
+        )
+        episode = await runner.run(EpisodePlan(f"test-{next(_numbers)}", task))
+    if reward is None or episode.outcome.kind is not OutcomeKind.ABSTAIN:
+        return episode
+    verdict = reward(episode)
+    if inspect.isawaitable(verdict):
+        verdict = await verdict
+    return replace(episode, outcome=read_verdict(verdict, episode))
+
+
+def as_agent(agent: "AgentLike | type[Any]") -> AgentLike:
+    """An instance of a class; the agent that plays it, for an environment."""
+    if not inspect.isclass(agent):
+        return agent
+    if issubclass(agent, Environment):
+        return EnvironmentAgent(agent, name=agent.__name__)
+    return cast(AgentLike, agent())
+
+
+_numbers = itertools.count()
