@@ -38,7 +38,7 @@ def _call(expression: str) -> dict[str, object]:
 
 EXAMPLE = [
     {"role": "system", "content": "Use the calculator."},
-    {"role": "user", "content": "What is 11 plus 22?"},
+    {"role": "user", "content": "What is 11+22?"},
     {"role": "assistant", "content": None, "tool_calls": [_call("11+22")]},
     {"role": "tool", "tool_call_id": "example", "content": "33"},
     {"role": "assistant", "content": "33"},
@@ -102,25 +102,23 @@ def _evaluate(node: ast.expr) -> int:
     raise ValueError(ast.dump(node))
 
 
-WORDS = {"plus": "+", "minus": "-", "times": "*"}
-HELD_OUT = frozenset(random.Random(0).sample(range(10, 1000), 100))
+HELD_OUT = frozenset(random.Random(0).sample(range(100, 10_000), 1000))
 """Operands that no training task contains."""
 
 
 def tasks(split: str) -> Iterator[Task]:
     """`train`; `eval`, on operands never trained on; `transfer`, with an operation never trained."""
     rng = random.Random(split)
-    operands = [n for n in range(10, 1000) if (n in HELD_OUT) == (split != "train")]
-    words = ["times"] if split == "transfer" else ["plus", "minus"]
+    operands = [n for n in range(100, 10_000) if (n in HELD_OUT) == (split != "train")]
     for index in range(2000 if split == "train" else 100):
         a, b = sorted(rng.sample(operands, 2), reverse=True)
-        word = words[index % len(words)]
-        _, answer = calculate(json.dumps({"expression": f"{a}{WORDS[word]}{b}"}))
+        expression = f"{a}{'*' if split == 'transfer' else '+-'[index % 2]}{b}"
+        answer = _evaluate(ast.parse(expression, mode="eval").body)
         yield Task(
-            id=f"{split}-{index}-{a}-{word}-{b}",
+            id=f"{split}-{index}",
             data={
-                "question": f"What is {a} {word} {b}?",
-                "expression": f"{a}{WORDS[word]}{b}",
-                "answer": answer,
+                "question": f"What is {expression}?",
+                "expression": expression,
+                "answer": str(answer),
             },
         )
