@@ -122,6 +122,8 @@ class CompletionReader:
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs
         self._versions += chunk.versions
+        if self._session.oldest_version is None and chunk.versions:
+            self._session.oldest_version = chunk.versions[0]
         self._top_logprobs += chunk.top_logprobs
         if chunk.finish_reason is not None:
             self.is_done, self._last = True, chunk

@@ -68,6 +68,8 @@ class Session:
         """What the client should know: parameters overridden, tool calls that were left as text."""
         self.truncated = False
         """A turn, token or context limit cut the episode short."""
+        self.oldest_version: int | None = None
+        """The version of the first token sampled for it, in a turn that may still be in flight."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self._replies: OrderedDict[bytes, bytes] = OrderedDict()
