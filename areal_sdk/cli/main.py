@@ -22,6 +22,7 @@ COMMANDS = {
     "serve": "Serve a model to any OpenAI client.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
     "init": "Start an agent or a plugin from a template.",
+    "engine": "Install SGLang, and manage its servers.",
     "plugins": "List what is installed, what it brings, and what failed.",
     "doctor": "Check this machine.",
 }

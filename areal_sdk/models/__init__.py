@@ -43,6 +43,13 @@ def resolve_model(name: str, *, cache_dir: Path | None = None) -> Path:
     raise ConfigError(f"no model {name!r}: give a directory, a hub id such as 'org/name', {hint}")
 
 
+def find_model(name: str, *, cache_dir: Path | None = None) -> Path | None:
+    """The directory of model `name` if it is on this machine's disk; never fetches or makes one."""
+    entry = _BUILT_IN.get(name)
+    path = Cache(cache_dir).root / entry[0] if entry else Path(name).expanduser()
+    return path if (path / "config.json").is_file() else None
+
+
 def _checked(directory: Path) -> Path:
     if not (directory / "config.json").is_file():
         raise ConfigError(
@@ -72,4 +79,4 @@ def _from_hub(name: str) -> Path:
         ) from exc
 
 
-__all__ = ["make_tiny_model", "resolve_model"]
+__all__ = ["find_model", "make_tiny_model", "resolve_model"]

@@ -1,0 +1,125 @@
+"""An episode as lines for people: the conversation, then its tokens as they were trained."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import click
+
+from areal_sdk.telemetry import EpisodeRecord
+from areal_sdk.types import Message, Trajectory
+
+Decode = Callable[[Sequence[int]], str]
+
+_ROLE_COLORS = {"system": "yellow", "user": "blue", "assistant": "green", "tool": "cyan"}
+
+
+def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
+    """Verdict, conversation with the numbers of each turn, and every trajectory's tokens.
+
+    Trained tokens stand in brackets with the version that sampled them: `[v3|like this]`.
+    """
+    episode = record.episode
+    yield (
+        f"episode {episode.id}  task {episode.task.id}  {record.split}  "
+        f"{len(episode.turns)} turns in {episode.duration_s:.1f} s"
+    )
+    yield f"verdict: {_verdict(record)}"
+    for index, turn in enumerate(episode.turns):
+        yield ""
+        for message in turn.new_messages:
+            yield _message(message)
+        yield _message(turn.message)
+        yield click.style(f"  turn {index}: {_turn_numbers(record, index)}", dim=True)
+    for number, trajectory in enumerate(record.trajectories):
+        yield ""
+        yield (
+            f"trajectory {number}: {len(trajectory.tokens)} tokens, "
+            f"{trajectory.num_trained} trained, reward {trajectory.reward:g}"
+        )
+        yield "".join(_spans(trajectory, decode))
+
+
+def find_decoder(*models: Path | str) -> Decode:
+    """Text of token ids, by the first model that is on this disk; else the ids themselves."""
+    from areal_sdk.gateway.tokenizer import Tokenizer
+    from areal_sdk.models import find_model
+
+    for model in models:
+        directory = find_model(str(model))
+        if directory is not None and (directory / "tokenizer.json").is_file():
+            tokenizer = Tokenizer.load(directory)
+            every_id = frozenset(range(tokenizer.vocab_size))  # special tokens are shown as well
+            return lambda ids: tokenizer.decode(ids, keep=every_id)
+    return lambda ids: " ".join(map(str, ids)) + " "
+
+
+def _verdict(record: EpisodeRecord) -> str:
+    episode, outcome = record.episode, record.episode.outcome
+    parts = [outcome.kind.value if outcome.reward is None else f"reward {outcome.reward:g}"]
+    if outcome.turn_rewards:
+        parts.append("by turn " + ", ".join(_number(r) for r in outcome.turn_rewards))
+    if outcome.success is not None:
+        parts.append("success" if outcome.success else "no success")
+    if outcome.error is not None:
+        parts.append(outcome.error.value)
+    if outcome.message:
+        parts.append(outcome.message)
+    if episode.truncated:
+        parts.append("truncated")
+    if episode.attempt:
+        parts.append(f"attempt {episode.attempt}")
+    if record.dropped:
+        parts.append(f"dropped: {record.dropped.value}")
+    parts += [f"{name} {value:g}" for name, value in outcome.metrics.items()]
+    return ", ".join(parts)
+
+
+def _turn_numbers(record: EpisodeRecord, index: int) -> str:
+    turn = record.episode.turns[index]
+    parts = [
+        f"{len(turn.prompt_tokens)} + {len(turn.output_tokens)} tokens",
+        turn.finish_reason.value,
+        f"T {turn.temperature:g}",
+    ]
+    if turn.versions:
+        low, high = min(turn.versions), max(turn.versions)
+        parts.append(f"v{low}" if low == high else f"v{low}..v{high}")
+    if turn.parent is not None:
+        parts.append(f"after turn {turn.parent}")
+    if turn.fork is not None:
+        parts.append(f"forked: {turn.fork.value}")
+    if turn.excluded is not None:
+        parts.append(f"not trained: {turn.excluded.value}")
+    return ", ".join(parts)
+
+
+def _message(message: Message) -> str:
+    role = str(message.get("role", "?"))
+    text = message.get("content") or ""
+    lines = [text if isinstance(text, str) else str(text)] if text else []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", {})
+        lines.append(f"-> {function.get('name')}({function.get('arguments', '')})")
+    body = printable("\n".join(lines)).replace("\n", "\n  ")
+    return f"{click.style(role, fg=_ROLE_COLORS.get(role), bold=True)}: {body}"
+
+
+def _spans(trajectory: Trajectory, decode: Decode) -> Iterator[str]:
+    labels = zip(trajectory.loss_mask, trajectory.versions, strict=True)
+    tokens = zip(labels, trajectory.tokens, strict=True)
+    for (is_trained, version), group in groupby(tokens, key=lambda pair: pair[0]):
+        text = printable(decode([token for _, token in group]))
+        if is_trained:
+            yield click.style(f"[v{version}|{text}]", fg="green")
+        else:
+            yield click.style(text, dim=True)
+
+
+def printable(text: str) -> str:
+    """What a model said must not steer the terminal."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:g}"

@@ -1,0 +1,165 @@
+"""`areal-sdk inspect`: a run directory for people, live or a year later."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from areal_sdk.telemetry import RunDir
+
+NUM_EPISODES = 8
+
+
+@click.command(name="inspect")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--episode", "episode_id", metavar="ID", help="One episode, token by token.")
+@click.option(
+    "--episodes",
+    "num_episodes",
+    type=int,
+    default=NUM_EPISODES,
+    show_default=True,
+    help="List this many of the newest episodes.",
+)
+@click.option("--live", is_flag=True, help="What the run is doing now, and who waits for what.")
+@click.option("--json", "as_json", is_flag=True)
+def inspect(
+    run: Path, episode_id: str | None, num_episodes: int, live: bool, as_json: bool
+) -> None:
+    """Look into the run directory RUN.
+
+    \b
+    areal-sdk inspect runs/calculator-20261121-101500
+    areal-sdk inspect runs/calculator-20261121-101500 --episode ID
+    """
+    from areal_sdk.telemetry import RunDir
+
+    run_dir = RunDir.open(run)
+    if episode_id is not None:
+        _show_episode(run_dir, episode_id, as_json=as_json)
+    elif live:
+        _show_live(run_dir, as_json=as_json)
+    else:
+        _show_run(run_dir, num_episodes, as_json=as_json)
+
+
+def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
+    from itertools import islice
+
+    config = run_dir.read_config()
+    steps, evaluations = run_dir.read_steps(), run_dir.read_metrics(kind="eval")
+    ledger = run_dir.read_ledger()
+    episodes = list(islice(run_dir.list_episodes(), num_episodes))
+    if as_json:
+        _print_json(
+            {
+                "path": str(run_dir.path),
+                "config": config,
+                "plugins": run_dir.read_plugins(),
+                "steps": steps,
+                "evaluations": evaluations,
+                "ledger": ledger,
+                "episodes": episodes,
+            }
+        )
+        return
+    from areal_sdk.cli.report import table
+    from areal_sdk.telemetry.live import curve
+
+    what = config.get("agent") or config.get("env") or "?"
+    click.echo(f"{run_dir.path}: {what} on {config.get('model', '?')}, {len(steps)} steps")
+    if steps:
+        rewards = [step.get("batch/reward") for step in steps]
+        first, last = _first(rewards), _first(reversed(rewards))
+        click.echo(f"reward     {first} -> {last}  {curve(rewards, width=48)}")
+        click.echo(f"last step  {_numbers(steps[-1])}")
+    for evaluation in evaluations:
+        click.echo(
+            f"eval       {evaluation['name']}: {evaluation['split']}: "
+            f"{_numbers(evaluation, only=('success', 'reward', 'tasks'))}"
+        )
+    if ledger:
+        click.echo(f"episodes   {_books(ledger)}")
+    for line in table(_episode_rows(episodes)) if episodes else ():
+        click.echo(line.rstrip())
+
+
+def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
+    from areal_sdk.errors import ConfigError
+    from areal_sdk.telemetry.live import LiveState, render
+
+    values = run_dir.read_live()
+    if values is None:
+        raise ConfigError(f"{run_dir.path} has no live.json: the run has not started to train yet")
+    age_s = time.time() - run_dir.live.stat().st_mtime
+    if as_json:
+        _print_json({**values, "age_s": round(age_s, 1)})
+        return
+    for line in render(LiveState.from_json(values), width=100):
+        click.echo(line)
+    for wait in values.get("waits", ()):
+        click.echo(f"  {wait['waited_s']:8.1f} s of {wait['timeout_s']:g} s  {wait['name']}")
+    click.echo(f"as of {age_s:.0f} s ago" + (": it has ended, or hangs" if age_s > 30 else ""))
+
+
+def _show_episode(run_dir: "RunDir", episode_id: str, *, as_json: bool) -> None:
+    record = run_dir.find_episode(episode_id)
+    if as_json:
+        _print_json(record)
+        return
+    from areal_sdk.cli.episode import episode_lines, find_decoder
+
+    config = run_dir.read_config()
+    decode = find_decoder(run_dir.checkpoints / "best", str(config.get("model", "")))
+    for line in episode_lines(record, decode):
+        click.echo(line)
+
+
+def _episode_rows(episodes: "list[Any]") -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [
+        ("episode", "split", "task", "turns", "tokens", "reward", "version", "fate")
+    ]
+    for e in episodes:
+        fate = f"dropped: {e.dropped}" if e.dropped else "-"
+        rows.append(
+            (
+                e.id,
+                e.split,
+                e.task_id,
+                str(e.num_turns),
+                str(e.num_tokens),
+                "-" if e.reward is None else f"{e.reward:.2f}",
+                "-" if e.version is None else str(e.version),
+                f"{fate} ({e.error})"[:60] if e.error else fate,
+            )
+        )
+    return rows
+
+
+def _books(ledger: dict[str, Any]) -> str:
+    dropped = ", ".join(f"{reason} {n}" for reason, n in ledger["dropped"].items() if n)
+    return (
+        f"started {ledger['started']} = running {ledger['running']} + buffered "
+        f"{ledger['buffered']} + trained {ledger['trained']} + dropped ({dropped or 'none'})"
+    )
+
+
+def _numbers(values: dict[str, Any], *, only: tuple[str, ...] = ()) -> str:
+    return "  ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in values.items()
+        if isinstance(value, (int, float)) and key != "time" and (not only or key in only)
+    )
+
+
+def _first(values: Any) -> str:
+    return next((f"{value:.3f}" for value in values if value is not None), "-")
+
+
+def _print_json(value: object) -> None:
+    import orjson
+
+    options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    click.echo(orjson.dumps(value, option=options).decode())

@@ -1,0 +1,107 @@
+"""`inspect` shows what a run wrote, token by token, without the run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from areal_sdk.cli.episode import printable
+from areal_sdk.cli.inspect import inspect
+from areal_sdk.models import resolve_model
+from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
+from areal_sdk.telemetry.live import LiveState
+from areal_sdk.types import Episode, Outcome, Task, Trajectory, Turn
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    run = RunDir.create(tmp_path, "r")
+    run.write_config({"agent": "calculator.py", "model": str(resolve_model("tiny"))})
+    metrics = MetricsLog(run.metrics)
+    for step, reward in enumerate([0.25, 0.5, 1.0], start=1):
+        metrics.log("step", {"step": step, "version": step, "batch/reward": reward})
+    metrics.log("eval", {"name": "before", "split": "eval", "success": 0.4, "tasks": 10})
+    metrics.close()
+    ledger = Ledger()
+    ledger.start(2)
+    ledger.buffer(2)
+    ledger.train(2)
+    run.write_ledger(ledger.snapshot())
+    run.write_live(
+        LiveState(name="calculator", step=3, total_steps=9).as_json()
+        | {"waits": [{"name": "trainer: step 4", "waited_s": 1.5, "timeout_s": 60}]}
+    )
+    writer = EpisodeWriter(run.episodes)
+    prompt, output = tuple(b"2+2?"), (*b"4", 258)
+    turn = Turn(
+        prompt,
+        output,
+        (-0.1, -0.2),
+        (2, 3),
+        message={"role": "assistant", "content": "4"},
+        new_messages=({"role": "user", "content": "2+2?"},),
+    )
+    trajectory = Trajectory(
+        "ep-1",
+        "t",
+        (*prompt, *output),
+        (False,) * 4 + (True,) * 2,
+        (0.0,) * 4 + (-0.1, -0.2),
+        (-1,) * 4 + (2, 3),
+        (1.0,) * 6,
+        (-1,) * 4 + (0, 0),
+        1.0,
+    )
+    writer.write(
+        Episode("ep-1", Task("t"), (turn,), Outcome.scored(1.0, success=True)),
+        trajectories=[trajectory],
+        version=3,
+    )
+    writer.close()
+    return run.path
+
+
+def output_of(*arguments: str) -> str:
+    result = CliRunner().invoke(inspect, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_run_is_summed_up(run_dir: Path) -> None:
+    output = output_of(str(run_dir))
+    assert "calculator.py on" in output
+    assert "3 steps" in output
+    assert "0.250 -> 1.000" in output
+    assert "started 2 = running 0 + buffered 0 + trained 2 + dropped (none)" in output
+    assert "before: eval: success 0.4" in output
+    assert "ep-1" in output
+
+
+def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: Path) -> None:
+    output = output_of(str(run_dir), "--episode", "ep-1")
+    assert "verdict: reward 1, success" in output
+    assert "user: 2+2?" in output
+    assert "assistant: 4" in output
+    assert "4 + 2 tokens, stop, T 1, v2..v3" in output
+    assert "2+2?[v2|4][v3|<|im_end|>]" in output
+
+
+def test_live_shows_who_waits_for_what(run_dir: Path) -> None:
+    output = output_of(str(run_dir), "--live")
+    assert "1.5 s of 60 s  trainer: step 4" in output
+    assert "as of 0 s ago" in output
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [((), "ledger"), (("--episode", "ep-1"), "trajectories"), (("--live",), "step")],
+)
+def test_everything_is_also_json(run_dir: Path, flags: tuple[str, ...], key: str) -> None:
+    data: dict[str, Any] = json.loads(output_of(str(run_dir), "--json", *flags))
+    assert data[key]
+
+
+def test_what_a_model_said_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\r\u202ec") == "a�[2Jb��c"
