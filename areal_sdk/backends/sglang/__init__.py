@@ -9,9 +9,10 @@
 
 from areal_sdk.backends.sglang.attest import CanaryScorer
 from areal_sdk.backends.sglang.client import Deadlines
-from areal_sdk.backends.sglang.engine import SGLangEngine, SGLangOptions
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.environment import find_environment, install
 from areal_sdk.backends.sglang.launch import Launcher, ServerOptions
+from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.supervisor import SupervisionOptions
 
 __all__ = [

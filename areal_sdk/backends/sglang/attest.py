@@ -8,9 +8,11 @@ plain forward over the published weights, with no part of the prompt taken from 
 
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from areal_sdk.backends.sglang.client import ServerFault
 from areal_sdk.backends.sglang.pool import Member
 from areal_sdk.backends.sglang.transport import WeightSender
 from areal_sdk.errors import StaleWeightsError
@@ -73,8 +75,9 @@ class Attestor:
         """Compute what servers must answer, while they still generate."""
         for member in members:
             if member.address not in self._names:
-                self._previous[member.address] = await member.client.checksums()
-                self._names[member.address] = sorted(self._previous[member.address])
+                with suppress(ServerFault):  # it is gone: its own push will say so
+                    self._previous[member.address] = await member.client.checksums()
+                    self._names[member.address] = sorted(self._previous[member.address])
         await self.sender.open(update)
         names = sorted({name for listed in self._names.values() for name in listed})
         answer = await self.sender.call("checksums", {"names": names})

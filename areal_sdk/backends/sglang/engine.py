@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ import aiohttp
 
 from areal_sdk.backends.sglang.attest import Attestor, Canary, CanaryScorer, tolerance_of
 from areal_sdk.backends.sglang.client import (
-    Deadlines,
     RequestRefused,
     ServerFault,
     SGLangClient,
@@ -24,19 +23,13 @@ from areal_sdk.backends.sglang.client import (
 from areal_sdk.backends.sglang.continuation import Continuation
 from areal_sdk.backends.sglang.launch import Launcher, ServerProcess
 from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
+from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.pool import Member, Pool, State
 from areal_sdk.backends.sglang.probe import probe_server
 from areal_sdk.backends.sglang.publisher import Publisher
-from areal_sdk.backends.sglang.supervisor import SupervisionOptions, Supervisor
-from areal_sdk.backends.sglang.swap import InterruptMode, SwapTimes
-from areal_sdk.backends.sglang.transport import (
-    DiskTransport,
-    DistributedTransport,
-    TensorTransport,
-    Transport,
-    TransportName,
-    WeightSender,
-)
+from areal_sdk.backends.sglang.supervisor import Supervisor
+from areal_sdk.backends.sglang.swap import SwapTimes, interrupt
+from areal_sdk.backends.sglang.transport import DiskTransport, WeightSender
 from areal_sdk.backends.sglang.wire import Delta, EventReader, generate_body
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import ContextOverflowError, EngineError, StaleWeightsError
@@ -46,29 +39,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SGLangOptions:
-    """How the engine uses its servers; the defaults are the recommendation."""
-
-    transport: TransportName = "disk"
-    interrupt: InterruptMode = "retract"
-    max_failovers: int = 4
-    """Servers one request may lose before it ends in an `EngineError`."""
-    no_server_timeout_s: float = 120.0
-    """How long a request waits for any server to be ready."""
-    drain_timeout_s: float = 600.0
-    connect_timeout_s: float = 60.0
-    """For servers that run already."""
-    is_attested: bool = True
-    """Off only for engines that never get an update; tests of the attestation itself."""
-    backend: str = "gloo"
-    """Of the `distributed` transport: `gloo` on CPU, `nccl` on CUDA."""
-    host: str = "127.0.0.1"
-    """Where servers reach the weight sender (`distributed`)."""
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    supervision: SupervisionOptions = field(default_factory=SupervisionOptions)
 
 
 class SGLangEngine(InferenceEngine):
@@ -181,10 +151,11 @@ class SGLangEngine(InferenceEngine):
 
     def _make_publisher(self) -> Publisher:
         options = self.options
-        infos = [member.info for member in self._pool.members if member.info is not None]
+        first = self._pool.members[0].info
+        assert first is not None
         sender = WeightSender(
             model=self._model,
-            dtype=infos[0].dtype,
+            dtype=first.dtype,
             log_dir=self._log_dir,
             timeout_s=options.deadlines.weights_s,
             device="cpu" if options.backend == "gloo" else "cuda",
@@ -192,22 +163,16 @@ class SGLangEngine(InferenceEngine):
         self._exit.push_async_callback(sender.aclose)
         disk = DiskTransport(self._model)
         self._exit.push_async_callback(disk.aclose)
-        transport: Transport = disk
-        if options.transport == "tensor":
-            transport = TensorTransport(sender)
-        elif options.transport == "distributed":
-            transport = DistributedTransport(sender, host=options.host, backend=options.backend)
-        attestor = None
-        if options.is_attested:
-            attestor = Attestor(sender, self.canary, scorer=self._scorer)
         return Publisher(
             self._pool,
+            sender,
             version=self._first_version,
-            transport=transport,
+            transport=options.transport_of(sender, disk),
             disk=disk,
-            attestor=attestor,
+            attestor=Attestor(sender, self.canary, scorer=self._scorer),
             mode=options.interrupt,
             drain_timeout_s=options.drain_timeout_s,
+            no_server_timeout_s=options.no_server_timeout_s,
         )
 
     def _narrow_context(self) -> None:
@@ -287,30 +252,27 @@ class SGLangEngine(InferenceEngine):
             await member.idle.wait()
 
     async def pause(self) -> None:
-        for member in self._pool.members:
-            member.gate.clear()
-            if member.state is State.READY:
-                await member.client.pause("retract")
+        """Requests wait here, not in a server, so that no deadline runs out meanwhile."""
+        self._pool.running.clear()
+        await asyncio.gather(*(interrupt(member) for member in self._pool.ready))
 
     async def resume(self) -> None:
-        for member in self._pool.members:
-            if member.state is State.READY:
-                await member.client.resume()
-            member.gate.set()
+        self._pool.running.set()
 
     async def release_memory(self) -> None:
-        """Hand the device to the trainer: requests in flight are held, their KV is recomputed later.
+        """Hand the device to the trainer; requests in flight continue after `resume_memory`.
 
-        For servers started with `colocated`; `resume_memory` takes it back. Not during an update.
+        For servers started with `colocated`. Weights can be updated again when memory is back.
         """
         await self.pause()
-        await asyncio.gather(
-            *(member.client.release_memory(_MEMORY) for member in self._pool.ready)
-        )
+        for member in self._pool.ready:
+            await member.client.flush_cache()
+            await member.client.release_memory(_MEMORY)
 
     async def resume_memory(self) -> None:
         """Take the device back and go on with the weights held before."""
-        await asyncio.gather(*(member.client.resume_memory(_MEMORY) for member in self._pool.ready))
+        for member in self._pool.ready:
+            await member.client.resume_memory(_MEMORY)
         await self.resume()
 
     # generation
@@ -353,8 +315,8 @@ class SGLangEngine(InferenceEngine):
                 return
             if request.json_schema is not None and continuation.sampled:
                 raise EngineError(
-                    "a server failed in the middle of an answer that is constrained to a schema; "
-                    "a grammar cannot be continued from its middle on another server"
+                    "an answer constrained to a schema was interrupted, and a grammar cannot be "
+                    'continued from its middle (with interrupt = "retract" swaps do not interrupt)'
                 )
             self.num_failovers += 1
 

@@ -41,6 +41,8 @@ class ServerOptions:
     """`float32`, `bfloat16`, `float16`, or `auto`: as the checkpoint was saved. (SGLang's own
     `auto` would turn float32 into float16.)"""
     max_context: int | None = None
+    max_requests: int | None = None
+    """Decoded together; default: SGLang's own choice."""
     kv_tokens: int | None = None
     """Size of the KV pool; default: SGLang's own choice, on a CPU a small one."""
     memory_fraction: float | None = None
@@ -72,6 +74,8 @@ class ServerOptions:
             flags += ["--mem-fraction-static", str(self.memory_fraction)]
         if self.max_context:
             flags += ["--context-length", str(self.max_context)]
+        if self.max_requests:
+            flags += ["--max-running-requests", str(self.max_requests)]
         if self.tp_size > 1:
             flags += ["--tp-size", str(self.tp_size)]
         if self.seeded:

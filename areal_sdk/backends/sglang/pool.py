@@ -79,6 +79,9 @@ class Pool:
         self.members = list(members)
         self._sessions: OrderedDict[str, Member] = OrderedDict()
         self._changed = asyncio.Condition()
+        self.running = asyncio.Event()
+        """Cleared while the engine is paused by its owner: nothing is sent, nobody is probed."""
+        self.running.set()
         self._tie_break = random.Random(0)
 
     @property
@@ -95,17 +98,26 @@ class Pool:
 
     async def acquire(self, session: str, *, timeout_s: float) -> Member:
         """The server for the next attempt, once one is ready and not being swapped."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
+        while True:
+            await self.running.wait()  # as long as the owner likes: no server's fault
+            try:
+                async with asyncio.timeout(timeout_s):
                     member = await self._choose(session)
                     await member.gate.wait()
-                    if member.state is State.READY:
-                        return member
+            except TimeoutError:
+                raise self.nobody_ready(timeout_s) from None
+            if member.state is State.READY and self.running.is_set():
+                return member
+
+    async def wait_ready(self, *, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: bool(self.ready))
         except TimeoutError:
-            raise EngineError(
-                f"no SGLang server was ready for {timeout_s:g} s: {self.describe()}"
-            ) from None
+            raise self.nobody_ready(timeout_s) from None
+
+    def nobody_ready(self, timeout_s: float) -> EngineError:
+        return EngineError(f"no SGLang server was ready for {timeout_s:g} s: {self.describe()}")
 
     def describe(self) -> str:
         return "; ".join(

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from areal_sdk.backends.sglang.attest import Attestor
 from areal_sdk.backends.sglang.pool import Member, Pool, State
 from areal_sdk.backends.sglang.swap import InterruptMode, SwapTimes, discard_requests, swap
-from areal_sdk.backends.sglang.transport import DiskTransport, Transport
+from areal_sdk.backends.sglang.transport import DiskTransport, Transport, WeightSender
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import WeightUpdate
 
@@ -25,24 +25,28 @@ class Publisher:
     def __init__(
         self,
         pool: Pool,
+        sender: WeightSender,
         *,
         version: int,
         transport: Transport,
         disk: DiskTransport,
-        attestor: Attestor | None,
+        attestor: Attestor,
         mode: InterruptMode,
         drain_timeout_s: float,
+        no_server_timeout_s: float,
     ) -> None:
         self.version = version
         self.weights: WeightUpdate | None = None
         """The last update that brought weights; None: servers hold the checkpoint they loaded."""
         self.last_swaps: dict[str, SwapTimes] = {}
         self._pool = pool
+        self._sender = sender
         self._transport = transport
         self._disk = disk
         self._attestor = attestor
         self._mode: InterruptMode = mode
         self._drain_timeout_s = drain_timeout_s
+        self._no_server_timeout_s = no_server_timeout_s
         self._run = os.urandom(4).hex()
         self._lock = asyncio.Lock()
 
@@ -59,24 +63,30 @@ class Publisher:
         return int(version)
 
     async def publish(self, update: WeightUpdate) -> None:
-        """Serve `update` from every server that can; raise when none could."""
+        """Serve `update` from every server that can; raise when none does.
+
+        A server that is down now, but will be back, has until the deadline of requests to serve it.
+        """
         async with self._lock:
             members = [m for m in self._pool.members if m.state in (State.READY, State.DRAINING)]
             if update.path is None:
-                results = await self._relabel(members, update)
+                errors = await self._relabel(members, update)
             else:
-                results = await self._push(members, update, self._transport)
+                await self._prepare(members, update, self._transport)
                 self.weights = update
-            failed = [(m, r) for m, r in zip(members, results, strict=True) if r is not None]
+                errors = await self._push(members, update, self._transport)
             self.version = update.version
-            for member, error in failed:
-                logger.warning("weights %d: %s", update.version, error)
-                await self._set_behind(member, str(error))
-            if len(failed) == len(members):
+            for member, error in zip(members, errors, strict=True):
+                if error is not None:
+                    logger.warning("weights %d: %s", update.version, error)
+                    await self._set_behind(member, str(error))
+            if not self._pool.ready:
                 await self._recover()
-            for member in self._pool.members:
-                if member.state is State.BEHIND:
-                    member.wake.set()
+        for member in self._pool.members:
+            if member.state is State.BEHIND:
+                member.wake.set()
+        if not self._pool.ready:
+            await self._pool.wait_ready(timeout_s=self._no_server_timeout_s)
 
     async def catch_up(self, member: Member) -> None:
         """Bring one server to the current version over files, and make it ready."""
@@ -103,7 +113,8 @@ class Publisher:
                     await self._catch_up(member)
                 except EngineError as exc:
                     await self._set_behind(member, str(exc))
-        if not self._pool.ready:
+        down = (State.DOWN, State.SUSPECT)
+        if not self._pool.ready and not any(m.state in down for m in self._pool.members):
             raise EngineError(
                 f"no SGLang server serves version {self.version}: {self._pool.describe()}"
             )
@@ -117,6 +128,7 @@ class Publisher:
             member.version = self.version
         else:
             weights = WeightUpdate(self.version, self.weights.path, self.weights.checksum)
+            await self._prepare([member], weights, self._disk)
             (error,) = await self._push([member], weights, self._disk)
             if error is not None:
                 raise error
@@ -132,13 +144,26 @@ class Publisher:
 
         return await _outcomes([one(member) for member in members])
 
+    async def _prepare(
+        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+    ) -> None:
+        """What comes before the pause. A sender that died meanwhile is started once more."""
+        try:
+            await self._prepare_once(members, update, transport)
+        except EngineError as exc:
+            logger.warning("preparing weights %d again: %s", update.version, exc)
+            await self._sender.discard()
+            await self._prepare_once(members, update, transport)
+
+    async def _prepare_once(
+        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+    ) -> None:
+        await transport.prepare(update, members)
+        await self._attestor.prepare(update, members)
+
     async def _push(
         self, members: Sequence[Member], update: WeightUpdate, transport: Transport
     ) -> list[EngineError | None]:
-        await transport.prepare(update, members)
-        if self._attestor is not None:
-            await self._attestor.prepare(update, members)
-
         async def one(member: Member) -> None:
             self.last_swaps[member.address] = await swap(
                 member,

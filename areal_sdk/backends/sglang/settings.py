@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.backends.sglang.engine import SGLangEngine, SGLangOptions
-from areal_sdk.backends.sglang.environment import find_environment
+from areal_sdk.backends.sglang.engine import SGLangEngine
+from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment
 from areal_sdk.backends.sglang.launch import Launcher, ServerOptions
+from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.config import EngineSection, Positive, Seconds, Section, explain
 from areal_sdk.errors import ConfigError
 
@@ -61,12 +62,15 @@ def engine_from_settings(
         raise ConfigError(f"engine.sglang: {explain(exc, SGLangSection)}") from None
     addresses = server_addresses(section.name)
     launcher = None
-    if not addresses:
+    if addresses:
+        _refuse_what_running_servers_ignore(section, settings)
+    else:
         launcher = Launcher(
             ServerOptions(
                 model_dir,
                 dtype=section.dtype,
                 max_context=section.max_context,
+                max_requests=section.max_slots if "max_slots" in section.model_fields_set else None,
                 kv_tokens=own.kv_tokens,
                 memory_fraction=own.memory_fraction,
                 tp_size=own.tp_size,
@@ -75,7 +79,7 @@ def engine_from_settings(
                 threads=section.threads,
                 extra=own.arguments,
             ),
-            find_environment(own.environment),
+            _environment(section, own),
             log_dir,
             count=own.servers,
         )
@@ -95,6 +99,32 @@ def engine_from_settings(
             host=own.group_host,
         ),
     )
+
+
+def _environment(section: EngineSection, own: SGLangSection) -> SGLangEnvironment:
+    environment = find_environment(own.environment)
+    installed = "cpu" if environment.cpu else "cuda"
+    if section.device not in ("auto", installed):
+        raise ConfigError(
+            f"engine.device = {section.device!r}, but the SGLang environment was made for "
+            f"{installed}: areal-sdk engine install sglang{'' if environment.cpu else ' --cpu'}"
+        )
+    return environment
+
+
+def _refuse_what_running_servers_ignore(
+    section: EngineSection, settings: Mapping[str, Any]
+) -> None:
+    """Servers named by address were started by somebody, with settings of their own."""
+    ours = {"dtype", "device", "max_slots", "threads"} & section.model_fields_set
+    started = {"servers", "environment", "tp_size", "kv_tokens", "memory_fraction", "seeded"}
+    theirs = (started | {"colocated", "arguments"}) & set(settings)
+    if ours or theirs:
+        names = [f"engine.{name}" for name in ours] + [f"engine.sglang.{name}" for name in theirs]
+        raise ConfigError(
+            f"{', '.join(sorted(names))} cannot change servers that already run ({section.name}): "
+            "remove it, or start them with it: areal-sdk engine start"
+        )
 
 
 def server_addresses(name: str) -> list[str]:

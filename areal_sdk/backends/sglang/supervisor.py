@@ -52,6 +52,7 @@ class Supervisor:
                 async with asyncio.timeout(self._options.check_every_s):
                     await member.wake.wait()
             member.wake.clear()
+            await self._pool.running.wait()
             try:
                 await self._look(member)
             except EngineError as exc:
@@ -69,8 +70,9 @@ class Supervisor:
             await self._publisher.catch_up(member)
             logger.info("%s serves version %d again", member.address, member.version)
         elif member.state is State.SUSPECT or self._is_quiet(member):
-            if not member.swap_lock.locked():
-                await member.client.probe()
+            if member.swap_lock.locked():
+                return  # it is held on purpose, and its swap has deadlines of its own
+            await member.client.probe()
             if member.state is State.SUSPECT:
                 await self._readmit(member)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,7 +41,7 @@ async def swap(
     version: int,
     label: str,
     transport: Transport,
-    attestor: Attestor | None,
+    attestor: Attestor,
     mode: InterruptMode,
     drain_timeout_s: float,
 ) -> SwapTimes:
@@ -53,19 +54,15 @@ async def swap(
             push_began = time.monotonic()
             await transport.push(member, label=label, flush=mode != "in_place")
             pushed = time.monotonic()
-            if attestor is not None:
-                await attestor.check_paused(member, label=label)
+            await attestor.check_paused(member, label=label)
             attested = time.monotonic()
             member.version = version
             if mode in ("retract", "in_place"):
                 await member.client.resume()
         finally:
-            member.is_interrupting = False
             member.gate.set()
         ended = time.monotonic()
-        if attestor is not None:
-            key = label if mode == "in_place" else None
-            await attestor.check_serving(member, cache_key=key)
+        await attestor.check_serving(member, cache_key=label if mode == "in_place" else None)
         return SwapTimes(ended - began, pushed - push_began, attested - pushed)
 
 
@@ -73,8 +70,7 @@ async def _interrupt(member: Member, mode: InterruptMode, drain_timeout_s: float
     if mode in ("retract", "in_place"):
         await member.client.pause(mode)
     elif mode == "abort":
-        member.is_interrupting = True
-        await _abort_until_idle(member)
+        await interrupt(member)
     else:
         try:
             async with asyncio.timeout(drain_timeout_s):
@@ -86,19 +82,24 @@ async def _interrupt(member: Member, mode: InterruptMode, drain_timeout_s: float
             ) from None
 
 
-async def _abort_until_idle(member: Member) -> None:
-    """A request on its way when the gate closed arrives after the abort: ask again until none is left."""
+async def interrupt(member: Member) -> None:
+    """Abort our requests on a server that nothing new is sent to; they know that it was us.
+
+    One that was on its way when the gate closed arrives after the abort: ask again until none is left.
+    """
     deadline_s = member.client.deadlines.control_s
     ends_at = time.monotonic() + deadline_s
-    while member.num_running:
-        if time.monotonic() > ends_at:
-            raise ServerFault(f"{member.address} did not abort its requests in {deadline_s:g} s")
-        await member.client.abort_all()
-        try:
-            async with asyncio.timeout(0.1):
-                await member.idle.wait()
-        except TimeoutError:
-            continue
+    member.is_interrupting = True
+    try:
+        while member.num_running:
+            if time.monotonic() > ends_at:
+                raise ServerFault(f"{member.address} did not abort requests in {deadline_s:g} s")
+            await member.client.abort_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await member.idle.wait()
+    finally:
+        member.is_interrupting = False
 
 
 async def discard_requests(member: Member) -> None:

@@ -52,6 +52,8 @@ class WeightSender:
         self._opened: WeightUpdate | None = None
         self._filled: list[list[tuple[str, str, Sequence[int]]]] = []
         self._start_lock = asyncio.Lock()
+        self.generation = 0
+        """Counts the children: what one had is gone with it."""
 
     async def open(self, update: WeightUpdate) -> None:
         """Map `update`'s files."""
@@ -94,6 +96,7 @@ class WeightSender:
         async with self._start_lock:
             if self._child is None or self._child.exited.done():
                 self._opened, self._filled = None, []
+                self.generation += 1
                 spec = ProcessSpec(
                     name="weight-sender",
                     entry="areal_sdk.backends.sglang.sender:main",
@@ -150,7 +153,7 @@ class DiskTransport(Transport):
         path = path.absolute()
         if path.is_dir():
             return path
-        directory = Path(self._links.name) / f"v{version}"
+        directory = Path(self._links.name) / f"{version % 2}"
         directory.mkdir(exist_ok=True)
         links = {"model.safetensors": path, "config.json": self._model / "config.json"}
         for name, target in links.items():
@@ -205,7 +208,8 @@ class DistributedTransport(Transport):
         self._sender = sender
         self._host = host
         self._backend = backend
-        self._groups: dict[Member, str] = {}
+        self._groups: dict[Member, tuple[int, str]] = {}
+        """With the sender's generation: a group ends with its sender."""
         self._sequence = itertools.count()
         self._run = os.urandom(3).hex()
 
@@ -213,14 +217,14 @@ class DistributedTransport(Transport):
         await self._sender.open(update)
         await self._sender.fill()
         joins = await asyncio.gather(
-            *(self._join(m) for m in members if m not in self._groups), return_exceptions=True
+            *(self._join(m) for m in members if self._group_of(m) is None), return_exceptions=True
         )
         for error in joins:
             if isinstance(error, BaseException) and not isinstance(error, EngineError):
                 raise error
 
     async def push(self, member: Member, *, label: str, flush: bool) -> None:
-        group = self._groups.get(member)
+        group = self._group_of(member)
         if group is None:
             raise ServerFault(f"{member.address} has no weight group with the trainer's side")
         buckets = await self._sender.fill()
@@ -240,7 +244,8 @@ class DistributedTransport(Transport):
         await member.client.end_update()
 
     async def forget(self, member: Member) -> None:
-        group = self._groups.pop(member, None)
+        group = self._group_of(member)
+        self._groups.pop(member, None)
         if group is not None:
             try:
                 await self._sender.call("leave", {"group": group}, timeout_s=5.0)
@@ -271,7 +276,11 @@ class DistributedTransport(Transport):
                 },
             ),
         )
-        self._groups[member] = group
+        self._groups[member] = (self._sender.generation, group)
+
+    def _group_of(self, member: Member) -> str | None:
+        generation, group = self._groups.get(member, (0, None))
+        return group if generation == self._sender.generation else None
 
     async def _both(self, member: Member, theirs: Half, ours: Half) -> None:
         """Run both halves of a collective. When one fails the other would wait for ever: kill it.
@@ -282,7 +291,6 @@ class DistributedTransport(Transport):
         try:
             await asyncio.gather(*halves)
         except BaseException:
-            self._groups.clear()
             await self._sender.discard()
             for half in halves:
                 half.cancel()

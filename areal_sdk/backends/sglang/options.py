@@ -1,0 +1,43 @@
+"""How an engine uses its servers."""
+
+from dataclasses import dataclass, field
+
+from areal_sdk.backends.sglang.client import Deadlines
+from areal_sdk.backends.sglang.supervisor import SupervisionOptions
+from areal_sdk.backends.sglang.swap import InterruptMode
+from areal_sdk.backends.sglang.transport import (
+    DiskTransport,
+    DistributedTransport,
+    TensorTransport,
+    Transport,
+    TransportName,
+    WeightSender,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SGLangOptions:
+    """The defaults are the recommendation."""
+
+    transport: TransportName = "disk"
+    interrupt: InterruptMode = "retract"
+    max_failovers: int = 4
+    """Servers one request may lose before it ends in an `EngineError`."""
+    no_server_timeout_s: float = 120.0
+    """How long a request waits for any server to be ready."""
+    drain_timeout_s: float = 600.0
+    connect_timeout_s: float = 60.0
+    """For servers that run already."""
+    backend: str = "gloo"
+    """Of the `distributed` transport: `gloo` on CPU, `nccl` on CUDA."""
+    host: str = "127.0.0.1"
+    """Where servers reach the weight sender (`distributed`)."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    supervision: SupervisionOptions = field(default_factory=SupervisionOptions)
+
+    def transport_of(self, sender: WeightSender, disk: DiskTransport) -> Transport:
+        if self.transport == "tensor":
+            return TensorTransport(sender)
+        if self.transport == "distributed":
+            return DistributedTransport(sender, host=self.host, backend=self.backend)
+        return disk

@@ -1,0 +1,80 @@
+"""Placement over members that never speak: sessions stay, others balance, the unready get nothing."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.pool import MAX_IMBALANCE, Member, Pool, State
+from areal_sdk.errors import EngineError
+
+
+@pytest.fixture
+async def pool() -> Pool:
+    async with aiohttp.ClientSession() as session:
+        members = [Member(SGLangClient(f"http://server-{i}", session)) for i in range(3)]
+    pool = Pool(members)
+    for member in members:
+        await pool.set_state(member, State.READY)
+    return pool
+
+
+async def acquire(pool: Pool, session: str = "") -> Member:
+    member = await pool.acquire(session, timeout_s=0.2)
+    member.began()
+    return member
+
+
+async def test_requests_go_where_there_is_least(pool: Pool) -> None:
+    counts = [(await acquire(pool)).address for _ in range(9)]
+    assert {counts.count(member.address) for member in pool.members} == {3}
+
+
+async def test_a_session_stays_until_its_server_is_overloaded(pool: Pool) -> None:
+    home = await acquire(pool, "a")
+    for _ in range(MAX_IMBALANCE):
+        assert await acquire(pool, "a") is home
+    assert await acquire(pool, "a") is not home
+
+
+async def test_a_session_leaves_a_server_that_is_not_ready(pool: Pool) -> None:
+    home = await acquire(pool, "a")
+    for state in (State.SUSPECT, State.BEHIND, State.DRAINING, State.DOWN):
+        await pool.set_state(home, state)
+        assert await acquire(pool, "a") is not home
+
+
+async def test_nobody_ready_is_an_error_that_says_why(pool: Pool) -> None:
+    for member in pool.members:
+        await pool.set_state(member, State.DOWN, "on fire")
+    with pytest.raises(EngineError, match=r"0.2 s: http://server-0 is down \(on fire\)"):
+        await acquire(pool)
+
+
+async def test_a_request_waits_for_a_swap_and_for_the_owner(pool: Pool) -> None:
+    for member in pool.members:
+        member.gate.clear()
+    waiting = asyncio.create_task(pool.acquire("", timeout_s=5))
+    await asyncio.sleep(0)
+    pool.running.clear()
+    for member in pool.members:
+        member.gate.set()
+    done, _ = await asyncio.wait({waiting}, timeout=0.05)
+    assert not done
+    pool.running.set()
+    assert (await waiting).state is State.READY
+
+
+async def test_a_server_that_is_down_drops_its_streams_at_once(pool: Pool) -> None:
+    class Response:
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+
+    response = Response()
+    member = pool.members[0]
+    member.client._open_streams.add(response)  # type: ignore[arg-type]
+    await pool.set_state(member, State.DOWN)
+    assert response.closed

@@ -1,0 +1,88 @@
+"""What a user may write, and what is refused with its cure."""
+
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment, install
+from areal_sdk.backends.sglang.launch import ServerOptions, ServerProcess
+from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
+from areal_sdk.backends.sglang.registry import Registry, start_time
+from areal_sdk.backends.sglang.settings import engine_from_settings, server_addresses
+from areal_sdk.config import EngineSection
+from areal_sdk.errors import ConfigError
+from areal_sdk.models import make_tiny_model
+
+ADDRESS = "http://127.0.0.1:30000"
+
+
+def test_running_servers_are_named_by_address(tmp_path: Path) -> None:
+    section = EngineSection(name=f"{ADDRESS},http://127.0.0.1:30001/")
+    engine = engine_from_settings(section, {}, model_dir=tmp_path, log_dir=tmp_path)
+    assert engine.options.transport == "tensor"
+    with pytest.raises(ConfigError, match="not an address"):
+        server_addresses("http://a:1,b")
+
+
+def test_settings_that_running_servers_would_ignore_are_refused(tmp_path: Path) -> None:
+    section = EngineSection(name=ADDRESS, dtype="float32")
+    with pytest.raises(ConfigError, match=r"engine.dtype, engine.sglang.servers cannot change"):
+        engine_from_settings(section, {"servers": 2}, model_dir=tmp_path, log_dir=tmp_path)
+
+
+def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine.sglang: .*'transprt'.*'transport'"):
+        engine_from_settings(
+            EngineSection(name=ADDRESS), {"transprt": "disk"}, model_dir=tmp_path, log_dir=tmp_path
+        )
+
+
+def test_keeping_kv_means_swapping_in_place(tmp_path: Path) -> None:
+    section = EngineSection(name=ADDRESS, kv_on_update="keep")
+    engine = engine_from_settings(section, {}, model_dir=tmp_path, log_dir=tmp_path)
+    assert engine.options.interrupt == "in_place"
+
+
+def test_a_missing_environment_says_how_to_get_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="areal-sdk engine install sglang"):
+        find_environment(tmp_path)
+
+
+def test_an_installation_never_overwrites_a_directory_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match="not empty and not a virtual environment"):
+        install(tmp_path, cpu=True)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_the_cpu_recipe_is_for_versions_it_was_tried_with(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"0\.5\.23, not 0\.4\.0"):
+        install(tmp_path / "new", cpu=True, version="0.4.0")
+
+
+def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=True)
+    command = ServerOptions(model, extra=("--log-level", "error")).command(environment, port=1)
+    assert command[command.index("--dtype") + 1] == "float32"
+    assert command[-2:] == ["--log-level", "error"]
+    assert dtype_when_auto(model) == "float16"
+    info = read_model_info(model, max_context=512)
+    assert (info.max_context, info.stop_tokens) == (512, (258,))
+
+
+def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:
+    import os
+
+    registry = Registry(tmp_path)
+    server = ServerProcess(ADDRESS, os.getpid(), tmp_path / "log")
+    record = registry.add("mine", server, model=tmp_path)
+    assert registry.get(None) == record
+    assert record.is_running
+    assert start_time(os.getpid()) == record.started
+    recycled = tmp_path / "mine.json"
+    recycled.write_text(recycled.read_text().replace(str(record.started), "1"))
+    assert not registry.get("mine").is_running
+    registry.remove("mine")
+    with pytest.raises(ConfigError, match="known: none"):
+        registry.get("mine")
