@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.child import kill_all
 
 
 class LocalLauncher:
@@ -42,7 +43,7 @@ class LocalLauncher:
             up = [
                 task.result() for task in started if not task.cancelled() and not task.exception()
             ]
-            await asyncio.shield(asyncio.gather(*(child.kill() for child in up)))
+            await kill_all(up)
             if isinstance(exc, ExceptionGroup):
                 raise exc.exceptions[0] from exc
             raise

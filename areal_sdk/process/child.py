@@ -170,7 +170,7 @@ class Child:
         self._connection.close()
         return await self._wait_gone(5.0, "did not die of SIGKILL")
 
-    async def aclose(self, *, grace_s: float = 5.0) -> None:
+    async def aclose(self, *, grace_s: float = 2.0) -> None:
         """Ask it to leave; then SIGTERM; then SIGKILL. Returns when it is gone. Idempotent."""
 
         self._is_closing = True
@@ -259,6 +259,20 @@ class Child:
             return ChildDiedError(f"{self.name} (pid {self.pid}) was closed")
         last = f"; last line: {end.last_lines[-1]}" if end.last_lines else ""
         return ChildDiedError(f"{self.name} (pid {self.pid}) {end}; log: {self.log_path}{last}")
+
+
+async def kill_all(children: Sequence[Child]) -> None:
+    """Kill `children` and return when all are gone, even if the caller is cancelled meanwhile."""
+    killing = asyncio.gather(*(child.kill() for child in children))
+    was_cancelled = False
+    while not killing.done():
+        try:
+            await asyncio.shield(killing)
+        except asyncio.CancelledError:
+            was_cancelled = True  # not now: `kill` is over within seconds
+    if was_cancelled:
+        raise asyncio.CancelledError
+    killing.result()
 
 
 def _views(frame: Frame) -> list[memoryview]:

@@ -17,16 +17,11 @@ class Connection(asyncio.BufferedProtocol):
     Receiving never stops, so that two peers sending at once cannot block each other.
     """
 
-    def __init__(
-        self,
-        on_frame: Callable[[Frame], None],
-        on_lost: Callable[[str], None],
-        *,
-        decoder: FrameDecoder | None = None,
-    ) -> None:
-        self.on_frame = on_frame
-        self.on_lost = on_lost
-        self.decoder = decoder or FrameDecoder()
+    def __init__(self) -> None:
+        self.on_frame: Callable[[Frame], None] = lambda frame: None
+        self.on_lost: Callable[[str], None] = lambda why: None
+        """Called once, with the reason."""
+        self._decoder = FrameDecoder()
         self._outbox: deque[memoryview] = deque()
         self._transport: asyncio.Transport | None = None
         self._is_paused = False
@@ -69,11 +64,11 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.decoder.target()
+        return self._decoder.target()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            frames = self.decoder.received(nbytes)
+            frames = self._decoder.received(nbytes)
         except FrameError as exc:
             self.close(f"sent what is not our protocol ({exc})")
             return

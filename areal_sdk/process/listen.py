@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.errors import ProcessError
-from areal_sdk.process.child import Child
+from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
 from areal_sdk.process.handshake import is_proof, new_nonce, notice_dead_peers, prove
@@ -102,7 +102,7 @@ class Listener:
                 for child in children:
                     starting.create_task(child.wait_started(timeout_s=start_timeout_s))
         except BaseException as exc:
-            await asyncio.shield(asyncio.gather(*(child.kill() for child in children)))
+            await kill_all(children)
             if isinstance(exc, ExceptionGroup):
                 raise exc.exceptions[0] from exc
             raise
@@ -180,7 +180,7 @@ class Listener:
                 raise _Refused("it did not identify itself")
 
     async def _adopt(self, peer: _Peer, spec: ProcessSpec) -> Child:
-        connection = Connection(lambda frame: None, lambda why: None)
+        connection = Connection()
         child = Child(spec, RemoteProcess(peer, connection), connection)
         connection.on_lost = lambda why: child.ended(ChildExit(reason=f"({peer.host}) {why}"))
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=peer.sock)

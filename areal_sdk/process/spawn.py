@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from areal_sdk.errors import ProcessError
-from areal_sdk.process.child import Child
+from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
@@ -38,22 +38,34 @@ async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 12
     log_path = log_dir / f"{spec.name}.log"
     log_start = log_path.stat().st_size if log_path.exists() else 0
     ours, theirs = socket.socketpair()
-    try:
-        process = _start(spec, theirs, log_path)
-    except OSError as exc:
-        ours.close()
-        raise ProcessError(f"{spec.name} could not be started: {exc}") from exc
-    finally:
-        theirs.close()
+    with theirs:
+        connection = await _attach(ours)
+        try:
+            process = _start(spec, theirs, log_path)
+        except OSError as exc:
+            connection.close()
+            raise ProcessError(f"{spec.name} could not be started: {exc}") from exc
+    # Nothing is awaited before the process has an owner: a cancelled spawn leaves none behind.
     body = LocalProcess(process, log_path, log_start)
-    child = await body.connect(spec, ours)
+    child = Child(spec, body, connection)
+    body.watch(child, connection)
     try:
         child.start(sys_path=sys.path)
         await child.wait_started(timeout_s=start_timeout_s)
     except BaseException:
-        await asyncio.shield(child.kill())
+        await kill_all([child])
         raise
     return child
+
+
+async def _attach(sock: socket.socket) -> Connection:
+    connection = Connection()
+    try:
+        await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+    return connection
 
 
 def _start(spec: ProcessSpec, theirs: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
@@ -89,14 +101,10 @@ class LocalProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    async def connect(self, spec: ProcessSpec, sock: socket.socket) -> Child:
-        """Attach to the socket and watch the process; the `Child` learns of both ends."""
-        connection = Connection(lambda frame: None, lambda why: self._hung_up.set())
-        child = Child(spec, self, connection)
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: connection, sock=sock)
-        self._watcher = loop.create_task(self._watch(child), name=f"watch {spec.name}")
-        return child
+    def watch(self, child: Child, connection: Connection) -> None:
+        """Tell `child` when the process or its connection ends."""
+        connection.on_lost = lambda why: self._hung_up.set()
+        self._watcher = asyncio.create_task(self._watch(child), name=f"watch {child.name}")
 
     def signal(self, number: int) -> None:
         if not self._is_reaped:  # until then neither its pid nor its group can be anyone else's

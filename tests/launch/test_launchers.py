@@ -14,17 +14,13 @@ from areal_sdk.launch import LocalLauncher, RestartPolicy, Restarts, TorchrunLau
 from areal_sdk.launch.launcher import first_exit
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.listen import Listener
+from tests.process.test_child import children_of_this_process
 
 RANK = "tests.process.entries:rank"
 
 
 def ranks(count: int, **args: str) -> list[ProcessSpec]:
     return [ProcessSpec(f"trainer-{rank}", RANK, args) for rank in range(count)]
-
-
-def children_of_this_process() -> list[str]:
-    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    return [pid for pids in lists for pid in pids.split()]
 
 
 async def close(children: list[Child]) -> None:

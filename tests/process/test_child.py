@@ -45,6 +45,11 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def children_of_this_process() -> list[str]:
+    lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
+    return [pid for pids in lists for pid in pids.split()]
+
+
 async def test_a_child_says_hello_answers_and_leaves(tmp_path: Path) -> None:
     async with running(tmp_path) as child:
         assert child.hello == {"pid": child.pid, "threads": "1"}
@@ -204,6 +209,18 @@ async def test_nothing_that_a_child_started_outlives_it(tmp_path: Path) -> None:
         os.kill(child.pid, signal.SIGKILL)
         await child.exited
         await eventually(lambda: not is_alive(grandchild))
+
+
+@pytest.mark.parametrize("num_ticks", [*range(8), 200])
+async def test_a_cancelled_spawn_leaves_no_process(tmp_path: Path, num_ticks: int) -> None:
+    spec = ProcessSpec("engine", f"{ENTRIES}:never_ready")
+    starting = asyncio.create_task(spawn(spec, log_dir=tmp_path))
+    for _ in range(num_ticks):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert children_of_this_process() == []
 
 
 PARENT = """

@@ -11,6 +11,7 @@ import pytest
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process.workers import WorkerPool
+from tests.process.test_child import children_of_this_process
 
 ENTRY = "tests.process.entries:one_at_a_time"
 
@@ -88,8 +89,9 @@ async def test_a_pool_whose_workers_no_longer_start_says_so_and_recovers(tmp_pat
 async def test_a_pool_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(RemoteError, match="this worker is broken"):
-        async with pool_of(2, tmp_path):
+        async with pool_of(4, tmp_path):
             pass
+    assert children_of_this_process() == []
 
 
 async def test_waiting_for_a_worker_has_a_deadline_too(tmp_path: Path) -> None:
