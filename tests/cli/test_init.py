@@ -1,0 +1,72 @@
+"""What `init` writes passes its own tests."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from areal_sdk.cli.init import init
+from areal_sdk.errors import ConfigError
+
+
+def make(directory: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.chdir(directory)
+    result = CliRunner().invoke(init, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def run_pytest(directory: Path, *paths: Path) -> None:
+    path = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider"],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
+
+
+def test_an_agent_from_the_template_passes_its_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = make(tmp_path, monkeypatch, "agent", "word-count")
+    assert "areal-sdk train word_count.py" in output
+    assert "class WordCount(Agent)" in (tmp_path / "word_count.py").read_text()
+    run_pytest(tmp_path)
+
+
+def test_a_plugin_from_the_template_is_found_and_passes_its_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, monkeypatch, "plugin", "areal-sdk-short")
+    project, site = tmp_path / "areal-sdk-short", tmp_path / "site"
+    info = site / "areal_sdk_short-0.1.0.dist-info"  # as `pip install -e` would
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: areal-sdk-short\nVersion: 0.1.0\n")
+    entry = "[areal_sdk]\nareal_sdk_short = areal_sdk_short\n"
+    (info / "entry_points.txt").write_text(entry)
+    declared = (project / "pyproject.toml").read_text()
+    assert 'areal_sdk_short = "areal_sdk_short"' in declared
+    assert 'name = "areal-sdk-short"' in declared
+    run_pytest(project, site, project)
+
+
+def test_nothing_is_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "test_mine.py").write_text("precious")
+    with pytest.raises(ConfigError, match=r"test_mine.py exists: choose another name"):
+        make(tmp_path, monkeypatch, "agent", "mine.py")
+    assert [p.name for p in tmp_path.iterdir()] == ["test_mine.py"]
+
+
+def test_a_name_that_python_cannot_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="makes no Python name"):
+        make(tmp_path, monkeypatch, "agent", "2fast")
