@@ -71,7 +71,7 @@ def resume_training(path: Path, *, settings: Sequence[str] = (), quiet: bool = F
     """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
     run_dir = RunDir.open(path)
     config = load_config(file=run_dir.config, settings=settings)
-    checkpoint = latest_checkpoint(run_dir.checkpoints)
+    checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
     return _train(_plan(config), run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal_sdk.errors import ConfigError
 from areal_sdk.loop.state import RunState
 from areal_sdk.trainer.client import TrainerClient
 
@@ -28,11 +27,6 @@ class Checkpoints:
         return path
 
 
-def latest_checkpoint(directory: Path) -> Path:
+def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint: a directory gets its name only once it is whole."""
-    found = sorted(directory.glob(f"{PREFIX}*"))
-    if not found:
-        raise ConfigError(
-            f"no checkpoint in {directory}: the run ended before its first one; start it again"
-        )
-    return found[-1]
+    return max(directory.glob(f"{PREFIX}*"), default=None)

@@ -65,13 +65,13 @@ async def open_rig(
     model_dir = await asyncio.to_thread(find_model, config.init_from or config.model)
     async with AsyncExitStack() as stack:
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
-        stack.push_async_callback(engine.aclose)
         trainer = None
+        if train:
+            trainer = make_trainer(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
+        stack.push_async_callback(_close_together, engine, trainer)
         async with asyncio.TaskGroup() as starting:  # both load the model: side by side
             starting.create_task(engine.start())
-            if train:
-                trainer = make_trainer(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
-                stack.push_async_callback(trainer.aclose)
+            if trainer is not None:
                 starting.create_task(trainer.start())
         gateway = Gateway(
             engine,
@@ -84,6 +84,12 @@ async def open_rig(
         stack.push_async_callback(gateway.aclose)
         rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
         yield Rig(config, run_dir, plugins, program, model_dir, engine, gateway, rewards, trainer)
+
+
+async def _close_together(engine: InferenceEngine, trainer: TrainerClient | None) -> None:
+    """Side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
+    closing = [engine.aclose(), *([trainer.aclose()] if trainer is not None else [])]
+    await asyncio.gather(*closing)
 
 
 async def _open_rewards(

@@ -4,13 +4,14 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
 
 STEPS = 8
-DETERMINISTIC = {
+DETERMINISTIC: dict[str, Any] = {
     "run__deterministic": True,
     "run__steps": STEPS,
     "run__checkpoint_every": 1,
