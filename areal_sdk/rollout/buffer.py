@@ -126,6 +126,8 @@ class TrajectoryBuffer:
         short batches must not widen the gate for ever."""
         self._version = version
         self._spent = max(self._spent, version * self.gate.batch)
+        if self.stale != "mask":
+            self._stop_stale(version)
         self._notify()
 
     @property
@@ -159,9 +161,7 @@ class TrajectoryBuffer:
         return self._changed
 
     def admit(self, draw: Draw) -> PendingGroup:
-        group = PendingGroup(
-            f"{draw.task.id}.{draw.epoch}", draw, size=self.group_size, version=self._version
-        )
+        group = PendingGroup(f"{draw.task.id}.{draw.epoch}", draw, size=self.group_size)
         assert group.id not in self._pending, f"group {group.id} was admitted twice"
         self._pending[group.id] = group
         return group
@@ -174,14 +174,15 @@ class TrajectoryBuffer:
         self.window.kept(member.duration_s)
         self._notify()
 
-    def reject(self, group: PendingGroup, rejection: Rejection) -> None:
+    def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:
         """A sibling is not trained. Its slot stays with the group."""
         group.num_ended += 1
         self._drop(rejection.reason, 1, buffered=False)
         self._notify()
-        if rejection.reason is DropReason.CANCELLED:
-            return
-        self.window.rejected(rejection.reason)
+        if rejection.reason is DropReason.STALE:
+            self.window.aged(ran_s, stale=True)
+        elif rejection.reason is not DropReason.CANCELLED:
+            self.window.rejected(rejection.reason)
         self._last_rejection = rejection
 
     def resolve(self, group: PendingGroup) -> None:
@@ -290,7 +291,7 @@ class TrajectoryBuffer:
             if self.gate.is_stale(group.oldest_version, version=version + 1)
         ]
         return len(last_chance) < self._groups_per_batch and any(
-            self.gate.is_stale(group.version, version=version + 1)
+            self.gate.is_stale(group.oldest_version, version=version + 1)
             for group in self._pending.values()
         )
 
@@ -321,6 +322,13 @@ class TrajectoryBuffer:
             notices=self.window.notices(),
             exhausted=self._exhausted and not self._pending and not self._finished,
         )
+
+    def _stop_stale(self, version: int) -> None:
+        """Cancel running siblings that no step can train any more: their slots are worth more."""
+        for group in self._pending.values():
+            for sibling, age in group.ages.items():
+                if self.gate.is_stale(age(), version=version) and sibling not in group.stopped:
+                    group.stop(sibling, DropReason.STALE)
 
     def _shed_stale(self, version: int) -> None:
         """Bound every sample: what the step from `version` may not train leaves its group."""

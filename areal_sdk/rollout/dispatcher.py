@@ -8,12 +8,13 @@ tasks -> room in the gate? -> admit a group -> its siblings play -> triage -> bu
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
-from areal_sdk.rollout.plan import EpisodePlan, PlaysEpisodes
+from areal_sdk.rollout.plan import EpisodePlan, WatchesEpisodes
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode
@@ -34,7 +35,7 @@ class Dispatcher:
     def __init__(
         self,
         *,
-        runner: PlaysEpisodes,
+        runner: WatchesEpisodes,
         tasks: TaskSource,
         ledger: Ledger,
         buffer: TrajectoryBuffer,
@@ -113,13 +114,20 @@ class Dispatcher:
         plan = EpisodePlan(
             f"{group.id}.{sibling}", draw.task, group=group.id, sibling=sibling, epoch=draw.epoch
         )
+        clock = asyncio.get_running_loop().time
+        began = clock()
         self._ledger.start(1)
+        group.ages[sibling] = partial(self._runner.oldest_version, plan.id)
         try:
             episode = await self._runner.run(plan)
         except asyncio.CancelledError:
-            reason = group.give_up or DropReason.CANCELLED
-            self._buffer.reject(group, Rejection(reason, "it was stopped on the way"))
+            reason = group.stopped.get(sibling) or group.give_up or DropReason.CANCELLED
+            self._buffer.reject(
+                group, Rejection(reason, "it was stopped on the way"), ran_s=clock() - began
+            )
             raise
+        finally:
+            del group.ages[sibling]
         verdict = triage(episode, truncated=self._truncated)
         if isinstance(verdict, Member):
             self._buffer.accept(group, verdict)
@@ -133,9 +141,9 @@ class Dispatcher:
     def _give_up(self, group: PendingGroup) -> None:
         """The group will not be trained: what its other siblings would play is wasted."""
         group.give_up = DropReason.GROUP_INCOMPLETE
-        for task in group.tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+        for sibling, task in enumerate(group.tasks):
+            if not task.done() and task is not asyncio.current_task():
+                group.stop(sibling, DropReason.GROUP_INCOMPLETE)
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -107,10 +107,9 @@ class EpisodeRunner:
         raise AssertionError("count() never ends")
 
     def oldest_version(self, episode_id: str) -> int | None:
-        """The version of the oldest token recorded for a running episode; None: none so far."""
+        """The version of the first token of a running episode; None: it has no token yet."""
         session = self._sessions.get(episode_id)
-        turns = session.turns if session is not None else ()
-        return min((min(t.versions) for t in turns if t.versions), default=None)
+        return session.oldest_version if session is not None else None
 
     async def _attempt(self, plan: EpisodePlan, attempt: int) -> Episode:
         clock = asyncio.get_running_loop().time

@@ -1,7 +1,7 @@
 """A group on its way: pending while siblings play, finished once all have ended."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -94,18 +94,32 @@ class PendingGroup:
     id: str
     draw: Draw
     size: int
-    version: int
-    """What the engines served at admission: no token of the group can be older."""
     members: list[Member] = field(default_factory=list)
     num_ended: int = 0
     give_up: DropReason | None = None
     """Why none of it will be trained, whatever its members earned."""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     """The siblings at play."""
+    ages: dict[int, Callable[[], int | None]] = field(default_factory=dict)
+    """For each sibling at play, how to learn the version of its first token."""
+    stopped: dict[int, DropReason] = field(default_factory=dict)
+    """Siblings that were cancelled on their own, and why."""
+
+    @property
+    def oldest_version(self) -> int | None:
+        """Of the tokens sampled so far, in finished and in running siblings."""
+        finished = (member.oldest_version for member in self.members)
+        running = (age() for age in self.ages.values())
+        return min((v for v in (*finished, *running) if v is not None), default=None)
 
     @property
     def num_running(self) -> int:
         return self.size - self.num_ended
+
+    def stop(self, sibling: int, reason: DropReason) -> None:
+        """Cancel a sibling that would be dropped anyway."""
+        self.stopped[sibling] = reason
+        self.tasks[sibling].cancel()
 
 
 @dataclass(frozen=True, slots=True)

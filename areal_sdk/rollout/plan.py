@@ -18,8 +18,16 @@ class EpisodePlan:
 
 
 class PlaysEpisodes(Protocol):
-    """What dispatcher and evaluation need of an `EpisodeRunner`."""
+    """What an evaluation needs of an `EpisodeRunner`."""
 
     async def run(self, plan: EpisodePlan) -> Episode:
         """Play a plan. Failures of the episode are in its outcome; only bugs raise."""
+        ...
+
+
+class WatchesEpisodes(PlaysEpisodes, Protocol):
+    """What the dispatcher needs besides: how old a running episode is getting."""
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        """The version of the first token of a running episode; None: it has no token yet."""
         ...

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from areal_sdk.rollout.plan import EpisodePlan
@@ -66,6 +66,10 @@ class SimulatedRunner:
     """Rewards are one of so many; 1 makes every group uniform."""
     num_running: int = 0
     max_running: int = 0
+    first_versions: dict[str, int] = field(default_factory=dict)
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        return self.first_versions.get(episode_id)
 
     async def run(self, plan: EpisodePlan) -> Episode:
         generator = random.Random(stable_seed(self.seed, plan.id))
@@ -75,13 +79,15 @@ class SimulatedRunner:
         try:
             versions = []
             for _ in range(generator.randint(1, 3)):
-                versions.append(self.version())
                 await asyncio.sleep(generator.expovariate(1.0))
+                versions.append(self.version())
+                self.first_versions.setdefault(plan.id, self.version())
             if generator.random() < self.straggler_rate:
                 await asyncio.sleep(self.straggler_s)
             versions.append(self.version())
         finally:
             self.num_running -= 1
+            self.first_versions.pop(plan.id, None)
         return Episode(
             plan.id,
             plan.task,

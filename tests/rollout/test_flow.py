@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from areal_sdk.errors import ConfigError, RolloutError, WaitTimeoutError
 from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.types import Episode
 from tests.rollout.simulation import SimulatedRunner, simulate, tasks
 
 
@@ -174,6 +176,35 @@ def test_the_trainer_holds_for_a_straggler_no_longer_than_wait_s() -> None:
     assert max(held) == pytest.approx(7.0)
 
 
+def test_a_running_episode_that_no_step_can_train_is_stopped() -> None:
+    slow = {"straggler_rate": 0.2, "straggler_s": 300.0, "seed": 5}
+    run = Run(eta=1, stale="drop", runner=slow)
+    simulate(run.steps(30))
+    assert run.ledger.dropped[DropReason.STALE] > 0
+    assert run.runner.num_running == 0
+    assert run.batches[-1].metrics["running"] <= 8, "stragglers would pile up"
+
+
+def test_the_trainer_does_not_wait_for_a_group_that_has_no_token_yet() -> None:
+    async def scenario() -> float:
+        run = Run(eta=1, batch=2, group_size=1, max_inflight=4, wait_s=500.0)
+        queued = asyncio.Event()
+        play = run.runner.run
+
+        async def play_or_queue(plan: EpisodePlan) -> Episode:
+            if plan.id == "t0.0.0":
+                await queued.wait()  # in the engine's queue: admitted, nothing sampled
+            return await play(plan)
+
+        run.runner.run = play_or_queue  # type: ignore[method-assign]
+        async with run.dispatcher:
+            for _ in range(6):
+                await run.step()
+        return sum(batch.metrics["held_s"] for batch in run.batches)
+
+    assert simulate(scenario()) < 30
+
+
 def test_masking_trains_the_fresh_tokens_of_a_stale_episode() -> None:
     slow = {"straggler_rate": 0.3, "straggler_s": 5.0, "seed": 2}
     run = Run(eta=1, stale="mask", runner=slow)
@@ -250,12 +281,12 @@ def test_an_agent_that_never_works_ends_the_run_with_its_error() -> None:
 
 
 def test_a_bug_in_the_runner_reaches_whoever_waits_for_a_batch() -> None:
-    class Broken:
+    class Broken(SimulatedRunner):
         async def run(self, plan: object) -> Any:
             raise KeyError("a bug")
 
     run = Run()
-    run.dispatcher._runner = Broken()
+    run.dispatcher._runner = Broken(lambda: 0)
     with pytest.raises(KeyError, match="a bug"):
         simulate(run.steps(1))
 
