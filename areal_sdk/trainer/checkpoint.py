@@ -7,7 +7,9 @@ step-000020/
 
 import json
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +90,8 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
     saved = FileSystemReader(directory).read_metadata().state_dict_metadata
     rng = {own_rng: torch.get_rng_state()} if own_rng in saved else {}  # a rank may be new
     try:
-        load(tensors | rng, checkpoint_id=directory, no_dist=not trainer.ranks.is_distributed)
+        with _alone_is_fine():
+            load(tensors | rng, checkpoint_id=directory, no_dist=not trainer.ranks.is_distributed)
     except CheckpointException as exc:
         raise CheckpointError(f"{directory} cannot be read: {_first_failure(exc)}") from exc
     if rng:
@@ -126,12 +129,21 @@ def _write(trainer: Trainer, partial: Path, directory: Path) -> None:
     tensors = _tensors(trainer, with_moments=trainer.num_updates > 0)
     rng = {f"rng.{trainer.ranks.rank}": torch.get_rng_state()}
     try:
-        save(tensors | rng, checkpoint_id=partial, no_dist=not trainer.ranks.is_distributed)
+        with _alone_is_fine():
+            save(tensors | rng, checkpoint_id=partial, no_dist=not trainer.ranks.is_distributed)
     except CheckpointException as exc:
         failure = _first_failure(exc)
         if isinstance(failure, OSError):
             raise cannot_write(directory, failure) from exc
         raise
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """DCP warns about a single process although it was told that there is one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
 
 
 def _first_failure(error: CheckpointException) -> BaseException:

@@ -150,25 +150,35 @@ class TrainerClient:
             _, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
             if pending:
                 _, pending = await asyncio.wait(calls, timeout=FAILURE_GRACE_S)
+            died = [rank for rank in self._ranks if rank.exited.done()]
             if pending:
                 await asyncio.gather(*(rank.kill() for rank in self._ranks))
                 await asyncio.wait(calls)
         finally:
             for call in calls:
                 call.cancel()
-        errors = [error for call in calls if (error := call.exception()) is not None]
+        errors = {
+            rank: error
+            for rank, call in zip(self._ranks, calls, strict=True)
+            if (error := call.exception()) is not None
+        }
         if errors:
-            raise _first_cause(errors)
+            raise _cause(errors, died)
         return calls[0].result()
 
 
-def _first_cause(errors: Sequence[BaseException]) -> BaseException:
-    """The error that explains the others: a rank's own exception, else the first death."""
-    for error in errors:
+def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
+    """The error that explains the others.
+
+    A rank's own exception, else the death of one that was killed: the others then died of a broken
+    connection to it.
+    """
+    for error in errors.values():
         if isinstance(error, RemoteError):
             is_checkpoint = error.kind == CheckpointError.__name__
             return CheckpointError(error.message) if is_checkpoint else error
-    return errors[0]
+    killed = [rank for rank in died if rank.exited.result().signal is not None]
+    return errors[next(iter([*killed, *died, *errors]))]
 
 
 def _metrics(reply: Reply) -> dict[str, float]:
