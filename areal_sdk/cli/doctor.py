@@ -1,0 +1,227 @@
+"""`areal-sdk doctor`: can this machine do it, and if not, what to do about it."""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import click
+
+TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
+LOOPBACK = "127.0.0.1"
+LOW_DISK_GIB = 2.0
+
+TORCH_PROBE = """
+import json, torch
+cuda = torch.cuda.is_available()
+print(json.dumps({
+    "version": torch.__version__,
+    "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
+    "distributed": torch.distributed.is_available(),
+}))
+"""
+
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """Works, with less than it could."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    level: Level
+    what: str
+    found: str
+    cure: str = ""
+
+
+@click.command(name="doctor")
+@click.option("--model", default="tiny", show_default=True, help="Check this model's template.")
+@click.option("--port", type=int, default=8000, show_default=True, help="Is this port free?")
+@click.option("--json", "as_json", is_flag=True)
+def doctor(model: str, port: int, as_json: bool) -> None:
+    """Check Python, torch, devices, ports, plugins, the cache and a model's chat template.
+
+    Exits with 1 when something failed. torch is tried in a process of its own.
+    """
+    findings = [finding for check in checks(model=model, port=port) for finding in check()]
+    if as_json:
+        import orjson
+
+        click.echo(orjson.dumps(findings, option=orjson.OPT_INDENT_2).decode())
+    else:
+        for finding in findings:
+            _print(finding)
+    if any(finding.level is Level.FAILED for finding in findings):
+        raise SystemExit(1)
+
+
+def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
+    return [
+        _python,
+        _machine,
+        _torch,
+        _train_packages,
+        lambda: _port(port),
+        _proxies,
+        _cache,
+        _plugins,
+        lambda: _template(model),
+    ]
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info >= (3, 14):
+        yield Finding(Level.NOTE, "python", version, "not tested yet: 3.11 to 3.13 are")
+    else:
+        yield Finding(Level.OK, "python", f"{version} at {sys.executable}")
+
+
+def _machine() -> Iterator[Finding]:
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    if cores < 2:
+        cure = "generation and training want a core each; runs will take turns"
+        yield Finding(Level.NOTE, "cores", str(cores), cure)
+    else:
+        yield Finding(Level.OK, "cores", str(cores))
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        free = shutil.disk_usage(shared).free / 2**30
+        if free < 0.5:
+            cure = "weights travel through shared memory: give the container more (--shm-size)"
+            yield Finding(Level.NOTE, "shared memory", f"{free:.1f} GiB free", cure)
+        else:
+            yield Finding(Level.OK, "shared memory", f"{free:.1f} GiB free")
+
+
+def _torch() -> Iterator[Finding]:
+    install = (
+        'pip install "areal-sdk[train]" (Linux without a GPU: install PyTorch\'s CPU build first)'
+    )
+    if importlib.util.find_spec("torch") is None:
+        cure = f"needed to train and for the local engine: {install}"
+        yield Finding(Level.NOTE, "torch", "not installed", cure)
+        return
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", TORCH_PROBE], capture_output=True, text=True, timeout=120
+        )
+    except subprocess.TimeoutExpired:
+        yield Finding(Level.FAILED, "torch", "its import took over 120 s", "reinstall it")
+        return
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        yield Finding(Level.FAILED, "torch", reason, f"reinstall it: {install}")
+        return
+    probe = json.loads(done.stdout.splitlines()[-1])
+    yield Finding(Level.OK, "torch", probe["version"])
+    yield Finding(Level.OK, "devices", ", ".join(probe["devices"]) or "CPU only")
+    if not probe["distributed"]:
+        yield Finding(Level.FAILED, "torch.distributed", "missing", "the trainer needs it")
+
+
+def _train_packages() -> Iterator[Finding]:
+    missing = [name for name in TRAIN_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        cure = 'needed to train: pip install "areal-sdk[train]"'
+        yield Finding(Level.NOTE, "extra [train]", f"without {', '.join(missing)}", cure)
+        return
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in TRAIN_PACKAGES]
+    yield Finding(Level.OK, "extra [train]", ", ".join(versions))
+
+
+def _port(port: int) -> Iterator[Finding]:
+    for number, what in ((0, "loopback"), (port, f"port {port}")):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((LOOPBACK, number))
+            except OSError as exc:
+                level = Level.NOTE if number else Level.FAILED
+                cure = "`areal-sdk serve --port 0` takes a free one" if number else ""
+                yield Finding(level, what, exc.strerror or str(exc), cure)
+            else:
+                yield Finding(Level.OK, what, "free" if number else f"can listen on {LOOPBACK}")
+
+
+def _proxies() -> Iterator[Finding]:
+    """An agent's own client would send its calls for our gateway to the proxy."""
+    proxies = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY") if os.environ.get(name)]
+    exempt = os.environ.get("NO_PROXY", "") + os.environ.get("no_proxy", "")
+    if proxies and LOOPBACK not in exempt and "*" not in exempt:
+        cure = f"export NO_PROXY={LOOPBACK},localhost, or agents cannot reach the gateway"
+        yield Finding(Level.NOTE, "proxy", f"{proxies[0]} is set", cure)
+
+
+def _cache() -> Iterator[Finding]:
+    from areal_sdk.models import find_model
+    from areal_sdk.models.cache import Cache
+
+    root = Cache().root
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        cure = "set AREAL_SDK_CACHE to a directory you can write to"
+        yield Finding(Level.FAILED, "cache", f"cannot write to {root}", cure)
+        return
+    free = shutil.disk_usage(existing).free / 2**30
+    models = [name for name in ("smollm2", "tiny") if find_model(name) is not None]
+    found = f"{root}, {free:.0f} GiB free, holds: {', '.join(models) or 'nothing yet'}"
+    if free < LOW_DISK_GIB:
+        yield Finding(Level.NOTE, "cache", found, "models and checkpoints need room")
+    else:
+        yield Finding(Level.OK, "cache", found)
+
+
+def _plugins() -> Iterator[Finding]:
+    from areal_sdk.plugins import load_plugins
+
+    plugins = load_plugins()
+    for problem in plugins.failures():
+        yield Finding(Level.FAILED, "plugin", problem, "areal-sdk plugins shows all of them")
+    versions = [f"{name} {version}" for name, version in plugins.installed_versions().items()]
+    yield Finding(Level.OK, "plugins", ", ".join(versions))
+
+
+def _template(model: str) -> Iterator[Finding]:
+    """Whether the gateway can render chats for this model, and how it writes tools."""
+    from areal_sdk.errors import ArealError
+    from areal_sdk.gateway.dialect import Dialect
+    from areal_sdk.gateway.templates import ChatTemplate
+    from areal_sdk.gateway.tokenizer import Tokenizer
+    from areal_sdk.models import find_model, resolve_model
+
+    try:
+        directory = resolve_model(model) if model == "tiny" else find_model(model)
+        if directory is None:
+            cure = "it is fetched when it is first used"
+            yield Finding(Level.NOTE, f"model {model}", "not on this machine", cure)
+            return
+        Tokenizer.load(directory)
+        dialect = Dialect.of(ChatTemplate.load(directory))
+    except ArealError as exc:
+        yield Finding(Level.FAILED, f"model {model}", str(exc))
+        return
+    own = dialect.describes_tools and dialect.writes_calls
+    tools = "its template renders tools" if own else "no tools in its template: our plain format"
+    yield Finding(Level.OK, f"model {model}", tools)
+
+
+def _print(finding: Finding) -> None:
+    colors = {Level.OK: "green", Level.NOTE: "yellow", Level.FAILED: "red"}
+    label = click.style(f"{finding.level.value:<7}", fg=colors[finding.level])
+    click.echo(f"{label} {finding.what:<16} {finding.found}")
+    if finding.cure:
+        click.echo(f"{'':<24} {finding.cure}")
