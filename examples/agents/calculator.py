@@ -102,23 +102,20 @@ def _evaluate(node: ast.expr) -> int:
     raise ValueError(ast.dump(node))
 
 
-HELD_OUT = frozenset(random.Random(0).sample(range(100, 10_000), 1000))
-"""Operands that no training task contains."""
+OPERANDS = (range(100, 1000), range(1000, 10_000))
+HELD_OUT = frozenset(n for r in OPERANDS for n in random.Random(0).sample(r, len(r) // 10))
+"""Training tasks never contain these numbers; the other splits contain no others."""
 
 
 def tasks(split: str) -> Iterator[Task]:
     """`train`; `eval`, on operands never trained on; `transfer`, with an operation never trained."""
     rng = random.Random(split)
-    operands = [n for n in range(100, 10_000) if (n in HELD_OUT) == (split != "train")]
+    choices = [[n for n in r if (n in HELD_OUT) == (split != "train")] for r in OPERANDS]
     for index in range(2000 if split == "train" else 100):
-        a, b = sorted(rng.sample(operands, 2), reverse=True)
+        a, b = sorted((rng.choice(rng.choice(choices)) for _ in "ab"), reverse=True)
         expression = f"{a}{'*' if split == 'transfer' else '+-'[index % 2]}{b}"
-        answer = _evaluate(ast.parse(expression, mode="eval").body)
+        answer = str(_evaluate(ast.parse(expression, mode="eval").body))
+        question = f"What is {expression}?"
         yield Task(
-            id=f"{split}-{index}",
-            data={
-                "question": f"What is {expression}?",
-                "expression": expression,
-                "answer": str(answer),
-            },
+            f"{split}-{index}", {"question": question, "expression": expression, "answer": answer}
         )
