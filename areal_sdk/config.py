@@ -318,7 +318,7 @@ def _assign(values: JSON, key: str, value: Any) -> None:
 
 
 def _gather_options(values: JSON) -> JSON:
-    """Accept `[reward.NAME]`, `[env.NAME]` and `[agent]` tables; file them under `options`.
+    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]` and `[agent]` tables as `options`.
 
     A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
     """
@@ -335,6 +335,10 @@ def _gather_options(values: JSON) -> JSON:
             raise ConfigError('name the environment to play: [env] name = "..."')
         options.update({f"env.{key}": dict(table) for key, table in env.items()})
         values["env"] = name
+    engine = values.get("engine")
+    if isinstance(engine, dict):  # [engine.sglang] and the like belong to that engine
+        values["engine"] = {k: v for k, v in engine.items() if not isinstance(v, dict)}
+        options.update({f"engine.{k}": v for k, v in engine.items() if isinstance(v, dict)})
     agent = values.get("agent")
     if isinstance(agent, dict):
         agent = dict(agent)

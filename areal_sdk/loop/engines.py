@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.sglang.settings import engine_from_settings
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
@@ -30,6 +31,9 @@ def make_engine(
             f"run.deterministic needs the local engine, not {section.name!r}: its batch shapes are "
             "ours to fix"
         )
+    if section.name == "sglang" or section.name.startswith(("http://", "https://")):
+        settings = config.options.get("engine.sglang", {})
+        return engine_from_settings(section, settings, model_dir=model_dir, log_dir=log_dir)
     options = {"model_dir": model_dir, "log_dir": log_dir}
     options |= config.options.get(f"engine.{section.name}", {})
     return plugins.configure("engine", section.name, options)
