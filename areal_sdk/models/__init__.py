@@ -67,16 +67,15 @@ def _from_hub(name: str) -> Path:
             "huggingface_hub", extra="train", needed_for=f"the hub model {name!r}"
         ) from None
     try:
-        return _checked(Path(snapshot_download(name, allow_patterns=_HUB_FILES)))
-    except ConfigError:
-        raise
-    except Exception as exc:
+        directory = snapshot_download(name, allow_patterns=_HUB_FILES)
+    except (OSError, ValueError) as exc:
         reason = str(exc).strip().split("\n", 1)[0]
         raise ConfigError(
             f"model {name!r} is not a directory here, and the hub did not give it "
             f"({type(exc).__name__}: {reason}): check the name and the connection, "
             "or give a local directory, 'smollm2' or 'tiny'"
         ) from exc
+    return _checked(Path(directory))
 
 
 __all__ = ["find_model", "make_tiny_model", "resolve_model"]
