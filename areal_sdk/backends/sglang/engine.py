@@ -110,9 +110,12 @@ class SGLangEngine(InferenceEngine):
             )
             for address, process in servers
         ]
-        async with asyncio.TaskGroup() as group:
-            for member in self._pool.members:
-                group.create_task(self._connect(member))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for member in self._pool.members:
+                    group.create_task(self._connect(member))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
         self._publisher = self._make_publisher()
         self._narrow_context()
         await self._check_agreement()
@@ -230,6 +233,11 @@ class SGLangEngine(InferenceEngine):
     def members(self) -> Sequence[Member]:
         """The servers, for status displays."""
         return self._pool.members
+
+    @property
+    def sender_pid(self) -> int | None:
+        """The child that moves weights; None before the first update."""
+        return self._started().sender_pid
 
     @property
     def last_swaps(self) -> dict[str, SwapTimes]:

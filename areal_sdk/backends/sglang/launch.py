@@ -143,7 +143,11 @@ def start_server(
     port: int = 0,
     outlives_us: bool = False,
 ) -> ServerProcess:
-    """Start one server; it is ready some seconds later (`client.wait_until_ready`)."""
+    """Start one server; it is ready some seconds later (`client.wait_until_ready`).
+
+    Unless it `outlives_us` the kernel ends it with the *thread* that called this: call it in one
+    that lives as long as the server should, such as the event loop's.
+    """
     port = port or free_port()
     command = options.command(environment, port=port)
     if not outlives_us:

@@ -62,6 +62,10 @@ class Publisher:
             )
         return int(version)
 
+    @property
+    def sender_pid(self) -> int | None:
+        return self._sender.pid
+
     async def publish(self, update: WeightUpdate) -> None:
         """Serve `update` from every server that can; raise when none does.
 

@@ -81,6 +81,10 @@ class WeightSender:
             raise EngineError(f"the weight sender could not {method!r}: {exc}") from exc
         return reply.payload
 
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
     async def discard(self) -> None:
         """Kill the child: whoever waits for it in a collective is released with an error."""
         child, self._child, self._opened, self._filled = self._child, None, None, []

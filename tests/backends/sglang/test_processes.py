@@ -1,6 +1,7 @@
 """Real servers killed, stopped and starved: requests go on elsewhere, servers come back current."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.waiting import until
 
@@ -32,6 +34,17 @@ OPTIONS = SGLangOptions(
     supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=180.0),
     no_server_timeout_s=180.0,
 )
+
+
+@pytest.fixture(scope="session")
+def second_server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
+    return start()[0]
+
+
+@pytest.fixture(scope="session")
+def small_server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
+    """Its KV pool holds hardly more than one request."""
+    return start(1, kv_tokens=600)[0]
 
 
 def weights(checkpoint: Path, version: int) -> WeightUpdate:
@@ -85,12 +98,12 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
 
 
 async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
-    start: Callable[..., list[ServerProcess]],
+    second_server: ServerProcess,
     server: ServerProcess,
     checkpoints: list[Path],
     make_engine: MakeEngine,
 ) -> None:
-    other = start()[0]
+    other = second_server
     engine = await make_engine(
         server.address,
         other.address,
@@ -118,11 +131,11 @@ async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
 
 
 async def test_a_pool_out_of_kv_makes_requests_wait_and_a_hopeless_one_fail(
-    start: Callable[..., list[ServerProcess]],
+    small_server: ServerProcess,
     checkpoints: list[Path],
     make_engine: MakeEngine,
 ) -> None:
-    (small,) = start(1, kv_tokens=600)
+    small = small_server
     engine = await make_engine(small.address)
     assert engine.info.max_context <= 600
     results = await asyncio.gather(*(engine.generate(request(i, 400)) for i in range(6)))
@@ -130,6 +143,52 @@ async def test_a_pool_out_of_kv_makes_requests_wait_and_a_hopeless_one_fail(
     check(results, checkpoints, versions={0})
     with pytest.raises(EngineError, match="the model's context holds 600"):
         await engine.generate(GenerateRequest(PROMPT * 100, 10))
+
+
+async def test_a_refused_distributed_update_hangs_nobody(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    async with FaultyProxy(server.address).running() as proxy:
+        engine = await make_engine(proxy.address, transport="distributed")
+        await engine.update_weights(weights(checkpoints[1], 1))
+        for path in ("/update_weights_from_distributed", "/begin_weight_update"):
+            proxy.refuse[path] = 1
+            async with asyncio.timeout(60):
+                await engine.update_weights(weights(checkpoints[2], engine.version + 1))
+            by_version = [checkpoints[2]] * 8
+            result = await engine.generate(request(0, 20))
+            assert set(result.versions) == {engine.version}
+            assert worst_error(PROMPT, result, by_version) < 1e-3
+        await engine.update_weights(weights(checkpoints[1], 4))  # a new group with a new sender
+        assert set((await engine.generate(request(0, 20))).versions) == {4}
+
+
+async def test_a_sender_that_dies_is_replaced(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address, transport="tensor")
+    await engine.update_weights(weights(checkpoints[1], 1))
+    assert engine.sender_pid is not None
+    os.kill(engine.sender_pid, signal.SIGKILL)
+    await engine.update_weights(weights(checkpoints[2], 2))
+    result = await engine.generate(request(0, 20))
+    assert set(result.versions) == {2}
+    check([result], checkpoints, versions={2})
+
+
+async def test_memory_is_handed_over_and_requests_go_on(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]
+    await until_busy(engine, 3)
+    await engine.release_memory()
+    assert engine.members[0].num_running == 0
+    assert not any(generation.done() for generation in generations)
+    await engine.resume_memory()
+    results = await asyncio.gather(*generations)
+    assert [len(result.tokens) for result in results] == [500] * 3
+    check(results, checkpoints, versions={0})
 
 
 async def test_a_launch_that_fails_shows_the_end_of_the_log(

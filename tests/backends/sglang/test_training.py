@@ -1,0 +1,59 @@
+"""A run on a real SGLang server, end to end: every trained token re-scores under its version."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.backends.sglang.environment import SGLangEnvironment
+from tests.loop.rescore import largest_error
+from tests.loop.runs import finish, run_dir, start_training
+
+
+def train(
+    directory: Path, environment: SGLangEnvironment, *, steps: int, settings: Sequence[str]
+) -> None:
+    weights = directory / "weights"
+    weights.mkdir()
+    env = {
+        "AREAL_TEST_WEIGHTS": str(weights),
+        "AREAL_SDK_SGLANG_ENV": str(environment.python.parents[1]),
+    }
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    process = start_training(
+        directory,
+        *arguments,
+        env=os.environ | env,
+        engine__name="sglang",
+        run__steps=steps,
+        rollout__max_inflight=32,
+        rollout__max_staleness=4,
+    )
+    finish(process)
+
+
+def test_an_agent_trains_on_sglang(environment: SGLangEnvironment, tmp_path: Path) -> None:
+    train(tmp_path, environment, steps=4, settings=["engine.sglang.transport=disk"])
+    report = largest_error(run_dir(tmp_path), tmp_path / "weights")
+    assert report.num_tokens > 1000
+    assert report.num_mid_turn_changes > 0, "no weights changed in the middle of a turn"
+    assert len(report.versions) > 2
+    assert report.max_error < 1e-3
+    books = run_dir(tmp_path).read_ledger()
+    assert books is not None
+    dropped = sum(books["dropped"].values())
+    assert books["started"] == books["running"] + books["buffered"] + books["trained"] + dropped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["tensor", "distributed"])
+@pytest.mark.parametrize("interrupt", ["retract", "abort"])
+def test_the_same_holds_for_every_transport(
+    transport: str, interrupt: str, environment: SGLangEnvironment, tmp_path: Path
+) -> None:
+    settings = [f"engine.sglang.transport={transport}", f"engine.sglang.interrupt={interrupt}"]
+    train(tmp_path, environment, steps=4, settings=[*settings, "engine.sglang.servers=2"])
+    report = largest_error(run_dir(tmp_path), tmp_path / "weights")
+    assert report.num_mid_turn_changes > 0
+    assert report.max_error < 1e-3
