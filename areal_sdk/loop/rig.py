@@ -1,11 +1,13 @@
 """Everything that runs beside the loop, started together and closed in reverse order."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal_sdk.backends.local import LocalEngine
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
@@ -14,6 +16,7 @@ from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.trainers import make_trainer
 from areal_sdk.plugins import Plugins, validate_options
+from areal_sdk.process.cpu import cpu_seconds
 from areal_sdk.rollout.episode import EpisodeRunner
 from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
 from areal_sdk.telemetry import RunDir
@@ -33,6 +36,16 @@ class Rig:
     gateway: Gateway
     rewards: RewardPool | None
     trainer: TrainerClient | None
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time used so far by this process, and by those of engine and trainer on this machine."""
+        pids = {"main": os.getpid()}
+        if isinstance(self.engine, LocalEngine):
+            pids["engine"] = self.engine.child.pid
+        if self.trainer is not None:
+            pids |= {child.name: child.pid for child in self.trainer.children if child.pid}
+        used = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        return {name: seconds for name, seconds in used.items() if seconds is not None}
 
     def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
         """Plays this program's episodes: `async with` it."""

@@ -108,6 +108,8 @@ class TrainingLoop:
         self._delivery = asyncio.create_task(
             self._deliver(update), name=f"deliver {update.version}"
         )
+        for name, seconds in self.rig.cpu_seconds().items():
+            metrics[f"cpu_{name}_s"] = seconds
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
         values = self.progress.report_step(self.state, batch, metrics)
         self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
