@@ -3,6 +3,7 @@
 import hmac
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,22 @@ from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.sessions import Session, SessionStore
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.gateway.wire.endpoint import ChatEndpoint
-from areal_sdk.gateway.wire.http import MAX_BODY_BYTES, guarded, json_response
+from areal_sdk.gateway.wire.anthropic import MessagesReply
+from areal_sdk.gateway.wire.anthropic_request import parse as parse_messages_request
+from areal_sdk.gateway.wire.chat import ChatReply
+from areal_sdk.gateway.wire.completions import CompletionsReply
+from areal_sdk.gateway.wire.endpoint import Endpoint
+from areal_sdk.gateway.wire.fields import Fields
+from areal_sdk.gateway.wire.http import (
+    MAX_BODY_BYTES,
+    ErrorBody,
+    Handler,
+    guarded,
+    json_response,
+    parse_body,
+    read_body,
+)
+from areal_sdk.gateway.wire.responses_endpoint import ResponsesEndpoint
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -45,12 +60,21 @@ class Gateway:
         tokenizer = Tokenizer.load(model_dir)
         renderer = Renderer(tokenizer, ChatTemplate.load(model_dir))
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
+        self._completer = completer
+        self._metrics = completer.metrics
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
         self.sessions = SessionStore(completer, sampling=sampling or SamplingPolicy())
         self._engine = engine
         self._has_given_key = admin_key is not None
-        self._chat = ChatEndpoint(completer, model_name=model_name)
+        self._chat = Endpoint(
+            completer, lambda body, _: ChatReply(body, model=model_name, tokenizer=tokenizer)
+        )
+        self._completions = Endpoint(
+            completer, lambda body, _: CompletionsReply(body, model=model_name, tokenizer=tokenizer)
+        )
+        self._messages = Endpoint(completer, lambda body, _: MessagesReply(body, model=model_name))
+        self._responses = ResponsesEndpoint(completer, model=model_name)
         self._runner: web.AppRunner | None = None
         self._base_url = ""
         self._started_at = int(time.time())
@@ -99,23 +123,85 @@ class Gateway:
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_get("/health", self._health)
-        for prefix in ("", "/s/{slug}"):
-            app.router.add_post(f"{prefix}/v1/chat/completions", guarded(self._post_chat))
-            app.router.add_get(f"{prefix}/v1/models", guarded(self._get_models))
-            app.router.add_get(f"{prefix}/v1/models/{{model:.+}}", guarded(self._get_model))
-        app.router.add_route("*", "/{path:.*}", guarded(_not_found))
+        app.router.add_get("/ready", self._health)
+        app.router.add_get("/metrics", self._guard(self._get_metrics))
+        for prefix in ("/v1", "/s/{slug}/v1"):
+            self._add_openai_routes(app.router, prefix)
+            self._add_anthropic_routes(app.router, f"{prefix}/messages")
+            # Anthropic's SDK adds /v1 itself: given the address that OpenAI's wants, it still works.
+            self._add_anthropic_routes(app.router, f"{prefix}/v1/messages")
+        app.router.add_route("*", "/{path:.*}", self._guard(_not_found))
         return app
+
+    def _add_openai_routes(self, router: web.UrlDispatcher, prefix: str) -> None:
+        router.add_post(f"{prefix}/chat/completions", self._guard(self._sample(self._chat)))
+        router.add_post(f"{prefix}/completions", self._guard(self._sample(self._completions)))
+        router.add_post(f"{prefix}/responses", self._guard(self._sample(self._responses)))
+        stored = f"{prefix}/responses/{{id}}"
+        router.add_get(stored, self._guard(self._stored(self._responses.retrieve)))
+        router.add_delete(stored, self._guard(self._stored(self._responses.delete)))
+        router.add_post(f"{stored}/cancel", self._guard(self._stored(self._responses.cancel)))
+        router.add_get(
+            f"{stored}/input_items", self._guard(self._stored(self._responses.input_items))
+        )
+        router.add_get(f"{prefix}/models", self._guard(self._get_models))
+        router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model))
+        router.add_post(f"{prefix}/embeddings", self._guard(self._no_embeddings))
+
+    def _add_anthropic_routes(self, router: web.UrlDispatcher, path: str) -> None:
+        write_error = ApiError.anthropic_body
+        router.add_post(path, self._guard(self._sample(self._messages), write_error))
+        router.add_post(f"{path}/count_tokens", self._guard(self._count_tokens, write_error))
+
+    def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
+        return guarded(handler, errors=self._metrics.errors, error_body=write_error)
 
     async def _health(self, request: web.Request) -> web.Response:
         return json_response({"status": "ok", "version": self._engine.version})
 
-    async def _post_chat(self, request: web.Request) -> web.StreamResponse:
+    def _sample(self, endpoint: Endpoint) -> Handler:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            session, is_ours = self._session(request)
+            try:
+                return await endpoint.answer(request, session)
+            finally:
+                if is_ours:
+                    session.close()
+
+        return handler
+
+    def _stored(self, act: Callable[[Session, str], dict[str, Any]]) -> Handler:
+        """What a session stored belongs to it alone: the admin, who has none, finds nothing."""
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            session, is_ours = self._session(request)
+            try:
+                return json_response(act(session, request.match_info["id"]))
+            finally:
+                if is_ours:
+                    session.close()
+
+        return handler
+
+    async def _count_tokens(self, request: web.Request) -> web.Response:
         session, is_ours = self._session(request)
         try:
-            return await self._chat.answer(request, session)
+            body = parse_body(await read_body(request))
+            asked = parse_messages_request(Fields(body), max_new_tokens=None)
+            return json_response({"input_tokens": self._completer.count(session, asked)})
         finally:
             if is_ours:
                 session.close()
+
+    async def _no_embeddings(self, request: web.Request) -> web.Response:
+        self._authorise(request)
+        raise ApiError(
+            501, "A policy has no embeddings: send them to another endpoint.", retry=False
+        )
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        text = self._metrics.render(len(self.sessions), self._engine.version)
+        return web.Response(text=text, content_type="text/plain")
 
     async def _get_models(self, request: web.Request) -> web.Response:
         self._authorise(request)

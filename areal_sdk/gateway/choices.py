@@ -1,7 +1,7 @@
-"""Samples the n choices of one request at the same time."""
+"""Samples the choices of one request at the same time."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from areal_sdk.gateway.completion import Completer
@@ -12,18 +12,18 @@ Choice = tuple[int, Delta]
 
 
 async def run_choices(
-    completer: Completer, session: Session, prepared: Prepared, *, streams: bool = False
+    completer: Completer, session: Session, choices: Sequence[Prepared], *, streams: bool = False
 ) -> AsyncGenerator[Choice, None]:
     """Deltas of all choices as they come, each with its choice's number."""
-    if prepared.request.num_choices == 1:
-        async with aclosing(completer.run(session, prepared, streams=streams)) as deltas:
+    if len(choices) == 1:
+        async with aclosing(completer.run(session, choices[0], streams=streams)) as deltas:
             async for delta in deltas:
                 yield 0, delta
         return
     queue: asyncio.Queue[Choice | Exception | None] = asyncio.Queue(maxsize=256)
     tasks = [
         asyncio.create_task(_run_one(i, completer, session, prepared, queue, streams))
-        for i in range(prepared.request.num_choices)
+        for i, prepared in enumerate(choices)
     ]
     try:
         running = len(tasks)

@@ -12,6 +12,7 @@ from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
 from areal_sdk.gateway.canonical import canonical
 from areal_sdk.gateway.deadline import Deadline
 from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow
+from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
 from areal_sdk.gateway.request import ChatRequest, ToolUse
@@ -41,6 +42,7 @@ class Completer:
         self._engine = engine
         self._max_request_s = max_request_s
         self._announced: set[str] = set()
+        self.metrics = GatewayMetrics()
 
     @property
     def max_context(self) -> int:
@@ -54,6 +56,10 @@ class Completer:
                 if isinstance(delta, Completed):
                     return delta.turn
         raise AssertionError("a completion ends with Completed or an error")
+
+    def count(self, session: Session, request: ChatRequest) -> int:
+        """Prompt tokens that the request would have in this session."""
+        return len(self._place_messages(session, request).prompt.tokens)
 
     def prepare(self, session: Session, request: ChatRequest) -> Prepared:
         """Place the request in the session's tree and render its prompt; refuse what cannot be."""
@@ -171,6 +177,7 @@ class Completer:
         reader = CompletionReader(self.tokenizer, self.renderer, session, prepared, streams=streams)
         begun = time.monotonic()
         stream = self._engine.stream(self._engine_request(session, prepared))
+        self.metrics.num_running += 1
         try:
             with Deadline(self._max_request_s) as deadline:
                 while not reader.is_done:
@@ -178,9 +185,12 @@ class Completer:
                     for delta in reader.read(chunk):
                         yield delta
         finally:
+            self.metrics.num_running -= 1
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
-        yield reader.record(time.monotonic() - begun)
+        completed = reader.record(time.monotonic() - begun)
+        self.metrics.observe(completed.turn, num_cached=completed.num_cached)
+        yield completed
 
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
         request, sampling = prepared.request, prepared.sampling

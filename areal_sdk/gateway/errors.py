@@ -60,6 +60,20 @@ class ApiError(ArealError):
             }
         }
 
+    def anthropic_body(self) -> dict[str, Any]:
+        kind = {
+            401: "authentication_error",
+            403: "permission_error",
+            404: "not_found_error",
+            413: "request_too_large",
+            429: "rate_limit_error",
+            503: "overloaded_error",
+        }.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        message = self.message
+        if self.code == "context_length_exceeded":
+            message = f"prompt is too long: {message}"  # the words that its agents look for
+        return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
+
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """The client wrote something we do not accept; the message names the field."""

@@ -94,6 +94,10 @@ class Tokenizer:
             return self._encode_broken(text)
         return tuple(self._hf.encode(text, add_special_tokens=False).ids)
 
+    def encode_document(self, text: str) -> tuple[int, ...]:
+        """Ids of raw text, with what the tokenizer puts at the start of every text (a BOS)."""
+        return tuple(self._hf.encode(text, add_special_tokens=True).ids)
+
     def encode_continuation(self, text: str) -> tuple[int, ...]:
         """Ids of `text` where it follows other tokens, so without what a string's start gets."""
         if self._splits_cleanly:

@@ -1,6 +1,6 @@
-"""Answers `/v1/chat/completions`."""
+"""Answers a request of any wire format: parse, prepare, sample, write."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from hashlib import blake2b
 
@@ -9,72 +9,70 @@ from aiohttp import web
 
 from areal_sdk.gateway.choices import run_choices
 from areal_sdk.gateway.completion import Completer
-from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Prepared
 from areal_sdk.gateway.sessions import Session
-from areal_sdk.gateway.wire import chat
 from areal_sdk.gateway.wire.http import parse_body, read_body
+from areal_sdk.gateway.wire.reply import ParseRequest, Reply
 from areal_sdk.gateway.wire.sse import send_events
 
 
-class ChatEndpoint:
-    """Parses, samples, writes: whole or streamed."""
+class Endpoint:
+    """One path that samples."""
 
-    def __init__(self, completer: Completer, *, model_name: str) -> None:
+    def __init__(self, completer: Completer, parse: ParseRequest) -> None:
         self._completer = completer
-        self._model_name = model_name
+        self._parse = parse
 
     async def answer(self, request: web.Request, session: Session) -> web.StreamResponse:
         raw = await read_body(request)
-        call = chat.parse(parse_body(raw))
-        digest = blake2b(raw, digest_size=16).digest()
-        if is_retry(request) and (kept := session.kept_reply(digest)) is not None:
-            return _replay(kept, stream=call.stream)
-        prepared = self._completer.prepare(session, call.request)
-        writer = chat.ChatWriter(call, model=self._model_name, tokenizer=self._completer.tokenizer)
-        if call.stream:
-            return await send_events(
-                request,
-                self._events(session, prepared, writer),
-                write_error=_error_event,
-                on_sent=lambda sent: session.keep_reply(digest, sent),
-            )
-        completed = await self._complete(session, prepared, writer)
-        body = orjson.dumps(writer.response(completed))
+        digest = blake2b(request.path.encode() + b"\n" + raw, digest_size=16).digest()
+        reply = self._parse(parse_body(raw), session)
+        if _is_retry(request) and (kept := session.kept_reply(digest)) is not None:
+            return _replay(kept, stream=reply.stream)
+        choices = [
+            prepared
+            for asked in reply.requests
+            for prepared in [self._completer.prepare(session, asked)] * asked.num_choices
+        ]
+        reply.begin(choices)
+        if reply.stream:
+            events = self._events(session, choices, reply, digest)
+            return await send_events(request, events, write_error=reply.error_event)
+        completed = await self._complete(session, choices, reply)
+        body = orjson.dumps(reply.body(completed))
         session.keep_reply(digest, body)
         return web.Response(body=body, content_type="application/json")
 
     async def _complete(
-        self, session: Session, prepared: Prepared, writer: chat.ChatWriter
+        self, session: Session, choices: Sequence[Prepared], reply: Reply
     ) -> list[Completed]:
         done: dict[int, Completed] = {}
-        async with aclosing(run_choices(self._completer, session, prepared)) as choices:
-            async for choice, delta in choices:
+        async with aclosing(run_choices(self._completer, session, choices)) as deltas:
+            async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
                 else:
-                    writer.observe(choice, delta)
+                    reply.observe(choice, delta)
         return [done[choice] for choice in sorted(done)]
 
     async def _events(
-        self, session: Session, prepared: Prepared, writer: chat.ChatWriter
+        self, session: Session, choices: Sequence[Prepared], reply: Reply, digest: bytes
     ) -> AsyncGenerator[bytes, None]:
         done: dict[int, Completed] = {}
-        opened: set[int] = set()
-        async with aclosing(
-            run_choices(self._completer, session, prepared, streams=True)
-        ) as choices:
-            async for choice, delta in choices:
-                if choice not in opened:
-                    opened.add(choice)
-                    yield writer.opening_chunk(choice)
+        sent: list[bytes] = []
+        async with aclosing(run_choices(self._completer, session, choices, streams=True)) as deltas:
+            async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
-                yield writer.chunk(choice, delta)
-        yield writer.closing_chunks([done[choice] for choice in sorted(done)])
+                for event in reply.events(choice, delta):
+                    sent.append(event)
+                    yield event
+        last = b"".join(reply.closing_events([done[choice] for choice in sorted(done)]))
+        session.keep_reply(digest, b"".join(sent) + last)
+        yield last
 
 
-def is_retry(request: web.Request) -> bool:
+def _is_retry(request: web.Request) -> bool:
     """The SDK says that it sent this request before and saw no answer."""
     return request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
@@ -82,7 +80,3 @@ def is_retry(request: web.Request) -> bool:
 def _replay(kept: bytes, *, stream: bool) -> web.Response:
     kind = "text/event-stream" if stream else "application/json"
     return web.Response(body=kept, content_type=kind)
-
-
-def _error_event(error: ApiError) -> bytes:
-    return b"data: " + orjson.dumps(error.openai_body()) + b"\n\n"

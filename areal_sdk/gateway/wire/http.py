@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -16,6 +17,8 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+ErrorBody = Callable[[ApiError], dict[str, Any]]
+
 
 async def read_body(request: web.Request) -> bytes:
     try:
@@ -28,30 +31,44 @@ async def read_body(request: web.Request) -> bytes:
 
 
 def parse_body(raw: bytes) -> Any:
-    """The JSON of a body; lone surrogates, which orjson refuses, are dealt with later."""
+    """The JSON of a body. Halves of a surrogate pair, which orjson refuses, are replaced."""
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as exc:
         if b"\\u" in raw:
             try:
-                return json.loads(raw)
+                return _without_surrogates(json.loads(raw))
             except ValueError:
                 pass
         raise bad_request(f"We could not parse the JSON body of your request: {exc}") from exc
 
 
-def guarded(handler: Handler) -> Handler:
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+    return value
+
+
+def guarded(
+    handler: Handler, *, errors: Counter[str], error_body: ErrorBody = ApiError.openai_body
+) -> Handler:
     """Errors as the wire format writes them; what we did not foresee is a 500 without details."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         try:
             return await handler(request)
         except ApiError as exc:
-            return json_response(exc.openai_body(), status=exc.status, headers=exc.headers())
+            errors[exc.code or exc.type] += 1
+            return json_response(error_body(exc), status=exc.status, headers=exc.headers())
         except Exception:
+            errors["internal"] += 1
             logger.exception("%s %s failed", request.method, request.path)
             error = ApiError(500, "The gateway failed; its log has the details.", retry=False)
-            return json_response(error.openai_body(), status=500, headers=error.headers())
+            return json_response(error_body(error), status=500, headers=error.headers())
 
     return answer
 

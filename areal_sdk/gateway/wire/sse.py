@@ -25,10 +25,9 @@ async def send_events(
     events: AsyncGenerator[bytes, None],
     *,
     write_error: Callable[[ApiError], bytes],
-    on_sent: Callable[[bytes], None] | None = None,
     keep_alive: bytes = b": keep-alive\n\n",
 ) -> web.StreamResponse:
-    """Send `events` as the response to `request`; `on_sent` gets all of it in the end.
+    """Send `events` as the response to `request`.
 
     The status is real: nothing is sent before the first event, so an error up to there is raised
     here and gets its own status. One that comes later becomes the last event.
@@ -36,7 +35,6 @@ async def send_events(
     feed = _Feed(events)
     task = asyncio.create_task(feed.pump())
     response = web.StreamResponse(headers=_HEADERS)
-    sent: list[bytes] = []
     try:
         while not feed.is_over:
             data = await feed.take(KEEP_ALIVE_S)
@@ -48,14 +46,11 @@ async def send_events(
                 data = keep_alive
             if not response.prepared:
                 await response.prepare(request)
-            sent.append(data)
             await response.write(data)
         await response.write_eof()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    if on_sent is not None and feed.error is None:
-        on_sent(b"".join(sent))
     return response
 
 

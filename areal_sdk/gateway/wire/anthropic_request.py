@@ -1,0 +1,184 @@
+"""Anthropic's message requests as the internal request."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from areal_sdk.gateway.canonical import join_text
+from areal_sdk.gateway.errors import bad_request
+from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
+from areal_sdk.gateway.wire.fields import Fields, require, strings
+from areal_sdk.gateway.wire.options import named_tool_choice
+from areal_sdk.types import Message, Tool
+
+_ACCEPTED = (
+    "model",
+    "metadata",
+    "service_tier",
+    "cache_control",
+    "betas",
+    "inference_geo",
+    "context_management",
+)
+
+_IGNORED_BLOCKS = ("redacted_thinking",)
+
+
+def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
+    tools = tuple(_parse_tool(tool, i) for i, tool in enumerate(fields.items("tools") or ()))
+    choice = fields.mapping("tool_choice") or {}
+    thinking = fields.mapping("thinking") or {}
+    request = ChatRequest(
+        messages=tuple(_parse_messages(fields)),
+        tools=tools,
+        tool_choice=_parse_tool_choice(choice, tools),
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        max_new_tokens=max_new_tokens,
+        stop=tuple(s for s in strings(fields.items("stop_sequences") or (), "stop_sequences") if s),
+        sampling=_parse_sampling(fields),
+        json_schema=_parse_output_schema(fields),
+        template_options=_thinking_options(thinking),
+    )
+    fields.accept(*_ACCEPTED)
+    fields.refuse("mcp_servers", "tools are called by the client")
+    fields.refuse("container", "nothing is executed here")
+    fields.refuse_unknown()
+    return request
+
+
+def _parse_output_schema(fields: Fields) -> dict[str, Any] | None:
+    output = Fields(fields.mapping("output_config") or {})
+    output.accept("effort")
+    given = output.mapping("format") or fields.mapping("output_format")
+    if given is None:
+        return None
+    schema = given.get("schema")
+    if given.get("type") != "json_schema" or not isinstance(schema, dict):
+        raise bad_request("output_config.format must be a json_schema", param="output_config")
+    return schema
+
+
+def _thinking_options(thinking: dict[str, Any]) -> dict[str, Any]:
+    """Whether the chat template shall let the model think; its own default unless asked."""
+    kind = thinking.get("type")
+    if kind == "disabled":
+        return {"enable_thinking": False}
+    return {"enable_thinking": True} if kind == "enabled" else {}
+
+
+def _parse_sampling(fields: Fields) -> dict[str, Any]:
+    given = {
+        "temperature": fields.number("temperature", least=0.0, most=1.0),
+        "top_p": fields.number("top_p", least=0.0, most=1.0),
+        "top_k": fields.integer("top_k", least=0),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _parse_messages(fields: Fields) -> Iterator[Message]:
+    system = fields.get("system")
+    if system:
+        yield {"role": "system", "content": join_text(system, param="system")}
+    messages = require(fields.items("messages"), "messages")
+    if not messages:
+        raise bad_request("messages: at least one message is required", param="messages")
+    if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
+        raise bad_request(
+            "messages: the last message must be from the user; prefilling the answer is not "
+            "supported",
+            param="messages",
+        )
+    for index, message in enumerate(messages):
+        yield from _parse_message(message, f"messages.{index}")
+
+
+def _parse_message(message: Any, where: str) -> Iterator[Message]:
+    role = message.get("role") if isinstance(message, dict) else None
+    if role not in ("user", "assistant", "system"):
+        raise bad_request(f"{where}.role must be 'user' or 'assistant'", param=f"{where}.role")
+    content = message.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise bad_request(f"{where}.content must be a string or blocks", param=f"{where}.content")
+    if role == "assistant":
+        yield _parse_answer(blocks, where)
+    elif role == "system":
+        yield {"role": "system", "content": join_text(blocks, param=f"{where}.content")}
+    else:
+        yield from _parse_user(blocks, where)
+
+
+def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
+    """Tool results become messages of their own, before the text that comes with them."""
+    texts = []
+    for index, block in enumerate(blocks):
+        param = f"{where}.content.{index}"
+        if block.get("type") == "tool_result":
+            content = join_text(block.get("content"), param=param)
+            call = block.get("tool_use_id")
+            yield {"role": "tool", "tool_call_id": call, "content": content}
+        else:
+            texts.append(join_text([block], param=param))
+    if texts:
+        yield {"role": "user", "content": "".join(texts)}
+
+
+def _parse_answer(blocks: list[dict[str, Any]], where: str) -> Message:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for index, block in enumerate(blocks):
+        param = f"{where}.content.{index}"
+        kind = block.get("type")
+        if kind == "tool_use":
+            calls.append(_parse_call(block, param))
+        elif kind == "thinking":
+            thoughts.append(str(block.get("thinking") or ""))
+        elif kind not in _IGNORED_BLOCKS:
+            texts.append(join_text([block], param=param))
+    message: Message = {"role": "assistant", "content": "".join(texts)}
+    if thoughts:
+        message["reasoning_content"] = "".join(thoughts)
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _parse_call(block: dict[str, Any], param: str) -> dict[str, Any]:
+    name, arguments = block.get("name"), block.get("input")
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise bad_request(f"{param} needs a name and an input", param=param)
+    function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
+    return {"id": block.get("id"), "type": "function", "function": function}
+
+
+def _parse_tool(tool: Any, index: int) -> Tool:
+    where = f"tools.{index}"
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str) or not tool["name"]:
+        raise bad_request(f"{where}.name is missing", param=f"{where}.name")
+    if tool.get("type") not in (None, "custom"):
+        raise bad_request(f"{where}: tools of type {tool['type']!r} run at Anthropic", param=where)
+    schema = tool.get("input_schema")
+    if not isinstance(schema, dict):
+        raise bad_request(f"{where}.input_schema is missing", param=f"{where}.input_schema")
+    function = {"name": tool["name"], "parameters": schema}
+    if isinstance(tool.get("description"), str):
+        function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
+    return {"type": "function", "function": function}
+
+
+def _parse_tool_choice(choice: dict[str, Any], tools: tuple[Tool, ...]) -> ToolChoice:
+    match choice.get("type", "auto"):
+        case "auto":
+            return ToolChoice()
+        case "none":
+            return ToolChoice(ToolUse.NONE)
+        case "any" if tools:
+            return ToolChoice(ToolUse.REQUIRED)
+        case "tool":
+            return named_tool_choice(choice.get("name"), tools)
+        case kind:
+            raise bad_request(
+                f"tool_choice.type {kind!r} is not possible here", param="tool_choice"
+            )

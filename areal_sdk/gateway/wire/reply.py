@@ -1,0 +1,45 @@
+"""What a wire format has to do: read a request, and write its reply whole or as events."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.reading import Completed, Delta, Prepared
+from areal_sdk.gateway.request import ChatRequest
+from areal_sdk.gateway.sessions import Session
+
+
+class Reply(Protocol):
+    """One parsed request and the writer of its reply; used once."""
+
+    requests: Sequence[ChatRequest]
+    """What to sample: one request, or one a prompt; each brings `num_choices` choices."""
+    stream: bool
+
+    def begin(self, choices: Sequence[Prepared]) -> None:
+        """The prompts are known, nothing is sampled yet."""
+
+    def events(self, choice: int, delta: Delta) -> Iterable[bytes]:
+        """Server-sent events for a delta of one choice. Called only when the reply streams."""
+        ...
+
+    def closing_events(self, completed: Sequence[Completed]) -> Iterable[bytes]: ...
+
+    def error_event(self, error: ApiError) -> bytes: ...
+
+    def observe(self, choice: int, delta: Delta) -> None:
+        """Called instead of `events` when the reply does not stream."""
+
+    def body(self, completed: Sequence[Completed]) -> dict[str, Any]: ...
+
+
+ParseRequest = Callable[[Any, Session], Reply]
+"""Reads a JSON body; raises `ApiError` where it cannot be honoured."""
+
+
+def event(data: Any, *, name: str | None = None) -> bytes:
+    """One server-sent event. JSON has no raw line breaks, so no text can end it early."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + orjson.dumps(data) + b"\n\n"

@@ -1,0 +1,97 @@
+"""`/v1/completions`: token-level clients."""
+
+from typing import Any
+
+import pytest
+
+from areal_sdk.engine import GenerateRequest
+from areal_sdk.testing import Reply
+from areal_sdk.types import ForkReason
+from tests.gateway.conftest import StartGateway
+from tests.gateway.test_http import get, post
+from tests.gateway.test_openai_client import client_for
+
+
+async def test_token_ids_are_continued_and_recorded(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway(["one", "two"])
+    session = gateway.sessions.open("e")
+    async with client_for(gateway, session) as client:
+        first = await client.completions.create(model="policy", prompt=[1, 2, 3], logprobs=1)
+        assert first.choices[0].text == "one"
+        logprobs = first.choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.token_logprobs == list(session.turns[0].logprobs)
+        longer = [1, 2, 3, *session.turns[0].output_tokens, 7]
+        await client.completions.create(model="policy", prompt=longer)
+    assert [turn.parent for turn in session.turns] == [None, 0]
+    assert engine.requests[0].tokens == (1, 2, 3)
+
+
+async def test_several_prompts_have_their_choices(start_gateway: StartGateway) -> None:
+    def repeat(request: GenerateRequest) -> Reply:
+        return Reply(request.tokens)
+
+    gateway, _ = await start_gateway(repeat)
+    session = gateway.sessions.open("e")
+    async with client_for(gateway, session) as client:
+        answer = await client.completions.create(
+            model="policy", prompt=["ab", "cd"], n=2, echo=True
+        )
+    assert [choice.text for choice in answer.choices] == ["abab", "abab", "cdcd", "cdcd"]
+
+
+async def test_a_stream_adds_up(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("Hello there")
+    session = gateway.sessions.open("e")
+    async with client_for(gateway, session) as client:
+        stream = await client.completions.create(model="policy", prompt="x", stream=True, echo=True)
+        texts = [chunk.choices[0].text async for chunk in stream]
+    assert "".join(texts) == "xHello there"
+    assert len(texts) > 3
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no prompt": ({}, "prompt"),
+    "an empty prompt": ({"prompt": ""}, "prompt"),
+    "an unknown token": ({"prompt": [99_999_999]}, "prompt"),
+    "mixed": ({"prompt": [1, "a"]}, "prompt"),
+    "best of": ({"prompt": "a", "best_of": 4}, "best_of"),
+    "a suffix": ({"prompt": "a", "suffix": "b"}, "suffix"),
+}
+
+
+@pytest.mark.parametrize(("body", "param"), BAD.values(), ids=BAD)
+async def test_a_bad_request_names_the_field(
+    start_gateway: StartGateway, body: dict[str, Any], param: str
+) -> None:
+    gateway, _ = await start_gateway()
+    status, answer = await post(gateway.sessions.open("e"), gateway, body, path="completions")
+    assert (status, answer["error"]["param"]) == (400, param)
+
+
+async def test_there_are_no_embeddings(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway()
+    status, _ = await post(gateway.sessions.open("e"), gateway, {}, path="embeddings")
+    assert status == 501
+
+
+async def test_metrics_count_what_happened(start_gateway: StartGateway) -> None:
+    import aiohttp
+
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    await post(session, gateway, body)
+    await post(session, gateway, body)
+    await post(session, gateway, {})
+    assert session.turns[1].fork is ForkReason.RESAMPLED
+    await get(f"{gateway.base_url}/models")
+    url = gateway.base_url.replace("/v1", "/metrics")
+    async with aiohttp.ClientSession() as http, http.get(url) as reply:
+        lines = (await reply.text()).splitlines()
+    assert "areal_sdk_turns_total 2" in lines
+    assert "areal_sdk_sessions 1" in lines
+    assert 'areal_sdk_forks_total{reason="resampled"} 1' in lines
+    assert 'areal_sdk_errors_total{code="missing_required_parameter"} 1' in lines
+    assert 'areal_sdk_errors_total{code="invalid_api_key"} 1' in lines
+    assert "areal_sdk_turn_seconds_count 2" in lines
