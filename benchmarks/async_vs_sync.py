@@ -158,7 +158,9 @@ def tools(rounds: int, steps: int) -> str:
                 f"{sum(stale) / sum(started):.1%}",
                 f"{age:.0f}",
                 " / ".join(f"{last.get(f'batch/duration_s_p{p}', 0):.1f}" for p in (50, 90, 99)),
-                " / ".join(f"{last.get(f'batch/ended_duration_s_p{p}', 0):.1f}" for p in (50, 90, 99)),
+                " / ".join(
+                    f"{last.get(f'batch/ended_duration_s_p{p}', 0):.1f}" for p in (50, 90, 99)
+                ),
             )
         )
     header = (

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tables import table, write_section
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
 from areal_sdk.backends.local import LocalEngine
@@ -33,7 +34,6 @@ from areal_sdk.models import resolve_model
 CONCURRENCY = (1, 8, 32)
 PROMPT_TOKENS = 63
 NEW_TOKENS = 48
-SECTION = "engine"
 
 Prompts = Sequence[tuple[int, ...]]
 
@@ -162,42 +162,20 @@ def limits(architecture: Architecture, dtype: torch.dtype) -> tuple[float, float
     )
 
 
-def table(
+def comparison(
     rates: dict[tuple[str, int], list[float]], names: Sequence[str], limit: tuple[float, float]
 ) -> str:
-    header = [f"| concurrency | {' | '.join(names)} | ratio to the better | share of the limit |"]
-    header.append("|" + "---|" * (len(names) + 3))
     rows = []
     for concurrency in CONCURRENCY:
         medians = [statistics.median(rates[name, concurrency]) for name in names]
-        ours, others = (
-            rates[names[0], concurrency],
-            [rates[name, concurrency] for name in names[1:]],
-        )
-        ratio = statistics.median(
-            mine / max(theirs) for mine, *theirs in zip(ours, *others, strict=True)
-        )
+        each_round = zip(*(rates[name, concurrency] for name in names), strict=True)
+        ratio = statistics.median(ours / max(theirs) for ours, *theirs in each_round)
         bound = min(limit[0] * concurrency, limit[1])
         kind = "bandwidth" if limit[0] * concurrency < limit[1] else "arithmetic"
-        cells = " | ".join(f"{median:.0f}" for median in medians)
-        rows.append(
-            f"| {concurrency} | {cells} | {ratio:.2f}x | {medians[0] / bound:.0%} of {bound:.0f} ({kind}) |"
-        )
-    return "\n".join(header + rows)
-
-
-def write_section(text: str) -> None:
-    """Replace this benchmark's section of docs/benchmarks.md, or append it."""
-    path = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-    begin, end = f"<!-- begin {SECTION} -->", f"<!-- end {SECTION} -->"
-    content = path.read_text() if path.exists() else "# Benchmarks\n"
-    section = f"{begin}\n{text}\n{end}"
-    if begin in content:
-        head, _, rest = content.partition(begin)
-        content = head + section + rest.partition(end)[2]
-    else:
-        content = f"{content.rstrip()}\n\n{section}\n"
-    path.write_text(content)
+        cells = [f"{median:.0f}" for median in medians]
+        share = f"{medians[0] / bound:.0%} of {bound:.0f} ({kind})"
+        rows.append([concurrency, *cells, f"{ratio:.2f}x", share])
+    return table(["concurrency", *names, "to the better", "share of the limit"], rows)
 
 
 async def main() -> None:
@@ -205,7 +183,7 @@ async def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="update docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
     directory = resolve_model(args.model)
@@ -224,7 +202,7 @@ async def main() -> None:
         await engine.aclose()
         for contender in contenders:
             contender.close()
-    text = table(rates, [c.name for c in contenders], limits(architecture, dtype))
+    text = comparison(rates, [c.name for c in contenders], limits(architecture, dtype))
     print(text)
     if args.write:
         command = f"python benchmarks/engine.py --model {args.model} --dtype {args.dtype} --rounds {args.rounds} --write"
@@ -233,7 +211,7 @@ async def main() -> None:
             f"`{command}`, torch {torch.__version__}. Prompts of {PROMPT_TOKENS} tokens, "
             f"{NEW_TOKENS} new ones each; medians of {args.rounds} interleaved rounds, prefill included."
         )
-        write_section(f"{title}\n\n{note}\n\n{text}")
+        write_section(f"engine-{args.model}", f"{title}\n\n{note}\n\n{text}")
 
 
 if __name__ == "__main__":
