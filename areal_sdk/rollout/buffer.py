@@ -97,7 +97,8 @@ class TrajectoryBuffer:
         """Fewer valid members than this and a group is dropped whole."""
         self.dynamic_sampling = dynamic_sampling
         self.in_order = in_order
-        """Deterministic: cut only when nothing runs, in the order tasks were issued."""
+        """Deterministic: by the order in which tasks were issued, whatever ended first. With
+        `max_staleness = 0` the gate holds one batch, so nothing runs when there is enough."""
         self.window = RolloutWindow()
         self.on_consumed: Callable[[TaskKey], None] = lambda key: None
         """Told when a group is trained or given up, so that a resumed run does not repeat it."""
@@ -122,8 +123,8 @@ class TrajectoryBuffer:
         return self._version
 
     def set_version(self, version: int) -> None:
-        """The engines serve `version`. Its batch counts as used up however few episodes it had:
-        short batches must not widen the gate for ever."""
+        """The engines serve `version`. The batches before it count as used up, however few
+        episodes they had: a short batch must not widen the gate for ever."""
         self._version = version
         self._spent = max(self._spent, version * self.gate.batch)
         if self.stale != "mask":
@@ -272,8 +273,6 @@ class TrajectoryBuffer:
         return self.gate.batch // self.group_size
 
     def _is_enough(self) -> bool:
-        if self.in_order and self._pending:
-            return False
         if self._exhausted and not self._pending:
             return True
         return len(self._finished) >= self._groups_per_batch
@@ -362,7 +361,7 @@ class TrajectoryBuffer:
     def _shed_uniform(self, num_dropped: int) -> int:
         """Drop groups whose rewards are all equal, up to a few batches' worth for one batch."""
         if self.in_order and self._pending:
-            return 0
+            return 0  # which ones are dropped must not depend on which ended first
         left = MAX_REFILLS * self._groups_per_batch - num_dropped
         if self._exhausted:
             left = 0

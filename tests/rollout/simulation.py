@@ -58,6 +58,8 @@ class SimulatedRunner:
     version: Callable[[], int]
     """What the engine serves now."""
     seed: int = 0
+    clock_seed: int = 0
+    """Decides how long things take, and nothing else."""
     failure_rate: float = 0.0
     truncated_rate: float = 0.0
     straggler_rate: float = 0.0
@@ -66,6 +68,7 @@ class SimulatedRunner:
     """Rewards are one of so many; 1 makes every group uniform."""
     num_running: int = 0
     max_running: int = 0
+    num_cancelled: int = 0
     first_versions: dict[str, int] = field(default_factory=dict)
 
     def oldest_version(self, episode_id: str) -> int | None:
@@ -73,18 +76,22 @@ class SimulatedRunner:
 
     async def run(self, plan: EpisodePlan) -> Episode:
         generator = random.Random(stable_seed(self.seed, plan.id))
+        clock = random.Random(stable_seed("clock", self.clock_seed, self.seed, plan.id))
         self.num_running += 1
         self.max_running = max(self.max_running, self.num_running)
         began = asyncio.get_running_loop().time()
         try:
             versions = []
             for _ in range(generator.randint(1, 3)):
-                await asyncio.sleep(generator.expovariate(1.0))
+                await asyncio.sleep(clock.expovariate(1.0))
                 versions.append(self.version())
                 self.first_versions.setdefault(plan.id, self.version())
-            if generator.random() < self.straggler_rate:
+            if clock.random() < self.straggler_rate:
                 await asyncio.sleep(self.straggler_s)
             versions.append(self.version())
+        except asyncio.CancelledError:
+            self.num_cancelled += 1
+            raise
         finally:
             self.num_running -= 1
             self.first_versions.pop(plan.id, None)

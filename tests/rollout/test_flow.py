@@ -177,12 +177,17 @@ def test_the_trainer_holds_for_a_straggler_no_longer_than_wait_s() -> None:
 
 
 def test_a_running_episode_that_no_step_can_train_is_stopped() -> None:
-    slow = {"straggler_rate": 0.2, "straggler_s": 300.0, "seed": 5}
-    run = Run(eta=1, stale="drop", runner=slow)
-    simulate(run.steps(30))
-    assert run.ledger.dropped[DropReason.STALE] > 0
-    assert run.runner.num_running == 0
-    assert run.batches[-1].metrics["running"] <= 8, "stragglers would pile up"
+    async def scenario() -> None:
+        slow = {"straggler_rate": 0.2, "straggler_s": 300.0, "seed": 5}
+        run = Run(eta=1, stale="drop", runner=slow)
+        async with run.dispatcher:
+            for _ in range(30):
+                await run.step()
+            assert run.runner.num_cancelled > 0
+            assert run.ledger.dropped[DropReason.STALE] >= run.runner.num_cancelled
+            assert DropReason.CANCELLED not in run.ledger.dropped
+
+    simulate(scenario())
 
 
 def test_the_trainer_does_not_wait_for_a_group_that_has_no_token_yet() -> None:
@@ -232,18 +237,28 @@ def test_short_groups_do_not_widen_the_gate() -> None:
 
 def test_training_frees_slots_only_by_raising_the_version() -> None:
     async def scenario() -> None:
-        run = Run(eta=0, num_tasks=20)
+        run = Run(eta=0, batch=16, group_size=4, num_tasks=50, runner={"failure_rate": 0.25})
         async with run.dispatcher:
             batch = await run.buffer.cut_batch(version=0)
+            assert batch.num_episodes <= 12, "a group's worth of siblings failed"
             started = run.ledger.started
             run.buffer.mark_trained(batch)
             await asyncio.sleep(100)
-            assert run.ledger.started == started == 4
+            assert run.ledger.started == started
             run.dispatcher.set_version(1)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert run.ledger.started == 8
+            await asyncio.sleep(0.001)
+            assert run.ledger.started == started + 16
+
+    simulate(scenario())
+
+
+def test_a_version_raised_without_a_batch_does_not_widen_the_gate() -> None:
+    async def scenario() -> None:
+        run = Run(eta=1, batch=4, num_tasks=50, max_inflight=100)
+        async with run.dispatcher:
+            run.dispatcher.set_version(7)
+            await asyncio.sleep(0.001)
+            assert run.ledger.running == 8
 
     simulate(scenario())
 
@@ -357,6 +372,31 @@ def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
         second = make(version=killed_at, source=source, ledger=Ledger())
         simulate(second.steps(9 - killed_at))
         assert first.trained_groups + second.trained_groups == whole
+
+
+@pytest.mark.parametrize("dynamic_sampling", [False, True])
+def test_the_deterministic_order_does_not_depend_on_what_ends_first(
+    dynamic_sampling: bool,
+) -> None:
+    def trained(clock_seed: int) -> list[list[str]]:
+        run = Run(
+            eta=0,
+            in_order=True,
+            dynamic_sampling=dynamic_sampling,
+            batch=8,
+            group_size=2,
+            num_tasks=60,
+            runner={
+                "failure_rate": 0.3,
+                "seed": 9,
+                "clock_seed": clock_seed,
+                "num_rewards": 2,
+                "straggler_rate": 0.2,
+            },
+        )
+        return simulate(run.steps(9)).trained_groups
+
+    assert trained(0) == trained(1) == trained(2)
 
 
 def test_each_sibling_has_its_own_episode_id_and_a_stable_one() -> None:
