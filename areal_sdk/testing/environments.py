@@ -167,6 +167,7 @@ def _nonsense(tools: Sequence[dict[str, Any]]) -> list[Message]:
         messages += [
             assistant(None, (called, "{not json")),
             assistant(None, (called, "[]")),
+            assistant(None, (called, "[" * 100_000)),  # json.loads raises RecursionError
             assistant("two at once", (called, {}), (called, {"no_such_argument": None})),
         ]
     return messages

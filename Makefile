@@ -1,0 +1,53 @@
+# make demo   installs, then teaches a 135M model to use a calculator tool, on your CPU
+# make test   installs, then checks everything: ruff, mypy --strict, import contracts, tests
+# make verify what takes long: slow tests and benchmarks; by hand, on a quiet machine
+
+VENV   ?= .venv
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+            $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
+              2>/dev/null && echo $$python && break; done)
+BIN    := $(VENV)/bin
+CODE   := areal_sdk tests examples plugins benchmarks scripts
+
+# One torch thread a process: two gain a little on a quiet machine and collapse on a busy one.
+export OMP_NUM_THREADS := 1
+
+.PHONY: demo test check verify docs install sglang-cpu clean
+
+demo: install
+	$(BIN)/areal-sdk train examples/agents/calculator.py --model smollm2
+
+test: install check
+
+check:
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -q -m "not slow and not gpu"
+
+verify: install
+	$(BIN)/pytest -q -m slow
+	for program in benchmarks/*.py; do \
+	  grep -q __main__ $$program || continue; echo "== $$program"; \
+	  $(BIN)/python $$program || exit 1; done
+
+docs: install
+	$(BIN)/python scripts/generate_docs.py
+
+# SGLang in an environment of its own, for a machine without a GPU; its tests run once it is there.
+sglang-cpu: install
+	$(BIN)/areal-sdk engine install sglang --cpu
+
+install: $(VENV)/installed
+
+# Installs again when what is to be installed has changed, and only then.
+$(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.13 found: make PYTHON=/path/to/python"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,dev]" \
+	  $(patsubst %/pyproject.toml,--editable %,$(wildcard plugins/*/pyproject.toml))
+	touch $@
+
+clean:
+	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
