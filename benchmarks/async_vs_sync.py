@@ -12,6 +12,7 @@ Synchronous is `max_staleness = 0`: a batch is played, then trained, then the ne
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -40,7 +41,7 @@ class Run:
     @property
     def step_s(self) -> float:
         times = [row["train_seconds"] for row in self.steps]
-        return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+        return statistics.median(b - a for a, b in itertools.pairwise(times))
 
     def cpu_s(self, process: str) -> float:
         used = [row[f"train/cpu_{process}_s"] for row in self.steps]
@@ -104,7 +105,7 @@ def calculator(rounds: int, steps: int) -> str:
         picked = [r.step_s if value == "step" else r.cpu_s(value) for r in runs[name]]
         return statistics.median(picked)
 
-    sync, fast = list(sides)[0], list(sides)[2]
+    sync, fast = next(iter(sides)), list(sides)[2]
     g, t = median(sync, "engine"), median(sync, "trainer-0")
     ideal = (g + t) / max(g, t)
     speedup = median(sync, "step") / median(fast, "step")

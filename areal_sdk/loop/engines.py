@@ -13,6 +13,7 @@ from areal_sdk.plugins import Plugins
 def make_engine(
     config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
 ) -> InferenceEngine:
+    """The engine that `engine.name` names: ours, SGLang's servers, or a plugin's."""
     section = config.engine
     if section.name == "local":
         return LocalEngine(
@@ -31,9 +32,20 @@ def make_engine(
             f"run.deterministic needs the local engine, not {section.name!r}: its batch shapes are "
             "ours to fix"
         )
-    if section.name == "sglang" or section.name.startswith(("http://", "https://")):
+    if is_sglang(section.name):
         settings = config.options.get("engine.sglang", {})
         return engine_from_settings(section, settings, model_dir=model_dir, log_dir=log_dir)
     options = {"model_dir": model_dir, "log_dir": log_dir}
     options |= config.options.get(f"engine.{section.name}", {})
     return plugins.configure("engine", section.name, options)
+
+
+def check_engine(config: Config, plugins: Plugins) -> None:
+    """ConfigError for an engine that nobody brings."""
+    if not is_sglang(config.engine.name):
+        plugins.engines.reference(config.engine.name)
+
+
+def is_sglang(name: str) -> bool:
+    """Whether `engine.name` means SGLang: by name, or by the addresses of its servers."""
+    return name == "sglang" or name.startswith(("http://", "https://"))

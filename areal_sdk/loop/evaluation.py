@@ -9,6 +9,7 @@ from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
 from areal_sdk.loop.tasks import load_tasks
@@ -37,9 +38,15 @@ async def run_evaluation(
     tasks = load_tasks(source, split, program=program, plugins=plugins)[: config.eval.tasks]
     if base_url is not None:
         return await _on_endpoint(config, program, tasks, split, base_url, api_key or "none")
+    model_dir = await asyncio.to_thread(find_model, config.model)
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
         async with open_rig(
-            config, program, plugins=plugins, run_dir=RunDir(Path(scratch)), train=False
+            config,
+            program,
+            model_dir=model_dir,
+            plugins=plugins,
+            run_dir=RunDir(Path(scratch)),
+            train=False,
         ) as rig:
             sampling = SamplingPolicy(temperature=config.eval.temperature)
             async with rig.runner(split=split, sampling=sampling) as runner:

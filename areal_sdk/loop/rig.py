@@ -12,7 +12,6 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.loop.engines import make_engine
-from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.trainers import make_trainer
 from areal_sdk.plugins import Plugins, validate_options
@@ -72,10 +71,15 @@ class Rig:
 
 @asynccontextmanager
 async def open_rig(
-    config: Config, program: Program, *, plugins: Plugins, run_dir: RunDir, train: bool
+    config: Config,
+    program: Program,
+    *,
+    model_dir: Path,
+    plugins: Plugins,
+    run_dir: RunDir,
+    train: bool,
 ) -> AsyncIterator[Rig]:
     """Start engine, trainer and gateway for `config`; whatever fails, all of them are closed."""
-    model_dir = await asyncio.to_thread(find_model, config.init_from or config.model)
     async with AsyncExitStack() as stack:
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
         trainer = None

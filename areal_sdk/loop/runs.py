@@ -8,7 +8,9 @@ from areal_sdk.config import Config
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
+from areal_sdk.loop.engines import check_engine
 from areal_sdk.loop.measure import Evaluator, Reports
+from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
@@ -34,19 +36,25 @@ class Plan:
     config: Config
     plugins: Plugins
     program: Program
+    model_dir: Path
     train_tasks: Sequence[Task]
     eval_tasks: Mapping[str, Sequence[Task]]
     demonstrations: Sequence[Conversation] = ()
 
 
 def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
-    """Find tasks, rewards and demonstrations; ConfigError for what is missing or malformed."""
+    """Find model, tasks, rewards and demonstrations; ConfigError for what is missing or wrong.
+
+    Blocks while a model is fetched: call it before the event loop starts.
+    """
+    check_engine(config, plugins)
     reward_specs(config, plugins)
     plugins.algorithms.reference(config.algorithm.name)
     return Plan(
         config,
         plugins,
         program,
+        find_model(config.init_from or config.model),
         load_tasks(config.tasks, "train", program=program, plugins=plugins),
         _eval_tasks(config, program, plugins),
         load_demonstrations(config.sft, program=program),
@@ -79,7 +87,14 @@ async def run_training(
     async with (
         Watchdog(),
         progress,
-        open_rig(config, plan.program, plugins=plan.plugins, run_dir=run_dir, train=True) as rig,
+        open_rig(
+            config,
+            plan.program,
+            model_dir=plan.model_dir,
+            plugins=plan.plugins,
+            run_dir=run_dir,
+            train=True,
+        ) as rig,
     ):
         assert rig.trainer is not None
         ledger, tasks = Ledger(), _task_source(plan)

@@ -1,0 +1,108 @@
+"""What a user can get wrong is one line that names the cure, before anything heavy starts."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.loop.runs import AGENT, finish, start_training
+
+TWO_AGENTS = """
+from areal_sdk import Agent, Task
+
+class First(Agent):
+    async def run(self, task, context):
+        return 1.0
+
+class Second(First):
+    pass
+
+def tasks(split):
+    yield Task("one")
+"""
+
+
+def refused(*arguments: str, cwd: Path | None = None) -> str:
+    """The one line that `areal-sdk` answers to arguments it cannot run; exit code 2."""
+    done = subprocess.run(
+        [sys.executable, "-m", "areal_sdk", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 2, f"exit code {done.returncode}: {done.stdout}{done.stderr}"
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def train(*arguments: str) -> tuple[str, ...]:
+    return ("train", str(AGENT), "--model", "tiny", "--dry-run", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("train", "nowhere.py"), "nowhere.py"),
+        (("train",), "which agent?"),
+        (("train", f"{AGENT}::Consonants"), "no 'Consonants' in"),
+        (train("--model", "smolm2"), "did you mean 'smollm2'?"),
+        (train("--reward", "exact_mach"), "did you mean 'exact_match'?"),
+        (train("--tasks", "nowhere.jsonl"), "nowhere.jsonl"),
+        (train("--set", "rollout.bacth=8"), "did you mean 'rollout.batch'?"),
+        (train("--set", "trainer.learning_rate=-1"), "greater than 0"),
+        (train("--set", "rollout.batch=30"), "not a multiple of rollout.group_size = 8: try 24"),
+        (
+            train("--set", "run.deterministic=true", "--set", "rollout.max_staleness=1"),
+            "remove one",
+        ),
+        (train("--set", "algorithm.name=gpro"), "did you mean 'grpo'?"),
+        (train("--config", "nowhere.toml"), "no such config file: nowhere.toml"),
+        (train("--set", "sft.steps=3"), "needs demonstrations"),
+        (train("--engine", "slgang"), "did you mean 'sglang'?"),
+        (("train", "--resume", "nowhere"), "not a run directory"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_with_the_cure(arguments: tuple[str, ...], told: str) -> None:
+    assert told in refused(*arguments)
+
+
+def test_a_file_with_two_agents_asks_which(tmp_path: Path) -> None:
+    path = tmp_path / "two.py"
+    path.write_text(TWO_AGENTS)
+    assert f"pick one, as in {path}::First" in refused("train", str(path), "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"question": "a"}\n{"question": oops}\n', "line 2: not valid JSON"),
+        ("", "holds no tasks"),
+        ('{"id": "a"}\n{"id": "a"}\n', "'a' was used on line 1"),
+    ],
+)
+def test_a_malformed_task_file_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text(text)
+    assert told in refused(*train("--tasks", str(path)))
+
+
+def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        output = finish(start_training(tmp_path, gateway__port=port), code=2)
+    assert f"cannot listen on 127.0.0.1:{port}" in output
+    assert "choose another port" in output
+
+
+def test_a_prompt_longer_than_the_context_ends_the_run_and_says_so(tmp_path: Path) -> None:
+    output = finish(start_training(tmp_path, engine__max_context=16), code=1)
+    assert "episodes in a row gave no group to train" in output
+    assert "context" in output
