@@ -15,6 +15,7 @@ import pytest
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, RemoteError
 from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.process.child import kill_all
 
 ENTRIES = "tests.process.entries"
 
@@ -221,6 +222,18 @@ async def test_a_cancelled_spawn_leaves_no_process(tmp_path: Path, num_ticks: in
     with pytest.raises(asyncio.CancelledError):
         await starting
     assert children_of_this_process() == []
+
+
+@pytest.mark.parametrize("num_ticks", range(4))
+async def test_killing_is_seen_through_when_it_is_cancelled(tmp_path: Path, num_ticks: int) -> None:
+    async with running(tmp_path) as child:
+        killing = asyncio.create_task(kill_all([child]))
+        for _ in range(num_ticks):
+            await asyncio.sleep(0)
+        killing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await killing
+        assert child.exited.done() == (num_ticks > 0)  # before, it had not begun
 
 
 PARENT = """

@@ -109,3 +109,17 @@ async def test_closing_a_pool_fails_running_and_queued_calls(tmp_path: Path) -> 
         await asyncio.sleep(0.1)
     results = await asyncio.gather(*calls, return_exceptions=True)
     assert all(isinstance(result, ProcessError) for result in results)
+
+
+async def test_closing_a_pool_wakes_a_queued_call_whose_worker_was_just_lost(
+    tmp_path: Path,
+) -> None:
+    async with pool_of(1, tmp_path) as pool:
+        busy = asyncio.create_task(pool.call("hang", timeout_s=60))
+        queued = asyncio.create_task(pool.call("echo", timeout_s=60))
+        await asyncio.sleep(0.05)
+        busy.cancel()
+        await asyncio.sleep(0)  # the replacement is due, and not begun
+    async with asyncio.timeout(5):
+        with pytest.raises(ProcessError, match="closed pool"):
+            await queued

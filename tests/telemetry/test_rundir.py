@@ -94,12 +94,13 @@ def test_writing_goes_on_after_a_crash_in_the_middle_of_a_line(tmp_path: Path) -
     log.log("step", {"step": 1, "loss": 0.5})
     log.close()
     with run.metrics.open("ab") as file:
-        file.write(b'{"kind": "step", "st')
+        file.write(b'{"kind": "step", "st' + b"x" * 100_000)
     assert [event["step"] for event in run.read_metrics()] == [1]
     log = MetricsLog(run.metrics)
     log.log("step", {"step": 2, "loss": float("nan")})
     log.log("eval", {"step": 2, "success": 1.0})
     log.close()
+    assert run.metrics.stat().st_size < 1000
     assert [event["step"] for event in run.read_metrics(kind="step")] == [1, 2]
     assert run.read_metrics(kind="step")[1]["loss"] is None
 
@@ -132,6 +133,14 @@ def test_readers_of_a_growing_file_see_whole_lines_only(tmp_path: Path) -> None:
     writer.join()
     lines.close()
     assert seen == list(range(300))
+
+
+def test_a_line_is_not_read_before_its_end_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"1\n2")
+    assert list(read_json_lines(path)) == [(2, 1)]
+    path.write_bytes(b"1\n23\n")
+    assert list(read_json_lines(path, offset=2)) == [(5, 23)]
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """The coroutine that blocks the loop is named, once, and an idle loop is never blamed."""
 
 import asyncio
+import selectors
+import socket
+import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -74,3 +77,26 @@ async def test_each_place_is_reported_once() -> None:
 
 async def test_an_idle_loop_is_not_blamed() -> None:
     assert await watch(asyncio.sleep(0.4)) == []
+
+
+def until_in_select(thread: int) -> None:
+    while sys._current_frames()[thread].f_code.co_name != "select":
+        pass
+
+
+async def test_a_loop_that_gets_no_time_is_not_blamed() -> None:
+    """The machine is overloaded: no tick came, but the loop's thread waits for events."""
+    ours, theirs = socket.socketpair()
+    selector = selectors.DefaultSelector()
+    selector.register(ours, selectors.EVENT_READ)
+    waiting = threading.Thread(target=selector.select)
+    waiting.start()
+    found: list[Blockage] = []
+    assert waiting.ident is not None
+    await asyncio.to_thread(until_in_select, waiting.ident)
+    Watchdog(report=found.append)._examine(asyncio.get_running_loop(), waiting.ident, 1.0)
+    theirs.send(b"x")
+    waiting.join()
+    for closing in (selector, ours, theirs):
+        closing.close()
+    assert found == []
