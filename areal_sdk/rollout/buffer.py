@@ -97,8 +97,7 @@ class TrajectoryBuffer:
         """Fewer valid members than this and a group is dropped whole."""
         self.dynamic_sampling = dynamic_sampling
         self.in_order = in_order
-        """Deterministic: by the order in which tasks were issued, whatever ended first. With
-        `max_staleness = 0` the gate holds one batch, so nothing runs when there is enough."""
+        """Deterministic: what is taken and dropped does not depend on what ended first."""
         self.window = RolloutWindow()
         self.on_consumed: Callable[[TaskKey], None] = lambda key: None
         """Told when a group is trained or given up, so that a resumed run does not repeat it."""
@@ -296,8 +295,6 @@ class TrajectoryBuffer:
 
     def _cut(self, version: int, *, waited_s: float, held_s: float) -> CutBatch:
         ordered = by_age(self._finished)
-        if self.in_order:
-            ordered = sorted(self._finished, key=lambda group: group.draw.order)
         taken = ordered[: self._groups_per_batch]
         self._finished = ordered[self._groups_per_batch :]
         self._spent += self.group_size * len(taken)
@@ -361,7 +358,7 @@ class TrajectoryBuffer:
     def _shed_uniform(self, num_dropped: int) -> int:
         """Drop groups whose rewards are all equal, up to a few batches' worth for one batch."""
         if self.in_order and self._pending:
-            return 0  # which ones are dropped must not depend on which ended first
+            return 0  # the first of them to end would be dropped, and not always the same
         left = MAX_REFILLS * self._groups_per_batch - num_dropped
         if self._exhausted:
             left = 0

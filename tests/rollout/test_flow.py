@@ -374,9 +374,9 @@ def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
         assert first.trained_groups + second.trained_groups == whole
 
 
-@pytest.mark.parametrize("dynamic_sampling", [False, True])
+@pytest.mark.parametrize(("dynamic_sampling", "num_rewards"), [(False, 2), (True, 2), (True, 1)])
 def test_the_deterministic_order_does_not_depend_on_what_ends_first(
-    dynamic_sampling: bool,
+    dynamic_sampling: bool, num_rewards: int
 ) -> None:
     def trained(clock_seed: int) -> list[list[str]]:
         run = Run(
@@ -390,7 +390,7 @@ def test_the_deterministic_order_does_not_depend_on_what_ends_first(
                 "failure_rate": 0.3,
                 "seed": 9,
                 "clock_seed": clock_seed,
-                "num_rewards": 2,
+                "num_rewards": num_rewards,
                 "straggler_rate": 0.2,
             },
         )
