@@ -16,8 +16,8 @@ from areal_sdk.loop.tasks import load_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.agents import as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
-from areal_sdk.rollout.episode import shared_http_client
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
+from areal_sdk.rollout.http_client import shared_http_client
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.rollout.seeds import stable_seed
@@ -89,7 +89,7 @@ class EndpointRunner:
         self._split = split
         self._base_url = base_url
         self._api_key = api_key
-        self._http_client = shared_http_client()
+        self._http_client = shared_http_client(for_gateway=False)
 
     async def run(self, plan: EpisodePlan) -> Episode:
         seed = stable_seed(self._config.run.seed, plan.task.id, plan.epoch, plan.sibling)

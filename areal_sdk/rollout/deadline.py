@@ -81,4 +81,8 @@ async def in_thread(function: Callable[[], T], *, name: str) -> T:
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=call, name=name, daemon=True).start()
-    return await future
+    try:
+        return await future
+    except asyncio.CancelledError:
+        logger.info("%s goes on in its thread: a plain function cannot be stopped", name)
+        raise

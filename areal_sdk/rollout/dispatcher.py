@@ -17,11 +17,14 @@ from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated,
 from areal_sdk.rollout.plan import EpisodePlan, WatchesEpisodes
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.telemetry.waits import waiting
 from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
+STALLED_S = 4 * 3600.0
+"""With no episode ended and no version raised for so long, something is wedged."""
 
 Observer = Callable[[Episode], None]
 
@@ -81,7 +84,9 @@ class Dispatcher:
         try:
             async with asyncio.TaskGroup() as groups:
                 while self._admit_all(groups):
-                    await self._buffer.changed.wait()
+                    what = f"dispatcher: a slot in the gate (version {self._buffer.version})"
+                    async with waiting(what, timeout_s=STALLED_S):
+                        await self._buffer.changed.wait()
             self._buffer.exhaust()
         except* Exception as group:  # noqa: BLE001 - a bug, or unbalanced books: the loop is told
             self._buffer.fail(_first(group))

@@ -5,7 +5,6 @@ session, not the exception that user code saw or swallowed, says whether the inf
 """
 
 import asyncio
-import importlib.util
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,6 +20,7 @@ from areal_sdk.gateway.sessions import Session, SessionLimits
 from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.environments import EnvironmentAgent
+from areal_sdk.rollout.http_client import shared_http_client
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool
 from areal_sdk.rollout.scoring import read_verdict
@@ -85,7 +85,7 @@ class EpisodeRunner:
         traceback: TracebackType | None,
     ) -> None:
         if self._http_client is not None:
-            await self._http_client.aclose()
+            await self._http_client.close_for_good()
             self._http_client = None
 
     async def run(self, plan: EpisodePlan) -> Episode:
@@ -231,18 +231,6 @@ class EpisodeRunner:
             self.name,
             ", ".join(self._rewards.names),
         )
-
-
-def shared_http_client() -> Any:
-    """A connection pool of the installed `openai` package, or None without it.
-
-    It ignores proxy settings of the environment: the gateway it is for is ours.
-    """
-    if importlib.util.find_spec("openai") is None:
-        return None
-    from openai import DefaultAsyncHttpxClient
-
-    return DefaultAsyncHttpxClient(trust_env=False)
 
 
 def _named(outcome: Outcome) -> Outcome:

@@ -55,7 +55,7 @@ class RewardPool:
         rewards: Sequence[RewardSpec],
         *,
         log_dir: Path,
-        size: int = 1,
+        size: int = 2,
         timeout_s: float = 30.0,
         start_timeout_s: float = 60.0,
     ) -> None:

@@ -13,6 +13,7 @@ MIN_EPISODES = 64
 """Fewer say nothing about a rate."""
 MAX_STALE_SHARE = 0.10
 MAX_AGENT_ERROR_SHARE = 0.05
+MAX_UNJUDGED_SHARE = 0.05
 
 
 class RolloutWindow:
@@ -42,6 +43,12 @@ class RolloutWindow:
         return _share([reason is DropReason.ERROR_AGENT for reason in self._ended])
 
     @property
+    def unjudged_share(self) -> float:
+        """Episodes that nobody gave a reward."""
+        unjudged = (DropReason.ABSTAINED, DropReason.TRUNCATED)
+        return _share([reason in unjudged for reason in self._ended])
+
+    @property
     def stale_share(self) -> float:
         return _share([stale for _, stale in self._fates])
 
@@ -51,6 +58,7 @@ class RolloutWindow:
         quarter = max(1, len(by_duration) // 4)
         return {
             "agent_error_share": self.agent_error_share,
+            "unjudged_share": self.unjudged_share,
             "stale_share": self.stale_share,
             "stale_share_shortest_quarter": _share(by_duration[:quarter]),
             "stale_share_longest_quarter": _share(by_duration[-quarter:]),
@@ -65,6 +73,12 @@ class RolloutWindow:
                 f"{self.agent_error_share:.0%} of the latest episodes ended in an exception of the "
                 "agent and are not trained: what the model did wrong there escapes the reward. "
                 "Catch what malformed output can raise, or set rollout.on_agent_error to a reward"
+            )
+        if len(self._ended) >= MIN_EPISODES and self.unjudged_share > MAX_UNJUDGED_SHARE:
+            found["unjudged"] = (
+                f"{self.unjudged_share:.0%} of the latest episodes got no reward and are not "
+                "trained; the last episodes of the run directory say why. If they ran into a "
+                "limit, score them when it comes, or raise rollout.max_turns"
             )
         if len(self._fates) >= MIN_EPISODES and self.stale_share > MAX_STALE_SHARE:
             found["stale"] = (

@@ -135,6 +135,23 @@ async def test_a_workflow_cannot_claim_a_parent_that_its_turn_does_not_extend(
     assert "does not extend" in episode.outcome.message
 
 
+async def test_an_agent_that_closes_its_client_does_not_cut_the_others_off(
+    model_dir: Path,
+) -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        async with client(context) as own:
+            await own.chat.completions.create(
+                model=context.model, messages=[{"role": "user", "content": "2+2?"}]
+            )
+        return 1.0
+
+    async with serving(agent, ScriptedEngine("4", model_dir=model_dir), model_dir) as runner:
+        episodes = [await runner.run(PLAN) for _ in range(2)]
+        pool = runner._http_client
+    assert [episode.reward for episode in episodes] == [1.0, 1.0]
+    assert pool.is_closed
+
+
 async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: Path) -> None:
     async def agent(task: Task, context: EpisodeContext) -> float:
         await ask(context)
