@@ -1,0 +1,130 @@
+"""Writes the pages that are made from the code: docs/cli.md and docs/config.md. `make docs`."""
+
+import inspect
+import json
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import click
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from areal_sdk.cli.main import COMMANDS, cli
+from areal_sdk.config import Config
+
+DOCS = Path(__file__).parent.parent / "docs"
+NOTE = "<!-- Made by `make docs` from the code: do not edit. -->"
+
+
+def pages() -> dict[str, str]:
+    """Every generated page by its file name."""
+    return {"cli.md": "\n".join(_cli()), "config.md": "\n".join(_config())}
+
+
+def _cli() -> Iterator[str]:
+    yield f"# The command line\n\n{NOTE}\n"
+    yield "Exit codes: 0, 1 (it failed), 2 (it was asked for wrongly). Errors are one line on stderr;"
+    yield "`areal-sdk --debug ...` shows tracebacks.\n"
+    context = click.Context(cli, info_name="areal-sdk")
+    for name in COMMANDS:
+        command = cli.get_command(context, name)
+        assert command is not None
+        yield from _command(command, click.Context(command, info_name=name, parent=context))
+
+
+def _command(command: click.Command, context: click.Context, level: int = 2) -> Iterator[str]:
+    yield f"{'#' * level} `{context.command_path}`\n"
+    yield f"```\n{command.get_usage(context).removeprefix('Usage: ')}\n```\n"
+    yield _paragraphs(command.help or "") + "\n"
+    options = [p for p in command.params if isinstance(p, click.Option)]
+    rows = [record for option in options if (record := option.get_help_record(context))]
+    if rows:
+        yield "| option | |\n|---|---|"
+        for names, help_text in rows:
+            yield f"| `{_cell(names)}` | {_cell(help_text)} |"
+        yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from _command(
+                child, click.Context(child, info_name=name, parent=context), level + 1
+            )
+
+
+def _paragraphs(help_text: str) -> str:
+    """A command's help; paragraphs that click must not wrap become code blocks."""
+    parts = []
+    for paragraph in inspect.cleandoc(help_text).split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            paragraph = "```\n" + paragraph.removeprefix("\b\n") + "\n```"
+        parts.append(paragraph)
+    return "\n\n".join(parts)
+
+
+def _config() -> Iterator[str]:
+    yield f"# Settings\n\n{NOTE}\n"
+    yield "In a TOML file for `--config`, or one at a time with `--set section.key=value`. A command's own"
+    yield "flags win over `--set`, which wins over the file. An unknown key is an error.\n"
+    yield "Beside these, `[agent]`, `[reward.NAME]`, `[env.NAME]` and `[engine.NAME]` hold the options of"
+    yield "the agent and of plugins, and `weight` in `[reward.NAME]` is the reward's weight.\n"
+    sections = {n: f for n, f in Config.model_fields.items() if _is_section(f.annotation)}
+    yield from _table("At the top", Config, leave_out={*sections, "options"})
+    for name, field in sections.items():
+        model: Any = field.annotation
+        yield from _table(f"`[{name}]`", model)
+
+
+def _table(title: str, model: type[BaseModel], leave_out: Collection[str] = ()) -> Iterator[str]:
+    yield f"## {title}\n"
+    if model is not Config:
+        yield f"{inspect.getdoc(model)}\n"
+    yield "| key | type | default | |\n|---|---|---|---|"
+    for name, field in model.model_fields.items():
+        if name in leave_out:
+            continue
+        annotation = _type_name(field.annotation)
+        described = " ".join((field.description or "").split())
+        yield f"| `{name}` | {_cell(annotation)} | {_default(field)} | {_cell(described)} |"
+    yield ""
+
+
+def _type_name(annotation: Any) -> str:
+    """`int`, `"a"` or `"b"`, ...: what a person may write; None is what leaving it out means."""
+    arguments = get_args(annotation)
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _type_name(arguments[0])
+    if origin in (Union, UnionType):
+        return " or ".join(_type_name(a) for a in arguments if a is not NoneType)
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(choice)}`" for choice in arguments)
+    name = inspect.formatannotation(annotation)
+    return f"`{name.rpartition('.')[2] if origin is None else name}`"
+
+
+def _default(field: Any) -> str:
+    value = field.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if value is None:
+        return ""
+    if isinstance(value, Path):
+        value = str(value)
+    return f"`{json.dumps(value)}`"
+
+
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (DOCS / name).write_text(text.rstrip() + "\n")
+        print(f"wrote docs/{name}")

@@ -1,0 +1,98 @@
+"""What our pages say is true: code runs, commands parse, settings load, links lead somewhere."""
+
+import inspect
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from areal_sdk import hookspecs
+from areal_sdk.cli.main import COMMANDS
+from areal_sdk.config import parse_config
+from areal_sdk.plugins.loaded import HOOKS
+from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, execute, parse_command
+
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+
+_LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)")
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+async def test_python_blocks_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, in one namespace; a reward must be findable in a file, so each page becomes one."""
+    found = list(blocks(page, "python"))
+    if not found:
+        pytest.skip("no Python on this page")
+    monkeypatch.chdir(tmp_path)
+    name = f"page_{page.stem.lower()}"
+    module = type(sys)(name)
+    module.__file__ = str(tmp_path / f"{name}.py")
+    monkeypatch.setitem(sys.modules, name, module)
+    for block in found:
+        await execute(block, vars(module))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_commands_exist_with_their_options(page: Path) -> None:
+    for where, words in commands(page):
+        try:
+            parse_command(words)
+        except Exception as exc:
+            raise AssertionError(f"{where}: areal-sdk {' '.join(words)}: {exc}") from exc
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_settings_load(page: Path) -> None:
+    for block in blocks(page, "toml"):
+        values = tomllib.loads(block.code)
+        if "project" not in values:
+            parse_config(values)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), f"{page_name(page)}: {target} does not exist"
+
+
+def test_the_hooks_page_lists_every_hook_as_it_is() -> None:
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    listed = re.findall(r"^### `(\w+)\((.*?)\)`$", page, re.MULTILINE)
+    specs = [(name, inspect.signature(getattr(hookspecs, name))) for name in HOOKS]
+    assert listed == [(name, ", ".join(signature.parameters)) for name, signature in specs]
+
+
+def test_generated_pages_are_up_to_date() -> None:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        from generate_docs import pages  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+    for name, text in pages().items():
+        current = (ROOT / "docs" / name).read_text()
+        assert current == text.rstrip() + "\n", f"docs/{name} is out of date: make docs"
+
+
+def test_every_command_is_documented_in_the_changelog() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert not [name for name in COMMANDS if f"`{name}`" not in changelog]
+
+
+def test_contributing_stays_short() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) < 150
+
+
+async def test_a_block_that_fails_names_its_page_and_line() -> None:
+    block = Block(ROOT / "README.md", 7, "python", "x = 1\nraise ValueError(x)\n")
+    with pytest.raises(ValueError, match="1") as caught:
+        await execute(block, {})
+    assert caught.traceback[-1].lineno == 7
+    assert str(caught.traceback[-1].path).endswith("README.md")
