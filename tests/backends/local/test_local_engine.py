@@ -13,6 +13,7 @@ import pytest_asyncio
 from areal_sdk.backends.local import LocalEngine
 from areal_sdk.engine import GenerateRequest, collect
 from areal_sdk.errors import ContextOverflowError, EngineError
+from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
 from tests.backends.local.reference import Reference
 from tests.backends.local.test_generation import prompt
@@ -38,6 +39,12 @@ async def engine(
 
 def endless(seed: int = 0, **fields: object) -> GenerateRequest:
     return GenerateRequest(prompt(20, salt=seed), 900, seed=seed, ignore_eos=True, **fields)  # type: ignore[arg-type]
+
+
+async def test_the_engine_keeps_the_contract_that_training_depends_on(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    await check_engine(LocalEngine(checkpoint, log_dir=tmp_path, max_slots=4, kv_memory_gb=0.1))
 
 
 async def test_a_stream_and_a_whole_answer_are_the_same(
