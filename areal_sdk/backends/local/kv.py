@@ -1,8 +1,8 @@
 """Where keys and values live: dense rows for running requests, exact-length copies for idle ones."""
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -129,12 +129,17 @@ class SavedPrefix:
 
 
 class PrefixStore:
-    """Least-recently-used KV of finished requests, all computed under the current weights."""
+    """Least-recently-used KV of finished requests, all computed under the current weights.
+
+    Kept in lexicographic order, where whoever shares most with a sequence is its neighbour: a
+    search costs a bisection, however many there are. No saved sequence is a prefix of another.
+    """
 
     def __init__(self, budget_bytes: int) -> None:
         self._budget_bytes = budget_bytes
-        self._saved: OrderedDict[int, SavedPrefix] = OrderedDict()
-        self._keys = count()
+        self._saved: OrderedDict[bytes, SavedPrefix] = OrderedDict()
+        """By sort key, least recently used first."""
+        self._sorted: list[bytes] = []
         self.num_bytes = 0
 
     def __len__(self) -> int:
@@ -142,24 +147,26 @@ class PrefixStore:
 
     def save(self, prefix: SavedPrefix) -> None:
         """Keep `prefix`; what it makes redundant and what no longer fits goes."""
-        for key, other in list(self._saved.items()):
-            if common_prefix(other.tokens, prefix.tokens) == len(other.tokens):
-                self._drop(key)
-            elif common_prefix(other.tokens, prefix.tokens) == len(prefix.tokens):
-                self._saved.move_to_end(key)
+        key = _sort_key(prefix.tokens)
+        for neighbour in self._neighbours(key):
+            if neighbour.startswith(key):
+                self._saved.move_to_end(neighbour)
                 return
+            if key.startswith(neighbour):
+                self._drop(neighbour)
         if prefix.num_bytes > self._budget_bytes:
             return
         while self.num_bytes + prefix.num_bytes > self._budget_bytes:
             self._drop(next(iter(self._saved)))
-        self._saved[next(self._keys)] = prefix
+        self._saved[key] = prefix
+        insort(self._sorted, key)
         self.num_bytes += prefix.num_bytes
 
     def longest(self, tokens: Tokens) -> tuple[int, SavedPrefix | None]:
         """The saved sequence that shares most leading tokens with `tokens`, and how many."""
-        best_key, best_length = -1, 0
-        for key, saved in self._saved.items():
-            length = common_prefix(saved.tokens, tokens)
+        best_key, best_length = b"", 0
+        for key in self._neighbours(_sort_key(tokens)):
+            length = common_prefix(self._saved[key].tokens, tokens)
             if length > best_length:
                 best_key, best_length = key, length
         if best_length == 0:
@@ -169,7 +176,18 @@ class PrefixStore:
 
     def clear(self) -> None:
         self._saved.clear()
+        self._sorted.clear()
         self.num_bytes = 0
 
-    def _drop(self, key: int) -> None:
+    def _neighbours(self, key: bytes) -> list[bytes]:
+        index = bisect_left(self._sorted, key)
+        return self._sorted[max(0, index - 1) : index + 1]
+
+    def _drop(self, key: bytes) -> None:
         self.num_bytes -= self._saved.pop(key).num_bytes
+        del self._sorted[bisect_left(self._sorted, key)]
+
+
+def _sort_key(tokens: Tokens) -> bytes:
+    """Big-endian, so that bytes sort as the tokens do."""
+    return tokens.astype(">i4").tobytes()
