@@ -55,6 +55,7 @@ class Dispatcher:
         self._drop_incomplete = drop_incomplete
         self._on_episode = on_episode
         self._main: asyncio.Task[None] | None = None
+        self._failure: BaseException | None = None
         buffer.on_consumed = tasks.consume
         if drop_incomplete:
             buffer.min_members = buffer.group_size
@@ -75,6 +76,8 @@ class Dispatcher:
         _, unfinished = await asyncio.wait({self._main}, timeout=STOP_TIMEOUT_S)
         if unfinished:
             logger.error("episodes still run %g s after they were cancelled", STOP_TIMEOUT_S)
+        if kind is None and self._failure is not None:
+            raise self._failure  # it came after the last batch, so that nobody was told yet
 
     def set_version(self, version: int) -> None:
         """The engines have confirmed that they serve `version`: the gate opens."""
@@ -89,7 +92,8 @@ class Dispatcher:
                         await self._buffer.changed.wait()
             self._buffer.exhaust()
         except* Exception as group:  # noqa: BLE001 - a bug, or unbalanced books: the loop is told
-            self._buffer.fail(_first(group))
+            self._failure = _first(group)
+            self._buffer.fail(self._failure)
 
     def _admit_all(self, groups: asyncio.TaskGroup) -> bool:
         """Admit what the gate has room for; False once the tasks have run out."""

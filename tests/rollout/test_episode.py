@@ -275,6 +275,33 @@ async def test_a_deadline_is_a_timeout_even_for_an_agent_that_ignores_cancellati
     assert "ignores cancellation" in caplog.text
 
 
+async def test_stopping_the_run_does_not_wait_for_an_agent_that_ignores_it(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    playing, released = asyncio.Event(), asyncio.Event()
+
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        playing.set()
+        while not released.is_set():
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                continue
+        return 1.0
+
+    monkeypatch.setattr("areal_sdk.rollout.deadline.CANCEL_GRACE_S", 0.05)
+    async with serving(agent, ScriptedEngine("4", model_dir=model_dir), model_dir) as runner:
+        episode = asyncio.create_task(runner.run(PLAN))
+        await playing.wait()
+        episode.cancel()
+        try:
+            async with asyncio.timeout(2):
+                with pytest.raises(asyncio.CancelledError):
+                    await episode
+        finally:
+            released.set()
+
+
 async def test_a_timeout_error_of_the_agent_itself_is_not_our_deadline(model_dir: Path) -> None:
     async def agent(task: Task, context: EpisodeContext) -> float:
         raise TimeoutError("a tool took too long")

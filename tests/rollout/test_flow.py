@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.errors import ConfigError, RolloutError, WaitTimeoutError
+from areal_sdk.errors import ConfigError, LedgerError, RolloutError, WaitTimeoutError
 from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.plan import EpisodePlan
@@ -148,13 +148,27 @@ def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
     assert books.buffered == books.kept - books.trained
 
 
-def test_without_the_check_at_the_cut_the_gate_alone_lets_stragglers_through() -> None:
-    """Why both mechanisms exist: the check is what drops, so it must be seen dropping."""
-    slow = {"straggler_rate": 0.2, "straggler_s": 60.0, "seed": 3}
-    run = Run(eta=1, stale="drop", runner=slow)
-    simulate(run.steps(40))
-    assert run.ledger.dropped[DropReason.STALE] > 0
-    assert max(batch.metrics["staleness_max"] for batch in run.batches) <= 1
+def test_the_gate_alone_lets_stragglers_through_and_the_check_at_the_cut_does_not() -> None:
+    """Why there are two mechanisms."""
+
+    class GateOnly(TrajectoryBuffer):
+        def _shed_stale(self, version: int) -> None:
+            pass
+
+        def _stop_stale(self, version: int) -> None:
+            pass
+
+    def worst(checked: bool) -> float:
+        slow = {"straggler_rate": 0.05, "straggler_s": 40.0, "seed": 3}
+        run = Run(eta=2, stale="drop", runner=slow, max_inflight=64)
+        if not checked:
+            run.buffer.__class__ = GateOnly
+        simulate(run.steps(60))
+        assert (DropReason.STALE in run.ledger.dropped) == checked
+        return max(batch.metrics["staleness_max"] for batch in run.batches)
+
+    assert worst(checked=False) > 5
+    assert worst(checked=True) <= 2
 
 
 def test_waiting_for_stragglers_drops_fewer_than_not_waiting() -> None:
@@ -304,6 +318,18 @@ def test_a_bug_in_the_runner_reaches_whoever_waits_for_a_batch() -> None:
     run.dispatcher._runner = Broken(lambda: 0)
     with pytest.raises(KeyError, match="a bug"):
         simulate(run.steps(1))
+
+
+def test_books_that_do_not_balance_stop_the_run_even_after_its_last_batch() -> None:
+    async def scenario() -> None:
+        run = Run()
+        async with run.dispatcher:
+            await run.step()
+            run.ledger._started += 1
+            await asyncio.sleep(100)
+
+    with pytest.raises(LedgerError, match="do not balance"):
+        simulate(scenario())
 
 
 def test_a_batch_that_never_comes_is_a_named_timeout() -> None:
