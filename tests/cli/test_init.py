@@ -22,7 +22,7 @@ def make(directory: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> s
 def run_pytest(directory: Path, *paths: Path) -> None:
     path = os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=directory,
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
