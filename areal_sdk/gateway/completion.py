@@ -11,9 +11,9 @@ from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
 from areal_sdk.gateway.canonical import canonical
 from areal_sdk.gateway.deadline import Deadline
-from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow
+from areal_sdk.gateway.errors import bad_request, context_overflow
 from areal_sdk.gateway.metrics import GatewayMetrics
-from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared
+from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
 from areal_sdk.gateway.request import ChatRequest, ToolUse
 from areal_sdk.gateway.sessions import Session
@@ -227,12 +227,9 @@ class Completer:
             ) from exc
         except TimeoutError as exc:
             fault = f"the engine did not finish within {self._max_request_s:g} s"
-            session.faults.append(fault)
-            raise ApiError(504, fault, code="engine_timeout", retry=False) from exc
+            raise engine_fault(session, fault, status=504, code="engine_timeout") from exc
         except StopAsyncIteration as exc:
             fault = "the engine ended its stream without a finish reason"
-            session.faults.append(fault)
-            raise ApiError(503, fault, code="engine_error") from exc
+            raise engine_fault(session, fault) from exc
         except (EngineError, ProcessError) as exc:
-            session.faults.append(str(exc))
-            raise ApiError(503, f"the engine failed: {exc}", code="engine_error") from exc
+            raise engine_fault(session, f"the engine failed: {exc}") from exc

@@ -17,6 +17,7 @@ class ApiError(ArealError):
         param: str | None = None,
         retry: bool | None = None,
         retry_after_s: float | None = None,
+        fault: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -26,6 +27,8 @@ class ApiError(ArealError):
         self.retry = retry
         """Tells the SDKs, which retry 409 and 5xx by themselves, whether that can help."""
         self.retry_after_s = retry_after_s
+        self.fault = fault
+        """The infrastructure fault behind it, as noted on the session."""
 
     @property
     def type(self) -> str:

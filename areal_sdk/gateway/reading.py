@@ -1,8 +1,6 @@
 """One completion as it is read: chunks of tokens into deltas, and in the end a recorded turn."""
 
 import math
-import secrets
-import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,8 +14,6 @@ from areal_sdk.gateway.sessions import Session, SessionClosedError
 from areal_sdk.gateway.stops import StopFilter
 from areal_sdk.gateway.tokenizer import Detokenizer, Tokenizer
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Turn
-
-_ID_ALPHABET = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +68,14 @@ class Prepared:
     client_chose_length: bool = False
     """The client's own limit is the shortest: reaching it does not truncate the episode."""
     sampling: Sampling = field(default_factory=Sampling)
+
+
+def engine_fault(
+    session: Session, fault: str, *, status: int = 503, code: str = "engine_error"
+) -> ApiError:
+    """Note an infrastructure fault on the session; the error that tells the client."""
+    session.faults.append(fault)
+    return ApiError(status, fault, code=code, retry=status == 503, fault=fault)
 
 
 class CompletionReader:
@@ -160,14 +164,14 @@ class CompletionReader:
         if self._calls and not self._prepared.request.parallel_tool_calls:
             self._session.notice("a second tool call was left out: parallel calls are off")
             return None
-        call = Call(self._call_id(), len(self._calls), found.name, found.arguments)
+        call = Call(
+            self._session.new_call_id(self._call_id_length),
+            len(self._calls),
+            found.name,
+            found.arguments,
+        )
         self._calls.append(call)
         return call
-
-    def _call_id(self) -> str:
-        length = self._call_id_length
-        prefix = "call_" if length > 9 else ""
-        return prefix + "".join(secrets.choice(_ID_ALPHABET) for _ in range(length - len(prefix)))
 
     def record(self, duration_s: float) -> Completed:
         """Add the turn to its session: from here on it counts."""
@@ -175,8 +179,7 @@ class CompletionReader:
         assert last is not None, "record is called after the last chunk"
         assert last.finish_reason is not None, "only the last chunk is kept"
         if last.finish_reason is FinishReason.ABORT:
-            session.faults.append("the engine aborted a request that nobody cancelled")
-            raise ApiError(503, session.faults[-1], code="engine_error")
+            raise engine_fault(session, "the engine aborted a request that nobody cancelled")
         if last.finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
             session.truncated = True
         for problem in self._parser.problems:

@@ -1,7 +1,9 @@
 """Sessions: one episode's view of the policy, and the only place where turns are recorded."""
 
+import random
 import re
 import secrets
+import string
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from areal_sdk.types import Exclusion, Message, Tool, Turn
 
 if TYPE_CHECKING:
     from areal_sdk.gateway.completion import Completer
+
+_ID_ALPHABET = string.ascii_letters + string.digits
 
 _REMEMBERED_CLOSED = 10_000
 
@@ -76,6 +80,8 @@ class Session:
         self._completer = completer
         self._on_close = on_close
         self._seed = seed
+        self._ids = random.SystemRandom() if seed is None else random.Random(seed)
+        self._fault_of: dict[bytes, str] = {}
         self._turns: list[Turn] = []
         self._num_sampled = 0
         self._num_requests = 0
@@ -140,6 +146,21 @@ class Session:
         self._num_requests += 1
         digest = blake2b(f"{self._seed}/{self._num_requests}".encode(), digest_size=7).digest()
         return int.from_bytes(digest, "big")
+
+    def new_call_id(self, length: int) -> str:
+        """An id for a tool call; the same in every run of a seeded session, since templates show it."""
+        prefix = "call_" if length > 9 else ""
+        return prefix + "".join(self._ids.choices(_ID_ALPHABET, k=length - len(prefix)))
+
+    def note_fault(self, fault: str, digest: bytes) -> None:
+        """Remember which request body met a fault that `faults` holds."""
+        self._fault_of[digest] = fault
+
+    def forgive(self, digest: bytes) -> None:
+        """The client's own retry succeeded: nobody's code ever saw the fault."""
+        fault = self._fault_of.pop(digest, None)
+        if fault in self.faults:
+            self.faults.remove(fault)
 
     def record(self, turn: Turn) -> int:
         """Add a turn; its index. The only door: after `close`, nothing gets in."""

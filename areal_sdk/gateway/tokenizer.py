@@ -21,10 +21,8 @@ Unicode reserves it for internal use: no text that is interchanged may hold it.
 _ANCHOR = "\ufdd1"
 """Encoded before a text that continues another, so that it is not treated as a string's start."""
 
-_CACHED_PIECES = 4096
+_CACHED_CHARACTERS = 2_000_000
 """System prompts, tools and questions come again in every sibling: encode each of them once."""
-
-_LONGEST_CACHED_PIECE = 32_768
 
 
 class Tokenizer:
@@ -46,6 +44,7 @@ class Tokenizer:
         self._first_chars = tuple({text[0] for text in self.added if text})
         self._splits_cleanly = _splits_cleanly(orjson.loads(source), added.values())
         self._pieces: dict[str, tuple[int, ...]] = {}
+        self._num_cached = 0
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -125,11 +124,16 @@ class Tokenizer:
                 ids = self._encode_as_text(text)
             else:
                 ids = tuple(self._hf.encode(text, add_special_tokens=False).ids)
-            if len(text) <= _LONGEST_CACHED_PIECE:
-                if len(self._pieces) >= _CACHED_PIECES:
-                    del self._pieces[next(iter(self._pieces))]
-                self._pieces[text] = ids
+            self._cache_piece(text, ids)
         return ids
+
+    def _cache_piece(self, text: str, ids: tuple[int, ...]) -> None:
+        self._pieces[text] = ids
+        self._num_cached += len(text)
+        while self._num_cached > _CACHED_CHARACTERS:
+            oldest = next(iter(self._pieces))
+            del self._pieces[oldest]
+            self._num_cached -= len(oldest)
 
     def _encode_broken(self, text: str) -> tuple[int, ...]:
         """The careful path of a tokenizer whose added tokens absorb the space around them."""

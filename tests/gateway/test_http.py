@@ -176,7 +176,7 @@ async def test_an_unknown_url_is_a_404_in_the_same_shape(start_gateway: StartGat
 async def test_a_large_body_is_read_and_a_huge_one_refused(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway("ok", max_context=4_000_000)
     session = gateway.sessions.open("e")
-    large = [{"role": "user", "content": "x" * 3_000_000}]
+    large = [{"role": "user", "content": "word " * 300_000}]
     assert (await post(session, gateway, {"messages": large}))[0] == 200
     status, body = await post(session, gateway, b" " * 50_000_000)
     assert (status, body["error"]["code"]) == (413, "request_too_large")
@@ -307,6 +307,7 @@ async def test_sdk_retries_survive_one_engine_fault(start_gateway: StartGateway)
         answer = await client.chat.completions.create(model="policy", messages=messages)
     assert answer.choices[0].message.content == "fine"
     assert len(session.turns) == 1
+    assert session.faults == [], "the agent never saw it, so the episode is sound"
 
 
 async def test_logprobs_are_shown_with_their_bytes(start_gateway: StartGateway) -> None:

@@ -72,6 +72,16 @@ async def test_a_seeded_session_gives_every_turn_its_own_seed(start_gateway: Sta
     assert len(set(seeds[0])) == 2
 
 
+async def test_a_seeded_session_repeats_its_call_ids(start_gateway: StartGateway) -> None:
+    """Some templates show them to the model, so they belong to what must repeat."""
+    gateway, _ = await start_gateway('<tool_call>{"name": "now"}</tool_call>')
+    ids = []
+    for name, seed in (("a", 3), ("b", 3), ("c", None)):
+        turn = await gateway.sessions.open(name, seed=seed).generate(HI, tools=TOOLS)
+        ids.append(turn.message["tool_calls"][0]["id"])
+    assert ids[0] == ids[1] != ids[2]
+
+
 RESPECTED: dict[str, tuple[dict[str, Any], Exclusion | None]] = {
     "its own temperature": ({"temperature": 0.7}, None),
     "greedy": ({"temperature": 0.0}, Exclusion.GREEDY),
@@ -248,7 +258,7 @@ def _rewrite(message: Message, how: str) -> Message:
 
 @pytest.mark.parametrize("shape", list(TEMPLATES))
 @settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 async def test_trained_tokens_are_the_sampled_tokens(

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from areal_sdk.gateway.choices import run_choices
 from areal_sdk.gateway.completion import Completer
+from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Prepared
 from areal_sdk.gateway.sessions import Session
 from areal_sdk.gateway.wire.http import parse_body, read_body
@@ -35,6 +36,23 @@ class Endpoint:
             for prepared in [self._completer.prepare(session, asked)] * asked.num_choices
         ]
         reply.begin(choices)
+        try:
+            response = await self._respond(request, session, choices, reply, digest)
+        except ApiError as exc:
+            if exc.fault is not None:
+                session.note_fault(exc.fault, digest)
+            raise
+        session.forgive(digest)
+        return response
+
+    async def _respond(
+        self,
+        request: web.Request,
+        session: Session,
+        choices: Sequence[Prepared],
+        reply: Reply,
+        digest: bytes,
+    ) -> web.StreamResponse:
         if reply.stream:
             events = self._events(session, choices, reply, digest)
             return await send_events(request, events, write_error=reply.error_event)
