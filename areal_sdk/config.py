@@ -121,6 +121,10 @@ class TrainerSection(Section):
     """Compute what the members of a group have in common once."""
     ranks: Positive = 1
     launcher: Literal["local", "torchrun"] = "local"
+    """`local`: ranks are our child processes; `torchrun`: you start them, on any machine."""
+    listen_host: str = "127.0.0.1"
+    """Where ranks under torchrun connect to."""
+    listen_port: NonNegative = 0
     device: str = "auto"
     threads: Positive = 1
     step_timeout_s: Seconds = 1800.0

@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live import LiveWriter
+from areal_sdk.telemetry.waits import waits_on_signal
 from areal_sdk.types import Task
 
 
@@ -128,7 +131,7 @@ def _train(
         notify=plan.plugins.notify,
         truncated=config.rollout.truncated,
     )
-    with run_dir.in_use():
+    with run_dir.in_use(), _waits_on_signal():
         try:
             summary = asyncio.run(
                 run_training(
@@ -143,6 +146,13 @@ def _train(
         run_dir=str(run_dir.path), summary={"steps": float(summary.steps)}
     )
     return summary
+
+
+def _waits_on_signal() -> AbstractContextManager[None]:
+    """`kill -USR1` says who waits for what; only the main thread can hear signals."""
+    if threading.current_thread() is threading.main_thread():
+        return waits_on_signal()
+    return nullcontext()
 
 
 def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:

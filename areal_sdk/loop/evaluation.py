@@ -1,6 +1,7 @@
 """Evaluate a program: on a local model, on a run's weights, or on anybody's endpoint."""
 
 import asyncio
+import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +48,7 @@ async def run_evaluation(
             plugins=plugins,
             run_dir=RunDir(Path(scratch)),
             train=False,
+            say=logging.getLogger(__name__).warning,
         ) as rig:
             sampling = SamplingPolicy(temperature=config.eval.temperature)
             async with rig.runner(split=split, sampling=sampling) as runner:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,13 +78,16 @@ async def open_rig(
     plugins: Plugins,
     run_dir: RunDir,
     train: bool,
+    say: Callable[[str], None],
 ) -> AsyncIterator[Rig]:
     """Start engine, trainer and gateway for `config`; whatever fails, all of them are closed."""
     async with AsyncExitStack() as stack:
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
         trainer = None
         if train:
-            trainer = make_trainer(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
+            trainer = await make_trainer(
+                config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say
+            )
         stack.push_async_callback(_close_together, engine, trainer)
         async with asyncio.TaskGroup() as starting:  # both load the model: side by side
             starting.create_task(engine.start())

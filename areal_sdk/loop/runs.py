@@ -94,6 +94,7 @@ async def run_training(
             plugins=plan.plugins,
             run_dir=run_dir,
             train=True,
+            say=progress.say,
         ) as rig,
     ):
         assert rig.trainer is not None

@@ -1,15 +1,18 @@
 """From `[trainer]` and `[algorithm]` to a trainer that is not started yet."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from areal_sdk.config import Config
+from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
 from areal_sdk.plugins import Plugins
+from areal_sdk.process.listen import Listener
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.trainer.options import TrainerOptions
 
 
-def make_trainer(
-    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
+async def make_trainer(
+    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
 ) -> TrainerClient:
     section, algorithm = config.trainer, config.algorithm
     options = TrainerOptions(
@@ -35,4 +38,14 @@ def make_trainer(
         deterministic=config.run.deterministic,
         publish_dtype=section.precision if config.engine.dtype == "auto" else config.engine.dtype,
     )
-    return TrainerClient(options, log_dir=log_dir)
+    return TrainerClient(options, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
+
+
+async def _launcher(config: Config, log_dir: Path, say: Callable[[str], None]) -> Launcher:
+    """Ranks as our children, or those that the user starts with the line this says."""
+    section = config.trainer
+    if section.launcher == "local":
+        return LocalLauncher(log_dir=log_dir)
+    launcher = TorchrunLauncher(await Listener.open(section.listen_host, section.listen_port))
+    say(f"start the {section.ranks} trainer ranks with: {launcher.command}")
+    return launcher
