@@ -12,7 +12,9 @@ from aiohttp import web
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.completion import Completer
+from areal_sdk.gateway.control import ControlPlane, take_reward
 from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.renderer import Renderer
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.sessions import Session, SessionStore
@@ -75,6 +77,7 @@ class Gateway:
         )
         self._messages = Endpoint(completer, lambda body, _: MessagesReply(body, model=model_name))
         self._responses = ResponsesEndpoint(completer, model=model_name)
+        self._control = ControlPlane(self.sessions, engine, base_url=lambda: self.base_url)
         self._runner: web.AppRunner | None = None
         self._base_url = ""
         self._started_at = int(time.time())
@@ -125,6 +128,8 @@ class Gateway:
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
+        self._control.add_routes(app.router, guard=self._admin_only)
+        app.router.add_get("/openapi.json", self._guard(self._get_openapi))
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._add_openai_routes(app.router, prefix)
             self._add_anthropic_routes(app.router, f"{prefix}/messages")
@@ -146,6 +151,7 @@ class Gateway:
         )
         router.add_get(f"{prefix}/models", self._guard(self._get_models))
         router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model))
+        router.add_post(f"{prefix}/reward", self._guard(self._post_reward))
         router.add_post(f"{prefix}/embeddings", self._guard(self._no_embeddings))
 
     def _add_anthropic_routes(self, router: web.UrlDispatcher, path: str) -> None:
@@ -155,6 +161,26 @@ class Gateway:
 
     def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)
+
+    def _admin_only(self, handler: Handler) -> Handler:
+        async def authorised(request: web.Request) -> web.StreamResponse:
+            if not self._is_admin(_key_of(request)):
+                raise ApiError(401, "This needs the admin key.", code="invalid_api_key")
+            return await handler(request)
+
+        return self._guard(authorised)
+
+    def _is_admin(self, key: str) -> bool:
+        return hmac.compare_digest(key.encode(), self.admin_key.encode())
+
+    async def _get_openapi(self, request: web.Request) -> web.Response:
+        return json_response(openapi_document())
+
+    async def _post_reward(self, request: web.Request) -> web.Response:
+        session = self._authorise(request)
+        if session is None:
+            raise ApiError(400, "The admin key names no session: use /control/sessions/{id}/reward")
+        return await take_reward(request, session)
 
     async def _health(self, request: web.Request) -> web.Response:
         return json_response({"status": "ok", "version": self._engine.version})
@@ -241,7 +267,7 @@ class Gateway:
                 code="invalid_api_key",
             )
         session = self.sessions.by_key(key)
-        if session is None and not hmac.compare_digest(key.encode(), self.admin_key.encode()):
+        if session is None and not self._is_admin(key):
             raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
         return session
 

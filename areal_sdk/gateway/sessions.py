@@ -1,18 +1,19 @@
 """Sessions: one episode's view of the policy, and the only place where turns are recorded."""
 
+import math
 import random
 import re
 import secrets
 import string
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.errors import limit_reached, session_closed
+from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
 from areal_sdk.gateway.history import History
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.types import Exclusion, Message, Tool, Turn
@@ -38,6 +39,14 @@ class SessionLimits:
     """Sampled tokens, all turns together."""
     max_new_tokens: int | None = None
     """Sampled tokens of one turn, whatever the client asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedReward:
+    """A verdict from outside, on one turn or on the whole episode."""
+
+    reward: float
+    turn: int | None = None
 
 
 class SessionClosedError(Exception):
@@ -74,6 +83,10 @@ class Session:
         """A turn, token or context limit cut the episode short."""
         self.oldest_version: int | None = None
         """The version of the first token sampled for it, in a turn that may still be in flight."""
+        self.rewards: list[PostedReward] = []
+        """Posted through the control plane, in order; a later one replaces what it speaks of."""
+        self.turn_of_reply: dict[str, int] = {}
+        """Index of the turn behind each reply's id, which is all that a client knows of it."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self._replies: OrderedDict[bytes, bytes] = OrderedDict()
@@ -183,6 +196,19 @@ class Session:
         """What the same request body was answered: a retry must not sample a second turn."""
         return self._replies.get(digest)
 
+    def post_reward(self, reward: float, *, turn: int | str | None = None) -> PostedReward:
+        """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was."""
+        if not math.isfinite(reward):
+            raise bad_request("reward must be a finite number", param="reward")
+        index = self.turn_of_reply.get(turn) if isinstance(turn, str) else turn
+        if turn is not None and (index is None or not 0 <= index < len(self._turns)):
+            raise bad_request(
+                f"turn {turn!r} is not one of this session's {len(self._turns)}", param="turn"
+            )
+        posted = PostedReward(reward, index)
+        self.rewards.append(posted)
+        return posted
+
     def notice(self, text: str) -> bool:
         """Keep a notice; False when the session has it already."""
         if text in self.notices:
@@ -239,6 +265,9 @@ class SessionStore:
         self._by_key[session.key] = session
         self._by_slug[session.slug] = session
         return session
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_id.values()))
 
     def get(self, session_id: str) -> Session | None:
         return self._by_id.get(session_id)

@@ -25,8 +25,9 @@ class MessagesReply:
         self.stream = fields.flag("stream")
         self._shows_thinking = (fields.mapping("thinking") or {}).get("type") in _THINKS
         self.requests: Sequence[ChatRequest] = (parse(fields, max_new_tokens=limit),)
+        self.id = f"msg_{secrets.token_hex(12)}"
         self._head = {
-            "id": f"msg_{secrets.token_hex(12)}",
+            "id": self.id,
             "type": "message",
             "role": "assistant",
             "model": model,

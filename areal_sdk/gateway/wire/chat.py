@@ -135,8 +135,9 @@ class ChatReply:
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
         self._tokenizer = tokenizer
+        self.id = f"chatcmpl-{secrets.token_hex(12)}"
         self._head = {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
+            "id": self.id,
             "created": int(time.time()),
             "model": model,
         }

@@ -52,8 +52,9 @@ class CompletionsReply:
         fields.refuse("suffix", "the policy continues text and does not fill gaps")
         fields.refuse_unknown()
         self._tokenizer = tokenizer
+        self.id = f"cmpl-{secrets.token_hex(12)}"
         self._head = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
+            "id": self.id,
             "object": "text_completion",
             "created": int(time.time()),
             "model": model,

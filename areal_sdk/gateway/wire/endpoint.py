@@ -69,6 +69,7 @@ class Endpoint:
             async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
+                    session.turn_of_reply.setdefault(reply.id, delta.index)
                 else:
                     reply.observe(choice, delta)
         return [done[choice] for choice in sorted(done)]
@@ -82,6 +83,7 @@ class Endpoint:
             async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
+                    session.turn_of_reply.setdefault(reply.id, delta.index)
                 for event in reply.events(choice, delta):
                     sent.append(event)
                     yield event

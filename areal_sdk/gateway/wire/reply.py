@@ -14,6 +14,8 @@ from areal_sdk.gateway.sessions import Session
 class Reply(Protocol):
     """One parsed request and the writer of its reply; used once."""
 
+    id: str
+    """What the client will know this reply by."""
     requests: Sequence[ChatRequest]
     """What to sample: one request, or one a prompt; each brings `num_choices` choices."""
     stream: bool

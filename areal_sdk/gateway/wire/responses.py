@@ -68,8 +68,9 @@ class ResponsesReply:
         fields.refuse("prompt", "prompt templates are not stored here")
         fields.refuse("truncation", "shorten the input yourself", unless=("disabled",))
         fields.refuse_unknown()
+        self.id = new_id("resp")
         self._head = {
-            "id": new_id("resp"),
+            "id": self.id,
             "object": "response",
             "created_at": int(time.time()),
             "model": model,
