@@ -129,7 +129,7 @@ class Dispatcher:
         group.ages[sibling] = partial(self._runner.oldest_version, plan.id)
         try:
             episode = await self._runner.run(plan)
-        except asyncio.CancelledError:
+        except BaseException:  # it was cancelled, or a bug ends the run: the books close either way
             reason = group.stopped.get(sibling) or group.give_up or DropReason.CANCELLED
             self._buffer.reject(
                 group, Rejection(reason, "it was stopped on the way"), ran_s=clock() - began

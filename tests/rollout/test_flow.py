@@ -73,19 +73,32 @@ class Run:
         assert self.runner.num_running <= gate.max_inflight
 
     async def steps(self, count: int, *, train_s: float = 1.0) -> "Run":
-        async with self.dispatcher:
-            for _ in range(count):
-                await self.step(train_s=train_s)
-        assert self.ledger.running == 0
-        self.ledger.check()
+        watching = asyncio.create_task(self.watch())
+        try:
+            async with self.dispatcher:
+                for _ in range(count):
+                    await self.step(train_s=train_s)
+                    if watching.done():
+                        watching.result()
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+        assert watching.cancelled(), watching.exception()
         return self
+
+    async def watch(self) -> None:
+        """Look in between the steps as well."""
+        while True:
+            await asyncio.sleep(0.37)
+            self.check()
+            assert self.ledger.running == self.runner.num_running
 
     @property
     def trained_groups(self) -> list[list[str]]:
         return [[group.id for group in batch.finished] for batch in self.batches]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     eta=st.integers(0, 3),
@@ -146,6 +159,50 @@ def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
     books = run.ledger
     assert books.trained == sum(batch.num_episodes for batch in run.batches)
     assert books.buffered == books.kept - books.trained
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    stopped_at=st.floats(0.001, 60),
+    failure_rate=st.floats(0, 0.6),
+    straggler_rate=st.floats(0, 0.3),
+    stale=st.sampled_from(["wait", "drop", "mask"]),
+    drop_incomplete=st.booleans(),
+    dynamic_sampling=st.booleans(),
+)
+def test_the_books_balance_whenever_the_run_is_stopped(
+    seed: int,
+    stopped_at: float,
+    failure_rate: float,
+    straggler_rate: float,
+    stale: Any,
+    drop_incomplete: bool,
+    dynamic_sampling: bool,
+) -> None:
+    run = Run(
+        batch=8,
+        group_size=4,
+        eta=1,
+        max_inflight=24,
+        stale=stale,
+        dynamic_sampling=dynamic_sampling,
+        max_lost_in_a_row=10_000,
+        runner={"seed": seed, "failure_rate": failure_rate, "straggler_rate": straggler_rate},
+        dispatcher={"drop_incomplete": drop_incomplete},
+    )
+
+    async def scenario() -> None:
+        async with asyncio.timeout(stopped_at):
+            await run.steps(1000)
+
+    with pytest.raises(TimeoutError):
+        simulate(scenario())
+    books = run.ledger
+    assert books.running == run.runner.num_running == 0
+    assert books.started == books.buffered + books.trained + sum(books.dropped.values())
+    restarted = Ledger.restore(books.snapshot())
+    assert restarted.started == restarted.trained + sum(restarted.dropped.values())
 
 
 def test_the_gate_alone_lets_stragglers_through_and_the_check_at_the_cut_does_not() -> None:
@@ -318,6 +375,7 @@ def test_a_bug_in_the_runner_reaches_whoever_waits_for_a_batch() -> None:
     run.dispatcher._runner = Broken(lambda: 0)
     with pytest.raises(KeyError, match="a bug"):
         simulate(run.steps(1))
+    assert run.ledger.running == 0
 
 
 def test_books_that_do_not_balance_stop_the_run_even_after_its_last_batch() -> None:
