@@ -15,7 +15,11 @@ from tests.loop.runs import DEADLINE_S, finish, run_dir, start_training
 
 @pytest.mark.slow
 def test_two_ranks_under_torchrun_train_like_two_of_our_own(tmp_path: Path) -> None:
-    deterministic: dict[str, Any] = {"run__deterministic": True, "run__steps": 3, "trainer__ranks": 2}
+    deterministic: dict[str, Any] = {
+        "run__deterministic": True,
+        "run__steps": 3,
+        "trainer__ranks": 2,
+    }
     own, theirs = tmp_path / "own", tmp_path / "theirs"
     finish(start_training(own, **deterministic))
     process = start_training(theirs, trainer__launcher="torchrun", **deterministic)

@@ -1,0 +1,75 @@
+"""`areal-sdk eval` and `areal-sdk serve`, as a user runs them."""
+
+import json
+import re
+import signal
+import time
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.loop.runs import AGENT, DEADLINE_S, finish, start_command
+
+ENDPOINT_AGENT = """
+from openai import AsyncOpenAI
+from areal_sdk import Agent, Task
+
+class Echo(Agent):
+    async def run(self, task, context):
+        client = AsyncOpenAI(base_url=context.base_url, api_key=context.api_key)
+        answer = await client.chat.completions.create(
+            model=context.model, messages=[{"role": "user", "content": "hello"}], max_tokens=4
+        )
+        return float(answer.usage.completion_tokens > 0)
+
+def tasks(split):
+    for index in range(3):
+        yield Task(f"{split}-{index}")
+"""
+
+
+def test_eval_reports_success_with_confidence_intervals() -> None:
+    process = start_command(
+        "eval", str(AGENT), "--model", "tiny", "--num-tasks", "4", "--samples", "2", "--json"
+    )
+    report = json.loads(finish(process))["tiny"]
+    assert report["tasks"] == 4
+    assert report["scored"] == 8
+    assert report["reward_low"] <= report["reward"] <= report["reward_high"]
+    assert {"pass@1", "pass@2"} <= set(report)
+
+
+def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path: Path) -> None:
+    server = start_command("serve", "--model", "tiny", "--port", "0")
+    assert server.stdout is not None
+    try:
+        url = _told(server.stdout, r"serving tiny at (\S+)")
+        key = _told(server.stdout, r"key: (\S+)")
+        client = openai.OpenAI(base_url=url, api_key=key)
+        answer = client.chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
+        )
+        assert answer.usage is not None
+        assert 0 < answer.usage.completion_tokens <= 5
+        with pytest.raises(openai.AuthenticationError):
+            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()
+        agent = tmp_path / "echo.py"
+        agent.write_text(ENDPOINT_AGENT)
+        process = start_command(
+            "eval", str(agent), "--model", "tiny", "--base-url", url, "--api-key", key, "--json"
+        )
+        assert json.loads(finish(process))["tiny"]["success"] == 1.0
+    finally:
+        server.send_signal(signal.SIGINT)
+    finish(server)
+
+
+def _told(stream: object, pattern: str) -> str:
+    """The first group of the first line that matches."""
+    deadline = time.monotonic() + DEADLINE_S
+    for line in stream:  # type: ignore[attr-defined]
+        if found := re.search(pattern, line):
+            return found[1]
+        assert time.monotonic() < deadline
+    raise AssertionError(f"the server ended without saying {pattern!r}")
