@@ -6,6 +6,7 @@ sampled from weights that are not right)? *Canary*: are its logprobs after a fix
 plain forward over the published weights, with no part of the prompt taken from an older cache?
 """
 
+import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,13 +22,18 @@ from areal_sdk.types import WeightUpdate
 NUM_CANARY_TOKENS = 24
 NUM_CANDIDATES = 8
 
-TOLERANCES = {"float32": 2e-3, "bfloat16": 0.25, "float16": 0.05}
-"""Largest error of a canary logprob that arithmetic alone explains."""
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
+"""Mean error of the canary's logprobs that arithmetic alone explains. Of bfloat16 it can be 0.03
+(SmolLM2), so there the canary finds gross faults and the checksum the small ones."""
 
 
 def tolerance_of(dtype: str) -> float:
     """For `auto`, which is mostly bfloat16, the wide one."""
     return TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
+
+
+def mean_error(scores: Mapping[int, float], expected: Mapping[int, float]) -> float:
+    return sum(abs(scores[token] - value) for token, value in expected.items()) / len(expected)
 
 
 class CanaryScorer(Protocol):
@@ -95,13 +101,12 @@ class Attestor:
 
     async def check_paused(self, member: Member, *, label: str) -> None:
         """Label and checksum: what can be asked of a server that does not generate."""
-        served = await member.client.weight_label()
+        served, held = await asyncio.gather(member.client.weight_label(), member.client.checksums())
         if served != label:
             raise StaleWeightsError(
                 f"{member.address} serves weights {served!r} after the push of {label!r}: "
                 "the push was skipped"
             )
-        held = await member.client.checksums()
         assert member.info is not None
         if member.info.device == "cpu" and member.info.tp_size == 1:
             wrong = [
@@ -134,10 +139,9 @@ class Attestor:
             )
         assert member.info is not None
         tolerance = self.tolerance or tolerance_of(member.info.dtype)
-        for token, expected in self._expected_canary.items():
-            error = abs(scores[token] - expected)
-            if error > tolerance:
-                raise StaleWeightsError(
-                    f"{member.address}: the canary's logprob is off by {error:.3g} (tolerance "
-                    f"{tolerance:g}): it does not compute with the published weights"
-                )
+        error = mean_error(scores, self._expected_canary)
+        if error > tolerance:
+            raise StaleWeightsError(
+                f"{member.address}: the canary's logprobs are off by {error:.3g} (tolerance "
+                f"{tolerance:g}): it does not compute with the published weights"
+            )

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from areal_sdk.backends.sglang.attest import Attestor, Canary, CanaryScorer, tolerance_of
+from areal_sdk.backends.sglang.attest import (
+    Attestor,
+    Canary,
+    CanaryScorer,
+    mean_error,
+    tolerance_of,
+)
 from areal_sdk.backends.sglang.client import (
     RequestRefused,
     ServerFault,
@@ -200,11 +206,11 @@ class SGLangEngine(InferenceEngine):
         )
         for member, (_, scores) in zip(self._pool.members, answers, strict=True):
             assert member.info is not None
-            worst = max(abs(scores[t] - answers[0][1][t]) for t in canary.candidates)
-            if worst > tolerance_of(member.info.dtype):
+            difference = mean_error(scores, answers[0][1])
+            if difference > tolerance_of(member.info.dtype):
                 raise EngineError(
                     f"{member.address} and {self._pool.members[0].address} serve different "
-                    f"weights (a canary's logprobs differ by {worst:.3g}): start both from {self._model}"
+                    f"weights (a canary's logprobs differ by {difference:.3g}): start both from {self._model}"
                 )
 
     async def aclose(self) -> None:

@@ -19,6 +19,7 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
         max_context=min(max_context or own_context, own_context),
         vocab_size=int(text["vocab_size"]),
         stop_tokens=_stop_tokens(directory, text),
+        constrains_json=True,
     )
 
 

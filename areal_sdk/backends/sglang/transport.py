@@ -174,30 +174,33 @@ class TensorTransport(Transport):
 
     def __init__(self, sender: WeightSender) -> None:
         self._sender = sender
+        self._handles: dict[Member, list[list[str]]] = {}
+        """For each bucket, one handle a rank. A handle is good for one opening."""
 
     async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
         await self._sender.open(update)
-        await self._sender.fill()
+        buckets = await self._sender.fill()
+        for member in members:
+            assert member.info is not None
+            self._handles[member] = [
+                await self._sender.call(
+                    "handles", {"bucket": index, "receivers": member.info.tp_size}
+                )
+                for index in range(len(buckets))
+            ]
 
     async def push(self, member: Member, *, label: str, flush: bool) -> None:
-        assert member.info is not None
-        buckets = await self._sender.fill()
-        client = member.client
-        request = {"receivers": member.info.tp_size}
-        await client.begin_update()
-        handles = await self._sender.call("handles", {"bucket": 0, **request})
-        for index in range(len(buckets)):
-            is_last = index == len(buckets) - 1
-            load = client.update_from_tensor(
-                handles, label=label if is_last else None, flush=flush and is_last
+        handles = self._handles.pop(member)
+        await member.client.begin_update()
+        for bucket in handles:
+            is_last = bucket is handles[-1]
+            await member.client.update_from_tensor(
+                bucket, label=label if is_last else None, flush=flush and is_last
             )
-            if is_last:
-                await load
-            else:
-                _, handles = await asyncio.gather(
-                    load, self._sender.call("handles", {"bucket": index + 1, **request})
-                )
-        await client.end_update()
+        await member.client.end_update()
+
+    async def forget(self, member: Member) -> None:
+        self._handles.pop(member, None)
 
 
 class DistributedTransport(Transport):
