@@ -99,6 +99,10 @@ class EngineCore:
     def remove(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
 
+    def remove_all(self) -> None:
+        """Forget every request and all KV, after a failed step."""
+        self.scheduler.clear()
+
     def update_weights(self, version: int, weights: Weights | None) -> None:
         """Serve `version` from the next token on; without weights only the label changes."""
         if weights is not None:
@@ -107,7 +111,10 @@ class EngineCore:
         self.version = version
 
     def step(self) -> list[SampledToken]:
-        """One forward; the tokens it sampled. Finished sequences are already removed."""
+        """One forward; the tokens it sampled. Finished sequences are already removed.
+
+        An EngineError when the weights do not give a distribution; then no sequence can go on.
+        """
         work = self.scheduler.plan()
         if not work:
             return []
@@ -127,7 +134,13 @@ class EngineCore:
         return self._sample(logits, complete) if complete else []
 
     def _sample(self, logits: torch.Tensor, complete: list[Work]) -> list[SampledToken]:
-        sampled = sample(logits, [item.sequence.sampling for item in complete])
+        try:
+            sampled = sample(logits, [item.sequence.sampling for item in complete])
+        except ValueError as exc:
+            raise EngineError(
+                f"the weights of version {self.version} are broken, {exc}: training has diverged "
+                "(lower the learning rate, clip gradients) or the checkpoint is damaged"
+            ) from exc
         results: list[SampledToken] = []
         for item, token, logprob, top in zip(
             complete, sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True
@@ -156,7 +169,11 @@ class EngineCore:
         options, a = self._options, self.architecture
         budget_bytes = _kv_budget(options.kv_memory_gb, self.device) // 2
         budget_tokens = budget_bytes // (a.num_layers * a.kv_width * self.dtype.itemsize)
-        wanted = min(options.max_context or a.max_context, a.max_context)
+        wanted = options.max_context or a.max_context
+        if wanted > a.max_context:
+            raise EngineError(
+                f"max_context {wanted} is more than the model's own {a.max_context}: lower it"
+            )
         self.max_context = min(wanted, budget_tokens)
         if self.max_context < (MIN_ROW_LENGTH if options.max_context is None else wanted):
             raise EngineError(
@@ -185,6 +202,8 @@ class EngineCore:
 def _choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.partition(":")[0] not in _PREFILL_CHUNK:
+        raise EngineError(f"device {name!r}: choose auto, cpu, cuda or cuda:<index>")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise EngineError(f"device {name!r}: this torch sees no GPU; use device 'cpu' or 'auto'")
@@ -192,11 +211,15 @@ def _choose_device(name: str) -> torch.device:
 
 
 def _choose_dtype(name: str, architecture: Architecture, device: torch.device) -> torch.dtype:
+    if name != "auto" and name not in _DTYPES:
+        raise EngineError(f"dtype {name!r}: choose auto, {', '.join(_DTYPES)}")
+    if name == "float16" and device.type == "cpu":
+        raise EngineError("float16 has no fast kernels on a CPU: choose bfloat16 or float32")
     chosen = architecture.dtype if name == "auto" else name
-    if chosen not in _DTYPES:
-        raise EngineError(f"dtype {chosen!r}: choose auto, float32 or bfloat16")
     if chosen == "float16" and device.type == "cpu":
-        return torch.bfloat16  # fp16 has no fast kernels on a CPU
+        chosen = "bfloat16"
+    if chosen not in _DTYPES:
+        raise EngineError(f"the checkpoint is stored as {chosen!r}: give dtype explicitly")
     return _DTYPES[chosen]
 
 

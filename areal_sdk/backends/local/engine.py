@@ -133,6 +133,8 @@ class LocalEngine(InferenceEngine):
 
     async def abort(self, request_id: str) -> None:
         """End the requests of this id now: their streams finish with `FinishReason.ABORT`."""
+        if not request_id:
+            raise EngineError("abort needs the request_id that the request was sent with")
         await self._call("abort", request_id)
 
     async def update_weights(self, update: WeightUpdate) -> None:

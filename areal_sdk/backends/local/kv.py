@@ -58,7 +58,7 @@ class KVRows:
 
     @property
     def scratch_row(self) -> int:
-        """A row that is nobody's: padding tokens write there."""
+        """The last row is nobody's: padding tokens write there."""
         return self.values.shape[2] - 1
 
     def index(self, rows_T: Tensor, positions_T: Tensor) -> Tensor:
@@ -75,19 +75,24 @@ class KVRows:
         capacity = self._capacity_for(length)
         return max(1, min(self._max_rows, self._budget_tokens // capacity))
 
-    def reserve(self, length: int, *, used_rows: int) -> None:
-        """Grow so that each row holds `length` tokens; the first `used_rows` keep their content."""
-        if length <= self.length:
+    def fit(self, length: int, *, rows: int) -> None:
+        """Make room for `rows` rows of `length` tokens; what rows of that size hold stays."""
+        if length <= self.length and rows <= self.scratch_row:
             return
-        assert used_rows <= self.rows_at(length), "the scheduler preempts before it reserves"
+        assert rows <= self.rows_at(length), "the scheduler preempts before more is needed"
         old = self.values
         self.values = self._allocate(self._capacity_for(length))
-        self.values[:, :, :used_rows, :, : old.shape[4]].copy_(old[:, :, :used_rows])
+        kept_rows, kept = min(rows, old.shape[2] - 1), min(self.length, old.shape[4])
+        self.values[:, :, :kept_rows, :, :kept].copy_(old[:, :, :kept_rows, :, :kept])
 
     def shrink(self) -> None:
         """Give memory back; only when no row is in use."""
         if self.length > MIN_ROW_LENGTH:
-            self.values = self._allocate(min(MIN_ROW_LENGTH, self.max_length))
+            self.reset()
+
+    def reset(self) -> None:
+        """Empty rows of the smallest capacity."""
+        self.values = self._allocate(min(MIN_ROW_LENGTH, self.max_length))
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         self.values[:, :, target, :, :num_tokens].copy_(self.values[:, :, source, :, :num_tokens])

@@ -84,6 +84,7 @@ def sample(logits_SV: Tensor, rows: Sequence[Sampling]) -> Sampled:
 
     Penalties, biases and top-p, top-k, min-p restrict the choice; they never touch the logprob.
     `logits_SV` may have more rows than `rows` (padding of the fixed-shape decode): they are ignored.
+    ValueError when a row's logits hold no distribution (NaN, or +inf).
     """
     scaled_SV = logits_SV.float()
     if any(row.temperature not in (0.0, 1.0) for row in rows):
@@ -99,7 +100,7 @@ def sample(logits_SV: Tensor, rows: Sequence[Sampling]) -> Sampled:
         greedy = torch.tensor([row.is_greedy for row in rows], device=tokens_S.device)
         tokens_S = torch.where(greedy, choice_SV[: len(rows)].argmax(-1), tokens_S)
     logprobs_S = _logprob(scaled_SV[: len(rows)], policy_SV[: len(rows)], tokens_S)
-    return Sampled(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(policy_SV, rows))
+    return Sampled(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(scaled_SV, rows))
 
 
 def _logprob(scaled_SV: Tensor, policy_SV: Tensor, tokens_S: Tensor) -> Tensor:
@@ -125,6 +126,8 @@ def _draw(probabilities_SV: Tensor, rows: Sequence[Sampling]) -> Tensor:
         probabilities_SV = torch.nn.functional.pad(probabilities_SV, (0, padding))
     blocks = probabilities_SV.view(num_rows, -1, _BLOCK)
     edges = blocks.sum(-1).double().cumsum(-1)[: len(rows)]
+    if not bool(edges[:, -1].isfinite().all()):
+        raise ValueError("the logits are not finite")
     uniforms = [row.generator.random() for row in rows]
     uniform_S1 = torch.tensor(uniforms, dtype=torch.float64, device=edges.device)[:, None]
     target_S1 = uniform_S1 * edges[:, -1:]
@@ -195,12 +198,12 @@ def _without_tail(probabilities_V: Tensor, row: Sampling) -> Tensor:
     return result_V
 
 
-def _top_logprobs(policy_SV: Tensor, rows: Sequence[Sampling]) -> list[dict[int, float]]:
+def _top_logprobs(scaled_SV: Tensor, rows: Sequence[Sampling]) -> list[dict[int, float]]:
     most = max((row.num_top_logprobs for row in rows), default=0)
     if most == 0:
         return [{} for _ in rows]
-    top = policy_SV[: len(rows)].topk(min(most, policy_SV.shape[1]), dim=-1)
-    logprobs, tokens = top.values.log().tolist(), top.indices.tolist()
+    top = scaled_SV[: len(rows)].log_softmax(-1).topk(min(most, scaled_SV.shape[1]), dim=-1)
+    logprobs, tokens = top.values.tolist(), top.indices.tolist()
     return [
         dict(
             zip(

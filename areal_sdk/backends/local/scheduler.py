@@ -64,19 +64,23 @@ class Scheduler:
         if not self.running:
             self.kv.shrink()
 
+    def clear(self) -> None:
+        """Forget everything, also what the rows hold: it may be NaN, and masked NaN is still NaN."""
+        self.waiting.clear()
+        self.running.clear()
+        self.prefixes.clear()
+        self.kv.reset()
+
     def plan(self) -> list[Work]:
         """The work of the next step, one-token work first, in row order; empty when idle."""
         self._admit()
+        while len(self.running) > self.kv.rows_at(self._longest()):
+            self._preempt()
+        self.kv.fit(self._longest(), rows=len(self.running))
         for row, sequence in enumerate(self.running):
             if not sequence.is_placed:
                 self._place(row)
-        work = self._choose()
-        while work and not self._fits(work):
-            self._preempt()
-            work = self._choose()
-        if work:
-            self.kv.reserve(_longest(work), used_rows=len(self.running))
-        return work
+        return self._choose()
 
     def weights_changed(self, *, keep_kv: bool) -> None:
         """Old KV is gone for whoever comes next, and recomputed or marked for who is running."""
@@ -91,13 +95,15 @@ class Scheduler:
 
     def _admit(self) -> None:
         while self.waiting and len(self.running) < self._max_running:
-            longest = max(s.num_tokens for s in (self.waiting[0], *self.running))
+            candidates = (self.waiting[0], *self.running)
+            # A preempted request comes back by another path, and so with other last digits.
+            longest = max(s.max_tokens if self._deterministic else s.num_tokens for s in candidates)
             if len(self.running) >= self.kv.rows_at(longest):
                 return  # first come, first served: nobody overtakes a long prompt
             self.running.append(self.waiting.popleft())
 
-    def _fits(self, work: list[Work]) -> bool:
-        return len(self.running) <= self.kv.rows_at(_longest(work))
+    def _longest(self) -> int:
+        return max((sequence.num_tokens for sequence in self.running), default=1)
 
     def _preempt(self) -> None:
         """The youngest goes back to the head of the queue, its KV to the idle prefixes."""
@@ -142,7 +148,6 @@ class Scheduler:
                 donor, ready = other_row, min(shared, other.num_computed)
         if promised >= max(ready, saved_length) + WORTH_WAITING_FOR:
             return
-        self.kv.reserve(max(ready, saved_length), used_rows=len(self.running))
         if saved is not None and saved_length >= ready:
             self.kv.restore(row, saved.values, saved_length)
             sequence.num_computed = saved_length
@@ -184,7 +189,3 @@ class Scheduler:
                 num_new = min(work.num_new, self._prefill_chunk)
                 return [Work(work.row, work.sequence, num_new)]
         return placed
-
-
-def _longest(work: list[Work]) -> int:
-    return max(item.sequence.num_computed + item.num_new for item in work)

@@ -31,6 +31,11 @@ class Sequence:
         return len(self.prompt) + len(self.output)
 
     @property
+    def max_tokens(self) -> int:
+        """As long as it can become."""
+        return len(self.prompt) + self.stop.max_new_tokens
+
+    @property
     def num_pending(self) -> int:
         """Tokens whose KV is missing; at least one, the newest."""
         return self.num_tokens - self.num_computed

@@ -107,7 +107,7 @@ class Worker:
                 self._apply_update()
             self._drop_cancelled()
             if not self._is_paused:
-                self._deliver(self._core.step())
+                self._step()
             self._beat()
 
     def _handle(self, request: Request) -> None:
@@ -159,6 +159,8 @@ class Worker:
         assert self._update is not None
         request, checked = self._update.request, self._update.checked
         self._update = None
+        if request.cancelled:  # too late: the main process counts on the old version by now
+            return
         try:
             weights = checked.result()
         except EngineError as exc:
@@ -180,6 +182,17 @@ class Worker:
         for answer in [a for a in self._answers.values() if a.request.cancelled]:
             self._core.remove(answer.sequence)
             del self._answers[answer.sequence]
+
+    def _step(self) -> None:
+        try:
+            sampled = self._core.step()
+        except EngineError as exc:  # these weights serve nobody; the next ones may
+            answers, self._answers = self._answers, {}
+            self._core.remove_all()
+            for answer in answers.values():
+                answer.request.fail(exc)
+            return
+        self._deliver(sampled)
 
     def _deliver(self, sampled: list[SampledToken]) -> None:
         for token in sampled:

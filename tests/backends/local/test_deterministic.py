@@ -33,6 +33,20 @@ def test_a_request_alone_equals_it_among_others_bit_for_bit(checkpoint: Path, dt
         assert outcome.logprobs == alone.logprobs
 
 
+def test_scarce_memory_makes_requests_wait_but_changes_no_bit(checkpoint: Path) -> None:
+    bytes_per_token = 3 * 2 * 2 * 32 * 4
+    requests = [GenerateRequest(prompt(240, salt=i), 60, seed=i, ignore_eos=True) for i in range(5)]
+    plenty = make_core(checkpoint, deterministic=True)
+    scarce = make_core(
+        checkpoint, deterministic=True, kv_memory_gb=2 * 1024 * bytes_per_token / 1e9
+    )
+    results = [
+        [outcome.logprobs for outcome in run(core, *[core.add(request) for request in requests])]
+        for core in (plenty, scarce)
+    ]
+    assert results[0] == results[1]
+
+
 def test_a_turn_does_not_depend_on_what_was_served_before(checkpoint: Path) -> None:
     subject = GenerateRequest(prompt(300), 20, seed=11, ignore_eos=True)
     fresh, used = (make_core(checkpoint, deterministic=True) for _ in range(2))

@@ -153,6 +153,22 @@ def test_memory_for_less_than_one_request_is_refused(checkpoint: Path) -> None:
         make_core(checkpoint, kv_memory_gb=0.0001)
 
 
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"dtype": "float16"}, "bfloat16"),
+        ({"dtype": "int8"}, "int8"),
+        ({"device": "tpu"}, "tpu"),
+        ({"max_context": 5000}, "1024"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    options: dict[str, object], named: str, checkpoint: Path
+) -> None:
+    with pytest.raises(EngineError, match=named):
+        make_core(checkpoint, **{"device": "cpu", **options})
+
+
 def test_the_context_ends_a_request(checkpoint: Path) -> None:
     core = make_core(checkpoint, max_context=64)
     (outcome,) = run(core, core.add(GenerateRequest(prompt(60), 50, seed=1, ignore_eos=True)))

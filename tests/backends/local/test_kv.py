@@ -78,9 +78,19 @@ def test_growing_keeps_what_the_rows_hold() -> None:
     kv = rows()
     kv.values[:, :, :2, :, :256].normal_()
     before = kv.values[:, :, :2, :, :256].clone()
-    kv.reserve(300, used_rows=2)
+    kv.fit(300, rows=2)
     assert kv.length == 512
     assert torch.equal(kv.values[:, :, :2, :, :256], before)
+
+
+def test_room_for_long_rows_becomes_room_for_many_when_the_long_ones_are_gone() -> None:
+    kv = rows(max_rows=16, budget_tokens=4096)
+    kv.fit(2048, rows=2)
+    kv.values[:, :, :1, :, :200].normal_()
+    before = kv.values[:, :, :1, :, :200].clone()
+    kv.fit(200, rows=10)
+    assert kv.scratch_row >= 10
+    assert torch.equal(kv.values[:, :, :1, :, :200], before)
 
 
 def test_longer_rows_leave_room_for_fewer() -> None:

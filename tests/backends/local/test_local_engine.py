@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.local import LocalEngine
 from areal_sdk.engine import GenerateRequest, collect
@@ -170,6 +171,25 @@ async def test_weights_change_in_flight_and_a_bad_push_changes_nothing(
         old = reference.logprobs(request.tokens, tokens)
         new = new_reference.logprobs(request.tokens, tokens)
         assert logprobs == pytest.approx([*old[:split], *new[split:]], abs=1e-4)
+    finally:
+        await engine.aclose()
+
+
+async def test_broken_weights_fail_the_requests_and_the_next_ones_serve_again(
+    checkpoint: Path, new_weights: Path, tmp_path: Path
+) -> None:
+    tensors = load_file(new_weights)
+    tensors["model.norm.weight"][0] = float("nan")
+    save_file(tensors, tmp_path / "diverged.safetensors")
+    engine = await started(checkpoint, tmp_path)
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            await engine.update_weights(WeightUpdate(1, str(tmp_path / "diverged.safetensors")))
+            with pytest.raises(EngineError, match="version 1 are broken"):
+                await engine.generate(endless())
+            await engine.update_weights(WeightUpdate(2, str(new_weights)))
+            result = await engine.generate(GenerateRequest(prompt(9), 4, seed=1, ignore_eos=True))
+        assert result.versions == (2,) * 4
     finally:
         await engine.aclose()
 

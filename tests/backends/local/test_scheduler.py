@@ -63,7 +63,8 @@ class World:
         work = self.scheduler.plan()
         assert work or not self.unfinished, "nobody is served although somebody waits"
         running = self.scheduler.running
-        assert len(running) <= self.kv.rows_at(self.kv.length)
+        assert len(running) <= self.kv.scratch_row
+        assert self.kv.scratch_row * self.kv.length <= BUDGET_TOKENS
         assert sum(item.num_new for item in work if item.num_new > 1) <= PREFILL_CHUNK
         assert len({item.row for item in work}) == len(work)
         for item in work:

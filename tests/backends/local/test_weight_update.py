@@ -179,3 +179,28 @@ def test_weights_may_come_as_a_directory(
     (outcome,) = run(core, core.add(request))
     expected = reference.logprobs(request.tokens, outcome.tokens)
     assert outcome.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_weights_without_a_distribution_are_named_and_leave_no_trace(
+    checkpoint: Path, new_weights: Path, new_reference: Reference, tmp_path: Path
+) -> None:
+    tensors = load_file(new_weights)
+    tensors["model.layers.0.self_attn.v_proj.weight"][0, 0] = float("nan")
+    save_file(tensors, tmp_path / "diverged.safetensors")
+    core = make_core(checkpoint)
+    sequences = [core.add(GenerateRequest(prompt(40 + i), 30, seed=i)) for i in range(6)]
+    run(core, *sequences, max_steps=5)
+    update(core, 1, tmp_path / "diverged.safetensors")
+    with pytest.raises(EngineError, match=r"version 1 are broken.*learning rate"):
+        run(core, *sequences)
+    core.remove_all()
+    update(core, 2, new_weights)
+    # Unequal lengths, so that masked positions lie where the NaN were.
+    requests = [
+        GenerateRequest(prompt(9 * i + 3, salt=i), 30, seed=i, ignore_eos=True) for i in range(6)
+    ]
+    for request, outcome in zip(
+        requests, run(core, *[core.add(request) for request in requests]), strict=True
+    ):
+        expected = new_reference.logprobs(request.tokens, outcome.tokens)
+        assert outcome.logprobs == pytest.approx(expected, abs=1e-4)
