@@ -1,0 +1,31 @@
+"""The public surface stays small, and every name on it has a page."""
+
+import re
+
+import areal_sdk
+from areal_sdk import testing
+from tests.docs.blocks import ROOT
+
+MAX_PUBLIC_NAMES = 25
+
+
+def pages_text() -> str:
+    return "\n".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_the_public_surface_stays_small() -> None:
+    assert len(areal_sdk.__all__) <= MAX_PUBLIC_NAMES
+    assert len(set(areal_sdk.__all__)) == len(areal_sdk.__all__)
+
+
+def test_every_public_name_is_there_and_on_a_page() -> None:
+    text = pages_text()
+    for name in areal_sdk.__all__:
+        assert getattr(areal_sdk, name) is not None
+        assert re.search(rf"\b{name}\b", text), f"areal_sdk.{name} is on no page in docs/"
+
+
+def test_every_name_for_tests_is_on_a_page() -> None:
+    text = pages_text()
+    for name in testing.__all__:
+        assert re.search(rf"\b{name}\b", text), f"areal_sdk.testing.{name} is on no page in docs/"
