@@ -1,0 +1,42 @@
+"""The smaller examples do what their first lines say."""
+
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from areal_sdk.process.user_code import load_user_module
+from areal_sdk.testing import check_workflow, run_agent
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"
+
+
+def load(name: str) -> ModuleType:
+    return load_user_module(EXAMPLES / f"{name}.py")
+
+
+@pytest.mark.parametrize(("said", "reward"), [("The answer is 7.", 1.0), ("8", 0.0), ("", 0.0)])
+async def test_an_agent_with_areals_signature_runs_as_it_is(said: str, reward: float) -> None:
+    data = {"messages": [{"role": "user", "content": "3+4?"}], "answer": "7"}
+    episode = await run_agent(load("areal_style").Arithmetic, data, engine=said)
+    assert episode.reward == reward
+
+
+async def test_a_workflow_rewards_each_turn() -> None:
+    module = load("second_look")
+    task = {"question": "abcd backwards", "answer": "dcba"}
+    better = await check_workflow(module.SecondLook, task, replies=["abcd", "dcba"])
+    assert better.outcome.turn_rewards == (0.0, 1.0)
+    worse = await run_agent(module.SecondLook, task, engine=["dcba", "abcd"])
+    assert worse.outcome.turn_rewards == (1.0, -1.0)
+    assert (worse.reward, worse.outcome.success) == (0.0, False)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_splits_are_stable_and_ids_unique(name: str) -> None:
+    module = load(name)
+    for split in ("train", "eval"):
+        first = list(islice(module.tasks(split), 500))
+        assert first == list(islice(module.tasks(split), 500))
+        assert len({task.id for task in first}) == len(first)
