@@ -32,8 +32,7 @@ class Continuation:
         self._attempt_began_at = len(self.sampled)
 
     def add(self, delta: Delta) -> Delta:
-        """Record a delta. It comes back shorter, and final, if it completes a stop string that
-        began in an earlier attempt, where no server could see all of it."""
+        """Record a delta. It comes back shorter, and final, if we find a stop that SGLang did not."""
         cut = self._cut_at_stop(delta)
         self.sampled += cut.tokens
         self.num_stale_kv += cut.num_stale_kv
@@ -42,25 +41,41 @@ class Continuation:
         return replace(cut, num_cached=self.num_cached)
 
     def _cut_at_stop(self, delta: Delta) -> Delta:
+        """Where SGLang could not stop by itself: see the two searches below."""
+        stops = [stop for stop in (self._stop_token(delta), self._stop_string(delta)) if stop]
+        if not stops:
+            return delta
+        end, matched = min(stops, key=lambda stop: stop[0])
+        return replace(
+            delta,
+            tokens=delta.tokens[:end],
+            logprobs=delta.logprobs[:end],
+            versions=delta.versions[:end],
+            top_logprobs=delta.top_logprobs[:end],
+            finish_reason=FinishReason.STOP,
+            stop_matched=matched,
+        )
+
+    def _stop_token(self, delta: Delta) -> tuple[int, int] | None:
+        """SGLang's `ignore_eos` ignores the tokens of the request with those of the model."""
+        if not self.request.ignore_eos:
+            return None
+        wanted = self.request.stop_tokens
+        found = (i for i, token in enumerate(delta.tokens) if token in wanted)
+        index = next(found, None)
+        return None if index is None else (index + 1, delta.tokens[index])
+
+    def _stop_string(self, delta: Delta) -> tuple[int, str] | None:
+        """One that began in an earlier attempt, where no server saw all of it."""
         stop, began_at = self.request.stop, self._attempt_began_at
         if not stop or began_at == 0:
-            return delta
+            return None
         window = max(len(text.encode()) for text in stop) + 4
         for index in range(len(delta.tokens)):
             if len(self.sampled) + index - began_at >= window:
                 break  # everything a stop string could span is this attempt's own
-            tail = [*self.sampled, *delta.tokens[: index + 1]][-window:]
-            text = self.decode(tail)
+            text = self.decode([*self.sampled, *delta.tokens[: index + 1]][-window:])
             matches = [(text.find(candidate), candidate) for candidate in stop if candidate in text]
             if matches:
-                end = index + 1
-                return replace(
-                    delta,
-                    tokens=delta.tokens[:end],
-                    logprobs=delta.logprobs[:end],
-                    versions=delta.versions[:end],
-                    top_logprobs=delta.top_logprobs[:end],
-                    finish_reason=FinishReason.STOP,
-                    stop_matched=min(matches)[1],
-                )
-        return delta
+                return index + 1, min(matches)[1]
+        return None

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Sequence
 
 from areal_sdk.backends.sglang.attest import Attestor
 from areal_sdk.backends.sglang.pool import Member, Pool, State
-from areal_sdk.backends.sglang.swap import InterruptMode, SwapTimes, discard_requests, swap
+from areal_sdk.backends.sglang.swap import InterruptMode, SwapTimes, discard_requests, relabel, swap
 from areal_sdk.backends.sglang.transport import DiskTransport, Transport, WeightSender
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import WeightUpdate
@@ -142,9 +142,9 @@ class Publisher:
         self, members: Sequence[Member], update: WeightUpdate
     ) -> list[EngineError | None]:
         async def one(member: Member) -> None:
-            async with member.swap_lock:
-                await member.client.set_label(self.label(update.version))
-                member.version = update.version
+            await relabel(
+                member, version=update.version, label=self.label(update.version), mode=self._mode
+            )
 
         return await _outcomes([one(member) for member in members])
 

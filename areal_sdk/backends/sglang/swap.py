@@ -66,6 +66,19 @@ async def swap(
         return SwapTimes(ended - began, pushed - push_began, attested - pushed)
 
 
+async def relabel(member: Member, *, version: int, label: str, mode: InterruptMode) -> None:
+    """The same weights under a new version. Held for a moment, so that each token's label is sure:
+    a stream tells the sides of a change apart by its retraction."""
+    async with member.swap_lock:
+        if mode == "in_place":
+            await member.client.set_label(label)
+        else:
+            await member.client.pause("retract")
+            await member.client.set_label(label)
+            await member.client.resume()
+        member.version = version
+
+
 async def _interrupt(member: Member, mode: InterruptMode, drain_timeout_s: float) -> None:
     if mode in ("retract", "in_place"):
         await member.client.pause(mode)

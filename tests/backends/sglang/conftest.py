@@ -87,7 +87,7 @@ async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[
     """Engines over servers that are put back to the first checkpoint; closed after the test."""
     engines: list[SGLangEngine] = []
 
-    async def make(*addresses: str, **options: object) -> SGLangEngine:
+    async def make(*addresses: str, is_started: bool = True, **options: object) -> SGLangEngine:
         async with aiohttp.ClientSession() as session:
             for address in addresses:
                 client = SGLangClient(address, session)
@@ -100,7 +100,8 @@ async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[
             options=SGLangOptions(**options),  # type: ignore[arg-type]
         )
         engines.append(engine)
-        await engine.start()
+        if is_started:
+            await engine.start()
         return engine
 
     yield make

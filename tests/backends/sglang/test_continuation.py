@@ -48,6 +48,16 @@ def test_the_first_attempt_leaves_stop_strings_to_the_server() -> None:
     assert request.add(delta(b"STOP and")).finish_reason is None
 
 
+def test_stop_tokens_of_the_request_hold_when_those_of_the_model_do_not() -> None:
+    request = Continuation(
+        GenerateRequest((1,), 9, stop_tokens=(99,), ignore_eos=True), bytes_to_text
+    )
+    request.begin_attempt()
+    final = request.add(delta(b"abcabc"))
+    assert (bytes(final.tokens), final.stop_matched) == (b"abc", 99)
+    assert final.finish_reason is FinishReason.STOP
+
+
 @given(text=st.text("ab", min_size=1, max_size=24), cut=st.integers(0, 24), step=st.integers(1, 5))
 def test_a_cut_stream_stops_where_an_uncut_one_would(text: str, cut: int, step: int) -> None:
     raw = text.encode()

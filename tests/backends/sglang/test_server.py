@@ -10,6 +10,7 @@ import pytest
 from areal_sdk.backends.sglang.launch import ServerProcess
 from areal_sdk.engine import GenerateChunk, GenerateRequest, collect
 from areal_sdk.errors import ContextOverflowError, EngineError
+from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.rescoring import worst_error
@@ -81,6 +82,11 @@ async def test_a_stream_that_is_left_is_aborted_on_the_server(
         while (await client.loads())["num_running_reqs"]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # the scheduler announces nothing
     assert engine.members[0].num_running == 0
+
+
+async def test_the_engine_contract_is_kept(server: ServerProcess, make_engine: MakeEngine) -> None:
+    engine = await make_engine(server.address, is_started=False)
+    await check_engine(engine, prompt=PROMPT)
 
 
 async def test_a_label_only_update_names_new_tokens_without_a_pause(
