@@ -28,18 +28,18 @@ BLOCK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries `[start, stop)` of the row see `context`, and of `[own_start, stop)` what `mask` says."""
+    """Queries `[start, stop)` of the row see `context`, and what is not hidden of `[own_start, stop)`."""
 
     start: int
     stop: int
     context: tuple[tuple[int, int], ...]
     """Ranges of the row that all the queries see: the segments above them."""
     own_start: int
-    mask_QC: Tensor
-    """True where a query sees a key of `[own_start, stop)`."""
+    hidden_QC: Tensor
+    """True where a query does not see a key of `[own_start, stop)`."""
 
     def to(self, device: torch.device) -> "Block":
-        return replace(self, mask_QC=self.mask_QC.to(device))
+        return replace(self, hidden_QC=self.hidden_QC.to(device))
 
     @property
     def key_ranges(self) -> tuple[tuple[int, int], ...]:
@@ -66,14 +66,14 @@ def attention_blocks(trees: Sequence[Tree], *, block_tokens: int = BLOCK_TOKENS)
             if segment.subtree_stop - segment.start <= block_tokens:
                 covered = segment.subtree_stop
                 start, stop = offset + segment.start, offset + covered
-                blocks.append(Block(start, stop, above, start, _subtree_mask(tree, index)))
+                blocks.append(Block(start, stop, above, start, _hidden(tree, index)))
                 continue
             covered = segment.stop
             for start in range(segment.start, segment.stop, block_tokens):
                 stop = min(start + block_tokens, segment.stop)
                 earlier = _extend(above, offset + segment.start, offset + start)
-                mask = torch.ones(stop - start, stop - start, dtype=torch.bool).tril()
-                blocks.append(Block(offset + start, offset + stop, earlier, offset + start, mask))
+                later = torch.ones(stop - start, stop - start, dtype=torch.bool).triu(1)
+                blocks.append(Block(offset + start, offset + stop, earlier, offset + start, later))
         offset += len(tree)
     return blocks
 
@@ -88,19 +88,19 @@ def _extend(
     return (*ranges, (start, stop))
 
 
-def _subtree_mask(tree: Tree, root: int) -> Tensor:
-    """Who sees whom in the subtree of segment `root`."""
+def _hidden(tree: Tree, root: int) -> Tensor:
+    """Who does not see whom in the subtree of segment `root`."""
     top = tree.segments[root]
-    sees = np.zeros((top.subtree_stop - top.start,) * 2, dtype=bool)
+    hidden = np.ones((top.subtree_stop - top.start,) * 2, dtype=bool)
     for segment in tree.segments[root:]:
         if segment.start >= top.subtree_stop:
             break
         start, stop = segment.start - top.start, segment.stop - top.start
         if segment.start > top.start:
             parent_stop = tree.segments[segment.parent].stop - top.start
-            sees[start:stop] = sees[parent_stop - 1]
-        sees[start:stop, start:stop] = np.tri(stop - start, dtype=bool)
-    return torch.from_numpy(sees)
+            hidden[start:stop] = hidden[parent_stop - 1]
+        hidden[start:stop, start:stop] = ~np.tri(stop - start, dtype=bool)
+    return torch.from_numpy(hidden)
 
 
 def tree_attention(
@@ -179,7 +179,7 @@ def _probabilities(
     own = scores.view(num_key_heads, num_repeats, num_queries, -1)[
         ..., -(block.stop - block.own_start) :
     ]
-    own.masked_fill_(~block.mask_QC, float("-inf"))
+    own.masked_fill_(block.hidden_QC, float("-inf"))
     return torch.softmax(scores, dim=-1), k, v
 
 

@@ -29,9 +29,12 @@ PUBLISH_TIMEOUT_S = 300.0
 FAILURE_GRACE_S = 5.0
 """How long the other ranks have to report the same failure before they are ended."""
 
-KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""glibc gives large tensors back to the kernel when they are freed and gets them back page by page,
-zeroed: a quarter of a step. A trainer's steps are alike, so it keeps what it once had."""
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
+"""glibc gives freed tensors back to the kernel and takes them anew page by page, zeroed: a tenth of a
+step. Steps are alike, so all but the largest tensors stay."""
 
 
 class TrainerClient:

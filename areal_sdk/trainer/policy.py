@@ -19,7 +19,8 @@ CHUNK_ELEMENTS = 2**22
 
 
 class Policy(nn.Module):
-    """`policy(batch)` is the logprob of each loss term's token, of logits / temperature, (T,)."""
+    """`policy(batch)`: for each loss term the logprob of its token and, without a gradient, the
+    entropy of the distribution it was drawn from; both of logits / temperature, (T,)."""
 
     model: Any
     """A transformers `PreTrainedModel`, which brings no types."""
@@ -28,7 +29,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         hidden_NH = self._base(batch)
         return token_logprobs(
             hidden_NH[batch.nodes_R],
@@ -91,19 +92,19 @@ def token_logprobs(
     temperatures_R: Tensor,
     rows_T: Tensor,
     targets_T: Tensor,
-) -> Tensor:
-    """log softmax(hidden weight' / T) of each target under its row, (T,), in float32.
+) -> tuple[Tensor, Tensor]:
+    """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
 
-    No (R, V) tensor in float32 is kept for the backward pass: only the logits, in the type of the
+    Both (T,), in float32. No (R, V) tensor in float32 is kept for the backward pass: only the logits, in the type of the
     matrix product, whose memory then takes their gradient.
     """
     if torch.is_autocast_enabled(hidden_RH.device.type):
         dtype = torch.get_autocast_dtype(hidden_RH.device.type)
         hidden_RH, weight_VH = hidden_RH.to(dtype), weight_VH.to(dtype)
-    logprobs_T: Tensor = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+    logprobs_T, entropies_R = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
         hidden_RH, weight_VH, temperatures_R, rows_T, targets_T
     )
-    return logprobs_T
+    return logprobs_T, entropies_R[rows_T]
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -115,20 +116,26 @@ class _TokenLogprobs(torch.autograd.Function):
         temperatures_R: Tensor,
         rows_T: Tensor,
         targets_T: Tensor,
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         logits_RV = torch.mm(hidden_RH, weight_VH.t())
-        normalisers_R = torch.empty_like(temperatures_R)
+        normalisers_R, entropies_R = (
+            torch.empty_like(temperatures_R),
+            torch.empty_like(temperatures_R),
+        )
         for rows in _chunks(logits_RV):
             scaled = logits_RV[rows] / temperatures_R[rows, None]  # float32 by promotion
             normalisers_R[rows] = torch.logsumexp(scaled, dim=-1)
+            probabilities = (scaled - normalisers_R[rows, None]).exp_()
+            entropies_R[rows] = normalisers_R[rows] - probabilities.mul_(scaled).sum(-1)
         chosen_T = logits_RV[rows_T, targets_T].float() / temperatures_R[rows_T]
         ctx.save_for_backward(
             hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, logits_RV, normalisers_R
         )
-        return chosen_T - normalisers_R[rows_T]
+        ctx.mark_non_differentiable(entropies_R)
+        return chosen_T - normalisers_R[rows_T], entropies_R
 
     @staticmethod
-    def backward(ctx: Any, grad_T: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_T: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, logits_RV, normalisers_R = saved
         # d logprob_t / d logits = (onehot(target) - softmax) / T; terms that share a row add up.

@@ -9,7 +9,7 @@ needs to be agreed upon; only gradients and metrics are reduced.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from areal_sdk.algorithms.advantages import Baselines
 from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_demonstration, make_example
-from areal_sdk.algorithms.losses import Loss, PolicyTerms, imitation
+from areal_sdk.algorithms.losses import Loss, PolicyTerms, imitation, masked
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
 from areal_sdk.algorithms.presets import Knobs, make_algorithm
 from areal_sdk.algorithms.proximal import Proximal, interpolate
@@ -51,8 +51,8 @@ class _Meter:
     maxima: dict[str, float] = field(default_factory=dict)
     cpu_s: dict[str, float] = field(default_factory=dict)
 
-    def add(self, loss: Loss) -> None:
-        for name, value in loss.totals.items():
+    def add(self, loss: Loss, totals: Mapping[str, Tensor]) -> None:
+        for name, value in (*loss.totals.items(), *totals.items()):
             self.totals[name] = self.totals.get(name, 0.0) + float(value)
         for name, value in loss.maxima.items():
             self.maxima[name] = max(self.maxima.get(name, -math.inf), float(value))
@@ -185,7 +185,7 @@ class Trainer:
             return [
                 first,
                 *(
-                    replace(m, batches=[b.with_proximal(self.policy(b)) for b in m.batches])
+                    replace(m, batches=[b.with_proximal(self.policy(b)[0]) for b in m.batches])
                     for m in later
                 ),
             ]
@@ -207,11 +207,11 @@ class Trainer:
             scale = self.ranks.size / minibatch.num_trained
             for batch in minibatch.batches:
                 with meter.phase("forward"), self._autocast():
-                    logprobs_T = self.policy(batch)
+                    logprobs_T, entropies_T = self.policy(batch)
                 with meter.phase("backward"):
                     loss = loss_of(logprobs_T, batch, index / len(minibatches))
                     torch.autograd.backward(loss.sum * scale)
-                meter.add(loss)
+                meter.add(loss, {"entropy": masked(entropies_T, batch.mask_T).sum()})
                 loss_sum += loss.sum.item() / minibatch.num_trained
             with meter.phase("optimizer"):
                 grad_norms.append(self._apply_gradients(learning_rate))

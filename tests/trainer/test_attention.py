@@ -73,7 +73,7 @@ def test_a_long_prompt_needs_no_large_mask() -> None:
     prompt = np.arange(3000)
     trees = build_trees([np.append(prompt, [i, i]) for i in range(4)], max_tokens=10_000)
     blocks = attention_blocks(trees, block_tokens=512)
-    assert max(block.mask_QC.numel() for block in blocks) <= 512 * 512
+    assert max(block.hidden_QC.numel() for block in blocks) <= 512 * 512
 
 
 def test_sliding_windows_are_refused() -> None:

@@ -19,9 +19,14 @@ def test_logprobs_and_gradients_are_those_of_log_softmax(
     rows, targets = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])
     upstream = torch.randn(7, generator=generator)
 
-    ours = token_logprobs(hidden, weight, temperatures, rows, targets)
-    reference = torch.log_softmax(hidden @ weight.t() / temperatures[:, None], -1)[rows, targets]
+    ours, entropies = token_logprobs(hidden, weight, temperatures, rows, targets)
+    distributions = torch.log_softmax(hidden @ weight.t() / temperatures[:, None], -1)
+    reference = distributions[rows, targets]
     torch.testing.assert_close(ours, reference)
+    assert not entropies.requires_grad
+    torch.testing.assert_close(
+        entropies, -(distributions.exp() * distributions).sum(-1)[rows].detach()
+    )
     for got, expected in zip(
         torch.autograd.grad((ours * upstream).sum(), (hidden, weight)),
         torch.autograd.grad((reference * upstream).sum(), (hidden, weight)),
@@ -35,7 +40,7 @@ def test_a_nearly_certain_token_keeps_its_small_gradient_in_bfloat16() -> None:
     hidden = torch.ones(1, 1, requires_grad=True)
     weight = torch.tensor([[6.90625], [0.0]])  # logits 6.9 and 0
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        logprob = token_logprobs(
+        logprob, _ = token_logprobs(
             hidden, weight, torch.ones(1), torch.tensor([0]), torch.tensor([0])
         )
     [grad] = torch.autograd.grad(logprob.sum(), hidden)

@@ -117,6 +117,18 @@ def test_nothing_to_train_changes_nothing_and_says_so(options: TrainerOptions) -
     assert same(weights(trainer), before)
 
 
+def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
+    options: TrainerOptions,
+) -> None:
+    [group] = make_groups(1, size=2)
+    silent = replace(group.trajectories[1], loss_mask=(False,) * len(group.trajectories[1].tokens))
+    metrics = Trainer(options).step(
+        [replace(group, trajectories=(group.trajectories[0], silent))], version=0
+    )
+    assert metrics["num_trained"] == group.trajectories[0].num_trained
+    assert metrics["num_updates"] == 1
+
+
 def test_a_gradient_that_is_not_finite_is_dropped_and_reported(options: TrainerOptions) -> None:
     trainer = Trainer(options)
     before = weights(trainer)
@@ -179,6 +191,7 @@ def test_with_one_minibatch_nothing_is_ever_clipped(options: TrainerOptions) -> 
     metrics = Trainer(options).step(make_groups(3), version=0)
     assert metrics["ratio_max"] == 1.0
     assert metrics["clip_fraction"] == 0.0
+    assert 4.0 < metrics["entropy"] < math.log(263)  # a random model is nearly uniform
 
 
 def terms_of(trainer: Trainer, groups: list[TrajectoryGroup], *, version: int) -> list[PolicyTerms]:
