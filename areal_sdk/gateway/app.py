@@ -3,7 +3,8 @@
 import hmac
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ class Gateway:
         self._engine = engine
         self._has_given_key = admin_key is not None
         self._chat = Endpoint(
-            completer, lambda body, _: ChatReply(body, model=model_name, tokenizer=tokenizer)
+            completer,
+            lambda body, session: ChatReply(body, session, model=model_name, tokenizer=tokenizer),
         )
         self._completions = Endpoint(
             completer, lambda body, _: CompletionsReply(body, model=model_name, tokenizer=tokenizer)
@@ -142,6 +144,7 @@ class Gateway:
         router.add_post(f"{prefix}/chat/completions", self._guard(self._sample(self._chat)))
         router.add_post(f"{prefix}/completions", self._guard(self._sample(self._completions)))
         router.add_post(f"{prefix}/responses", self._guard(self._sample(self._responses)))
+        router.add_post(f"{prefix}/responses/input_tokens", self._guard(self._count_input_tokens))
         stored = f"{prefix}/responses/{{id}}"
         router.add_get(stored, self._guard(self._stored(self._responses.retrieve)))
         router.add_delete(stored, self._guard(self._stored(self._responses.delete)))
@@ -187,12 +190,8 @@ class Gateway:
 
     def _sample(self, endpoint: Endpoint) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
-            session, is_ours = self._session(request)
-            try:
+            with self._session_for(request) as session:
                 return await endpoint.answer(request, session)
-            finally:
-                if is_ours:
-                    session.close()
 
         return handler
 
@@ -200,24 +199,21 @@ class Gateway:
         """What a session stored belongs to it alone: the admin, who has none, finds nothing."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
-            session, is_ours = self._session(request)
-            try:
+            with self._session_for(request) as session:
                 return json_response(act(session, request.match_info["id"]))
-            finally:
-                if is_ours:
-                    session.close()
 
         return handler
 
+    async def _count_input_tokens(self, request: web.Request) -> web.Response:
+        with self._session_for(request) as session:
+            body = parse_body(await read_body(request))
+            return json_response(self._responses.count(body, session))
+
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        session, is_ours = self._session(request)
-        try:
+        with self._session_for(request) as session:
             body = parse_body(await read_body(request))
             asked = parse_messages_request(Fields(body), max_new_tokens=None)
             return json_response({"input_tokens": self._completer.count(session, asked)})
-        finally:
-            if is_ours:
-                session.close()
 
     async def _no_embeddings(self, request: web.Request) -> web.Response:
         self._authorise(request)
@@ -271,12 +267,18 @@ class Gateway:
             raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
         return session
 
-    def _session(self, request: web.Request) -> tuple[Session, bool]:
+    @contextmanager
+    def _session_for(self, request: web.Request) -> Iterator[Session]:
         """The session a request speaks in; the admin gets one of its own, closed afterwards."""
         session = self._authorise(request)
         if session is not None:
-            return session, False
-        return self.sessions.open(f"admin-{secrets.token_hex(8)}", split="live"), True
+            yield session
+            return
+        session = self.sessions.open(f"admin-{secrets.token_hex(8)}", split="live")
+        try:
+            yield session
+        finally:
+            session.close()
 
 
 def _key_of(request: web.Request) -> str:

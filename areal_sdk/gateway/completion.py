@@ -19,7 +19,7 @@ from areal_sdk.gateway.request import ChatRequest, ToolUse
 from areal_sdk.gateway.sessions import Session
 from areal_sdk.gateway.templates import TemplateRefusal
 from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.types import ForkReason, Tool, Turn
+from areal_sdk.types import FinishReason, ForkReason, Tool, Turn
 
 logger = logging.getLogger(__name__)
 
@@ -176,7 +176,11 @@ class Completer:
         """
         reader = CompletionReader(self.tokenizer, self.renderer, session, prepared, streams=streams)
         begun = time.monotonic()
-        stream = self._engine.stream(self._engine_request(session, prepared))
+        stream = (
+            self._engine.stream(self._engine_request(session, prepared))
+            if prepared.max_new_tokens
+            else _nothing()
+        )
         self.metrics.num_running += 1
         try:
             with Deadline(self._max_request_s) as deadline:
@@ -233,3 +237,8 @@ class Completer:
             raise engine_fault(session, fault) from exc
         except (EngineError, ProcessError) as exc:
             raise engine_fault(session, f"the engine failed: {exc}") from exc
+
+
+async def _nothing() -> AsyncIterator[GenerateChunk]:
+    """What a request for no tokens gets."""
+    yield GenerateChunk((), (), (), FinishReason.LENGTH)

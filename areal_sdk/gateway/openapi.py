@@ -47,6 +47,9 @@ def _openai_paths() -> dict[str, Any]:
         "/v1/responses": {
             "post": _operation("Respond", "Response", body="ResponseRequest", streams=True)
         },
+        "/v1/responses/input_tokens": {
+            "post": _operation("Count prompt tokens", "Count", body="ResponseRequest")
+        },
         "/v1/responses/{id}": stored,
         "/v1/responses/{id}/cancel": {
             "post": _operation(

@@ -132,7 +132,7 @@ BAD_REQUESTS: dict[str, tuple[Any, str | None]] = {
     ),
     "temperature as text": ({"messages": HI, "temperature": "hot"}, "temperature"),
     "temperature too high": ({"messages": HI, "temperature": 9}, "temperature"),
-    "no tokens": ({"messages": HI, "max_tokens": 0}, "max_tokens"),
+    "fewer than no tokens": ({"messages": HI, "max_tokens": -1}, "max_tokens"),
     "n too large": ({"messages": HI, "n": 1000}, "n"),
     "unknown field": ({"messages": HI, "temprature": 1}, "temprature"),
     "audio": ({"messages": HI, "modalities": ["text", "audio"]}, "modalities"),
@@ -165,6 +165,37 @@ async def test_a_bad_request_names_the_field(
     assert answer["error"]["param"] == param
     assert answer["error"]["message"]
     assert engine.num_requests == 0
+
+
+async def test_what_has_no_effect_is_said(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    body = {"messages": HI, "web_search_options": {}, "prediction": {"type": "content"}}
+    assert (await post(session, gateway, body))[0] == 200
+    assert session.notices == [
+        "prediction has no effect here",
+        "web_search_options has no effect here",
+    ]
+
+
+async def test_no_tokens_is_an_empty_answer(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    _, body = await post(session, gateway, {"messages": HI, "max_tokens": 0})
+    assert body["choices"][0]["finish_reason"] == "length"
+    assert body["choices"][0]["message"]["content"] == ""
+    assert session.turns[0].output_tokens == ()
+    assert engine.num_requests == 0
+
+
+async def test_the_older_functions_are_tools(start_gateway: StartGateway) -> None:
+    from tests.gateway.test_openai_client import CALL, TOOLS
+
+    gateway, _ = await start_gateway(CALL)
+    session = gateway.sessions.open("e")
+    body = {"messages": HI, "functions": [TOOLS[0]["function"]], "function_call": "auto"}
+    _, answer = await post(session, gateway, body)
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "calculator"
 
 
 async def test_an_unknown_url_is_a_404_in_the_same_shape(start_gateway: StartGateway) -> None:

@@ -103,6 +103,16 @@ async def test_a_session_cannot_read_what_another_stored(start_gateway: StartGat
         assert (await get(f"{base}/responses/{response['id']}", key))[0] == status
 
 
+async def test_input_tokens_are_counted_without_a_turn(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    async with client_for(gateway, session) as client:
+        counted = await client.responses.input_tokens.count(input="Hi", tools=TOOLS)
+        assert engine.num_requests == 0
+        await client.responses.create(model="policy", input="Hi", tools=TOOLS)
+    assert counted.input_tokens == len(session.turns[0].prompt_tokens)
+
+
 def _kinds(text: str) -> list[str]:
     return [line[7:] for line in text.splitlines() if line.startswith("event: ")]
 

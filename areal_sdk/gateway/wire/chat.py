@@ -11,6 +11,7 @@ from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta
 from areal_sdk.gateway.reading import Call, Completed, Delta, Prepared, Sampled
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
+from areal_sdk.gateway.sessions import Session
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.options import (
@@ -36,9 +37,13 @@ _ACCEPTED = (
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",
+    "prompt_cache_options",
     "verbosity",
 )
 """They change nothing about what a policy samples."""
+
+_WITHOUT_EFFECT = ("prediction", "moderation", "web_search_options", "audio")
+"""Services of another provider. The answer is the policy's all the same, so a notice is enough."""
 
 
 def parse(body: Any) -> "ChatCall":
@@ -52,11 +57,14 @@ def parse(body: Any) -> "ChatCall":
     top_logprobs = fields.integer("top_logprobs", least=0, most=20) or 0
     if top_logprobs and not logprobs:
         raise bad_request("top_logprobs needs logprobs to be true", param="top_logprobs")
-    tools = parse_tools(fields.items("tools"))
+    functions = _parse_functions(fields.items("functions"))
+    tools = parse_tools(fields.items("tools")) or functions
+    older_choice = _choice_of_function(fields.get("function_call"))
+    choice = fields.get("tool_choice") or older_choice
     request = ChatRequest(
         messages=tuple(_parse_message(message, i) for i, message in enumerate(messages)),
         tools=tools,
-        tool_choice=_parse_tool_choice(fields.get("tool_choice"), tools),
+        tool_choice=_parse_tool_choice(choice, tools),
         parallel_tool_calls=fields.flag("parallel_tool_calls", default=True),
         max_new_tokens=_max_tokens(fields),
         stop=parse_stop(fields.get("stop")),
@@ -69,14 +77,13 @@ def parse(body: Any) -> "ChatCall":
         template_options=fields.mapping("chat_template_kwargs") or {},
     )
     fields.accept(*_ACCEPTED)
-    fields.refuse("functions", "use tools")
-    fields.refuse("function_call", "use tool_choice")
     fields.refuse("modalities", "only text is generated", unless=(["text"],))
-    for name in ("audio", "prediction", "web_search_options"):
-        fields.refuse(name, "the policy generates text and nothing else")
+    no_effect = tuple(name for name in _WITHOUT_EFFECT if fields.get(name) is not None)
     return_token_ids = fields.flag("return_token_ids")
     fields.refuse_unknown()
-    return ChatCall(request, stream, stream_options.flag("include_usage"), return_token_ids)
+    return ChatCall(
+        request, stream, stream_options.flag("include_usage"), return_token_ids, no_effect
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +94,26 @@ class ChatCall:
     stream: bool
     include_usage: bool
     return_token_ids: bool
+    no_effect: tuple[str, ...]
+    """Fields that were accepted and do nothing here."""
 
 
 def _max_tokens(fields: Fields) -> int | None:
-    newer = fields.integer("max_completion_tokens", least=1)
-    older = fields.integer("max_tokens", least=1)
+    newer = fields.integer("max_completion_tokens", least=0)
+    older = fields.integer("max_tokens", least=0)
     return newer if newer is not None else older
+
+
+def _parse_functions(values: list[Any] | None) -> tuple[Tool, ...]:
+    """The older way to offer tools."""
+    return parse_tools([{"type": "function", "function": value} for value in values or ()])
+
+
+def _choice_of_function(value: Any) -> Any:
+    """The older `function_call` as a `tool_choice`."""
+    if isinstance(value, dict):
+        return {"type": "function", "function": value}
+    return value
 
 
 def _parse_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
@@ -130,8 +151,10 @@ def _parse_message(value: Any, index: int) -> Message:
 class ChatReply:
     """Writes one response, whole or as a stream of chunks."""
 
-    def __init__(self, body: Any, *, model: str, tokenizer: Tokenizer) -> None:
+    def __init__(self, body: Any, session: Session, *, model: str, tokenizer: Tokenizer) -> None:
         self._call = parse(body)
+        for name in self._call.no_effect:
+            session.notice(f"{name} has no effect here")
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
         self._tokenizer = tokenizer

@@ -35,7 +35,7 @@ def _parse_logit_bias(value: dict[str, Any] | None) -> dict[int, float] | None:
     if value is None:
         return None
     try:
-        return {int(token): float(bias) for token, bias in value.items()}
+        return {int(token): float(bias) for token, bias in value.items() if bias}
     except (TypeError, ValueError):
         raise bad_request("logit_bias must map token ids to numbers", param="logit_bias") from None
 

@@ -24,6 +24,12 @@ class ResponsesEndpoint(Endpoint):
         store = self.store(session)
         return ResponsesReply(body, model=self._model, tokenizer=self._tokenizer, store=store)
 
+    def count(self, body: Any, session: Session) -> dict[str, Any]:
+        """Prompt tokens that a request would have, without a turn."""
+        (asked,) = self._read(body, session).requests
+        num_tokens = self._completer.count(session, asked)
+        return {"object": "response.input_tokens", "input_tokens": num_tokens}
+
     def store(self, session: Session) -> ResponseStore:
         return self._stores.setdefault(session, ResponseStore())
 
