@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from areal_sdk.backends.sglang import (
     find_environment,
 )
 from areal_sdk.engine import GenerateRequest
+from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.types import WeightUpdate
 
@@ -142,4 +144,9 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     arguments = parser.parse_args()
+    try:
+        find_environment()
+    except ConfigError as exc:
+        print(f"not measured: {exc}")
+        sys.exit()
     asyncio.run(main(arguments.rounds, arguments.seconds, arguments.write))

@@ -11,6 +11,7 @@ nothing, attestation of label and checksums included, also as a share of a 5 s t
 import argparse
 import asyncio
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from areal_sdk.backends.sglang import (
 )
 from areal_sdk.backends.sglang.swap import SwapTimes
 from areal_sdk.engine import GenerateRequest, GenerateResult
+from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.types import WeightUpdate
 
@@ -155,4 +157,9 @@ if __name__ == "__main__":
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     arguments = parser.parse_args()
+    try:
+        find_environment()
+    except ConfigError as exc:
+        print(f"not measured: {exc}")
+        sys.exit()
     asyncio.run(main(arguments.updates, arguments.write))

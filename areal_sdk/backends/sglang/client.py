@@ -32,14 +32,16 @@ class RequestRefused(EngineError):
 @dataclass(frozen=True, slots=True)
 class Deadlines:
     connect_s: float = 5.0
-    token_s: float = 120.0
+    token_s: float = 300.0
     """Between two tokens of a request, queueing and a swap of weights included."""
     control_s: float = 20.0
     """Of a small control call: pause, continue, version, model information."""
     weights_s: float = 300.0
     """Of a call that moves weights."""
     probe_s: float = 10.0
-    """Of the one-token request that shows a quiet server to be alive."""
+    """Of the one-token request that shows an idle server to be alive."""
+    busy_probe_s: float = 60.0
+    """The same where requests run: a long prefill lets nothing else through."""
 
 
 class SGLangClient:
@@ -144,10 +146,12 @@ class SGLangClient:
         listed = (meta.get("output_token_ids_logprobs") or [[]])[0] or []
         return meta, {int(token): float(logprob) for logprob, token, _ in listed}
 
-    async def probe(self) -> None:
+    async def probe(self, *, is_busy: bool = False) -> None:
         """A token from the scheduler: alive is not what the HTTP process says about itself."""
         body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        await self._post("/generate", body, timeout_s=self.deadlines.probe_s)
+        deadlines = self.deadlines
+        timeout_s = deadlines.busy_probe_s if is_busy else deadlines.probe_s
+        await self._post("/generate", body, timeout_s=timeout_s)
 
     # information
 

@@ -137,6 +137,8 @@ class SGLangEngine(InferenceEngine):
             asyncio.create_task(supervisor.watch(member), name=f"watch {member.address}")
             for member in self._pool.members
         ]
+        for watch in self._watches:
+            watch.add_done_callback(_report_bug)
 
     async def _connect(self, member: Member) -> None:
         process = member.process
@@ -410,6 +412,12 @@ class SGLangEngine(InferenceEngine):
         if self._publisher is None:
             raise EngineError("the SGLang engine is not started: await start() first")
         return self._publisher
+
+
+def _report_bug(watch: asyncio.Task[None]) -> None:
+    """A watch ends when it is cancelled; anything else must not go unseen until the run is over."""
+    if not watch.cancelled() and (bug := watch.exception()) is not None:
+        logger.error("%s ended: its server is not looked after", watch.get_name(), exc_info=bug)
 
 
 _MEMORY = ("weights", "kv_cache")

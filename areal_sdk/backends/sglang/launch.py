@@ -99,12 +99,11 @@ class ServerProcess:
     pid: int
     log_path: Path
     process: subprocess.Popen[bytes] | None = None
+    _is_stopped: bool = False
 
     @property
     def is_running(self) -> bool:
-        if self.process is not None:
-            return self.process.poll() is None
-        return _is_alive(self.pid)
+        return not self._is_stopped and _is_alive(self.pid)
 
     def last_lines(self) -> str:
         try:
@@ -114,7 +113,9 @@ class ServerProcess:
         return "\n".join(lines[-_NUM_LOG_LINES:])
 
     def signal(self, number: int) -> None:
-        """To every process of the server."""
+        """To every process of the server; not once it was stopped: the id may be another's by then."""
+        if self._is_stopped:
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -127,6 +128,9 @@ class ServerProcess:
             if not await self._is_gone_within(5.0):
                 raise EngineError(f"SGLang server {self.pid} did not die; log: {self.log_path}")
         self.signal(signal.SIGKILL)  # children that outlived the first process of the group
+        self._is_stopped = True
+        if self.process is not None:
+            self.process.wait(timeout=5.0)  # it is dead already: this only takes note of it
 
     async def _is_gone_within(self, seconds: float) -> bool:
         ends_at = time.monotonic() + seconds
@@ -154,14 +158,17 @@ def start_server(
         command = [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **options.environment_variables(environment)},
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **options.environment_variables(environment)},
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise EngineError(f"{environment.python} could not be started: {exc}") from exc
     return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
 
 
@@ -176,8 +183,13 @@ class Launcher:
 
     def start_all(self) -> list[ServerProcess]:
         return [
-            start_server(self.options, self.environment, log_path=self.log_dir / f"sglang-{i}.log")
-            for i in range(self.count)
+            start_server(
+                self.options,
+                self.environment,
+                log_path=self.log_dir / f"sglang-{index}.log",
+                port=port,
+            )
+            for index, port in enumerate(free_ports(self.count))
         ]
 
     def restart(self, server: ServerProcess) -> ServerProcess:
@@ -190,10 +202,18 @@ class Launcher:
         )
 
 
+def free_ports(count: int) -> list[int]:
+    """Different ones: all are held until the last is found."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    (port,) = free_ports(1)
+    return port
 
 
 def _is_alive(pid: int) -> bool:

@@ -72,7 +72,7 @@ class Supervisor:
         elif member.state is State.SUSPECT or self._is_quiet(member):
             if member.swap_lock.locked():
                 return  # it is held on purpose, and its swap has deadlines of its own
-            await member.client.probe()
+            await member.client.probe(is_busy=member.num_running > 0)
             if member.state is State.SUSPECT:
                 await self._readmit(member)
 

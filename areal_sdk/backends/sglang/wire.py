@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest
-from areal_sdk.errors import EngineError, StaleWeightsError
+from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason
 
 JSON = dict[str, Any]
@@ -169,7 +169,7 @@ class EventReader:
         spans = self._spans(meta)
         handed_out = len(self._versions)
         if spans[:handed_out] != self._versions:
-            raise StaleWeightsError(
+            raise EngineError(  # no fault to continue from: what was handed out is wrong
                 "SGLang's version spans contradict the versions already streamed: "
                 f"{meta.get('weight_versions')}"
             )

@@ -18,7 +18,9 @@ from tests.backends.sglang.waiting import until
 
 PROMPT = tuple(b"faults")
 FAST = {
-    "deadlines": Deadlines(token_s=5.0, control_s=5.0, probe_s=2.0, weights_s=30.0),
+    "deadlines": Deadlines(
+        token_s=5.0, control_s=5.0, probe_s=2.0, busy_probe_s=3.0, weights_s=30.0
+    ),
     "supervision": SupervisionOptions(check_every_s=0.5),
     "no_server_timeout_s": 20.0,
 }

@@ -90,7 +90,7 @@ def test_a_first_token_after_a_swap_waits_for_the_spans() -> None:
 def test_spans_that_contradict_what_was_streamed_fail_the_request() -> None:
     read = reader()
     read.read(event(1))
-    with pytest.raises(StaleWeightsError, match="contradict"):
+    with pytest.raises(EngineError, match="contradict"):
         read.read(event(2, label="run:1", finish=LENGTH, spans=[("run:1", 0, 2)]))
 
 
