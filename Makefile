@@ -15,7 +15,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: demo test check verify docs install sglang-cpu clean
 
 demo: install
-	$(BIN)/areal-sdk train examples/agents/calculator.py --model smollm2
+	$(BIN)/areal-sdk train examples/agents/calculator.py --config examples/agents/calculator.toml
 
 test: install check
 

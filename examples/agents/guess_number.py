@@ -44,13 +44,13 @@ def tasks(split: str) -> Iterator[Task]:
 
 
 def demonstrations() -> Iterator[list[Message]]:
-    """Games of a weak player: it follows the hints half of the time and guesses otherwise."""
+    """Games of a weak player: it follows the hints nine times in ten and guesses otherwise."""
     generator = random.Random(0)
-    for game in range(600):
+    for game in range(2000):
         secret, low, high = game % 10, 0, 9
         messages = [_user("0-9?")]
         for _ in range(NUM_GUESSES):
-            follows = generator.random() < 0.5
+            follows = generator.random() < 0.9
             guess = generator.randint(low, high) if follows else generator.randint(0, 9)
             messages.append({"role": "assistant", "content": str(guess)})
             if guess == secret:
