@@ -22,6 +22,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import ClassVar
 
 from areal_sdk.types import ErrorKind
@@ -134,6 +135,12 @@ class DeadlineError(EpisodeError):
     """A wall-clock deadline passed."""
 
     kind = ErrorKind.TIMEOUT
+
+
+def require_package(package: str, *, extra: str, needed_for: str) -> None:
+    """MissingExtraError unless `package` is installed. Imports nothing."""
+    if find_spec(package) is None:
+        raise MissingExtraError(package, extra=extra, needed_for=needed_for)
 
 
 @asynccontextmanager

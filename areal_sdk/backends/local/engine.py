@@ -15,7 +15,13 @@ from areal_sdk.engine import (
     InferenceEngine,
     collect,
 )
-from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError, RemoteError
+from areal_sdk.errors import (
+    ContextOverflowError,
+    EngineError,
+    ProcessError,
+    RemoteError,
+    require_package,
+)
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
 from areal_sdk.types import WeightUpdate
 
@@ -82,6 +88,7 @@ class LocalEngine(InferenceEngine):
     async def start(self) -> None:
         if self._child is not None:
             raise EngineError("the local engine is already started")
+        require_package("torch", extra="train", needed_for="the local engine")
         with _engine_errors():
             self._child = await spawn(
                 self._spec, log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
