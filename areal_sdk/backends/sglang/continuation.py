@@ -4,8 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from areal_sdk.backends.sglang.wire import Delta
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import EngineInfo, GenerateRequest
+from areal_sdk.errors import ContextOverflowError, EngineError
 from areal_sdk.types import FinishReason
+
+RESERVED_TOKENS = 6
+"""SGLang keeps so many of the context to itself."""
 
 Decode = Callable[[list[int]], str]
 
@@ -79,3 +83,23 @@ class Continuation:
             if matches:
                 return index + 1, min(matches)[1]
         return None
+
+
+def fitted(request: GenerateRequest, info: EngineInfo) -> GenerateRequest:
+    """Refuse here, with the cure, what no server could do; cut the budget to the context."""
+    room = info.max_context - len(request.tokens) - RESERVED_TOKENS
+    if room < 1:
+        raise ContextOverflowError(
+            prompt_tokens=len(request.tokens), max_context=info.max_context - RESERVED_TOKENS
+        )
+    if not request.tokens:
+        raise EngineError("the prompt is empty: send at least one token")
+    if request.max_new_tokens < 1:
+        raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+    for name, tokens in (("the prompt", request.tokens), ("logit_bias", request.logit_bias)):
+        if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
+            raise EngineError(
+                f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
+                "is this another model's tokenizer?"
+            )
+    return replace(request, max_new_tokens=min(request.max_new_tokens, room))

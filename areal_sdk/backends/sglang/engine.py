@@ -17,28 +17,25 @@ from areal_sdk.backends.sglang.attest import (
     Attestor,
     Canary,
     CanaryScorer,
-    mean_error,
-    tolerance_of,
 )
 from areal_sdk.backends.sglang.client import (
     RequestRefused,
     ServerFault,
     SGLangClient,
-    wait_until_ready,
 )
-from areal_sdk.backends.sglang.continuation import Continuation
+from areal_sdk.backends.sglang.connecting import check_agreement, common_context, connect
+from areal_sdk.backends.sglang.continuation import Continuation, fitted
 from areal_sdk.backends.sglang.launch import Launcher, ServerProcess
-from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
+from areal_sdk.backends.sglang.model_info import read_model_info
 from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.pool import Member, Pool, State
-from areal_sdk.backends.sglang.probe import probe_server
 from areal_sdk.backends.sglang.publisher import Publisher
 from areal_sdk.backends.sglang.supervisor import Supervisor
 from areal_sdk.backends.sglang.swap import SwapTimes, interrupt
 from areal_sdk.backends.sglang.transport import DiskTransport, WeightSender
 from areal_sdk.backends.sglang.wire import Delta, EventReader, generate_body
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
-from areal_sdk.errors import ContextOverflowError, EngineError, StaleWeightsError
+from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason, WeightUpdate
 
 if TYPE_CHECKING:
@@ -119,12 +116,12 @@ class SGLangEngine(InferenceEngine):
         try:
             async with asyncio.TaskGroup() as group:
                 for member in self._pool.members:
-                    group.create_task(self._connect(member))
+                    group.create_task(connect(member, self._model, self.options))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
         self._publisher = self._make_publisher()
-        self._narrow_context()
-        await self._check_agreement()
+        self._info = replace(self.info, max_context=common_context(self.info, self._pool.members))
+        await check_agreement(self._pool.members, self.canary, self._model)
         for member in self._pool.members:
             await self._publisher.adopt(member)
         supervisor = Supervisor(
@@ -139,26 +136,6 @@ class SGLangEngine(InferenceEngine):
         ]
         for watch in self._watches:
             watch.add_done_callback(_report_bug)
-
-    async def _connect(self, member: Member) -> None:
-        process = member.process
-        if process is None:
-            await wait_until_ready(member.client, timeout_s=self.options.connect_timeout_s)
-        else:
-            try:
-                await wait_until_ready(
-                    member.client,
-                    timeout_s=self.options.supervision.start_timeout_s,
-                    is_running=lambda: process.is_running,
-                )
-            except ServerFault as exc:
-                raise EngineError(
-                    f"{exc}; the end of {process.log_path}:\n{process.last_lines()}"
-                ) from None
-        info = await probe_server(member.client)
-        if info.dtype == "auto":
-            info = replace(info, dtype=dtype_when_auto(self._model))
-        member.info = info
 
     def _make_publisher(self) -> Publisher:
         options = self.options
@@ -185,35 +162,6 @@ class SGLangEngine(InferenceEngine):
             drain_timeout_s=options.drain_timeout_s,
             no_server_timeout_s=options.no_server_timeout_s,
         )
-
-    def _narrow_context(self) -> None:
-        """A request must fit every server, or it could not move."""
-        limits = [self.info.max_context]
-        for member in self._pool.members:
-            assert member.info is not None
-            if member.info.max_context:
-                limits.append(member.info.max_context)
-            if member.info.num_kv_tokens:
-                limits.append(member.info.num_kv_tokens)
-        self._info = replace(self.info, max_context=min(limits))
-
-    async def _check_agreement(self) -> None:
-        """Servers that start with different weights would be one policy in name only."""
-        canary = self.canary
-        answers = await asyncio.gather(
-            *(
-                member.client.next_token_logprobs(canary.tokens, canary.candidates)
-                for member in self._pool.members
-            )
-        )
-        for member, (_, scores) in zip(self._pool.members, answers, strict=True):
-            assert member.info is not None
-            difference = mean_error(scores, answers[0][1])
-            if difference > tolerance_of(member.info.dtype):
-                raise EngineError(
-                    f"{member.address} and {self._pool.members[0].address} serve different "
-                    f"weights (a canary's logprobs differ by {difference:.3g}): start both from {self._model}"
-                )
 
     async def aclose(self) -> None:
         watches, self._watches = self._watches, []
@@ -294,7 +242,7 @@ class SGLangEngine(InferenceEngine):
     # generation
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
-        continuation = Continuation(self._fitted(request), self._decode)
+        continuation = Continuation(fitted(request, self.info), self._decode)
         num_faults = 0
         while True:
             member = await self._pool.acquire(
@@ -379,25 +327,6 @@ class SGLangEngine(InferenceEngine):
             await self._pool.set_state(member, State.SUSPECT, str(error))
         member.wake.set()
 
-    def _fitted(self, request: GenerateRequest) -> GenerateRequest:
-        """Refuse here, with the cure, what no server could do; cut the budget to the context."""
-        info = self.info
-        room = info.max_context - len(request.tokens) - _RESERVED_TOKENS
-        if room < 1:
-            raise ContextOverflowError(
-                prompt_tokens=len(request.tokens), max_context=info.max_context
-            )
-        if not request.tokens:
-            raise EngineError("the prompt is empty: send at least one token")
-        if request.max_new_tokens < 1:
-            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-        if bad := [token for token in request.tokens if not 0 <= token < info.vocab_size]:
-            raise EngineError(
-                f"the prompt holds token {bad[0]}, the model has {info.vocab_size}: "
-                "is this another model's tokenizer?"
-            )
-        return replace(request, max_new_tokens=min(request.max_new_tokens, room))
-
     def _decode(self, tokens: list[int]) -> str:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
         return text
@@ -421,6 +350,3 @@ def _report_bug(watch: asyncio.Task[None]) -> None:
 
 
 _MEMORY = ("weights", "kv_cache")
-
-_RESERVED_TOKENS = 6
-"""SGLang keeps so many of the context to itself."""

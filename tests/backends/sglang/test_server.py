@@ -63,7 +63,7 @@ async def test_requests_end_as_they_should(server: ServerProcess, make_engine: M
     greedy = await engine.generate(GenerateRequest(PROMPT, 12, temperature=0.0, ignore_eos=True))
     text = engine._decode(list(greedy.tokens))
     assert text
-    with pytest.raises(ContextOverflowError, match="4096"):
+    with pytest.raises(ContextOverflowError, match="4090"):
         await engine.generate(GenerateRequest(PROMPT * 400, 5))
     with pytest.raises(EngineError, match="another model's tokenizer"):
         await engine.generate(GenerateRequest((10**6,), 5))
