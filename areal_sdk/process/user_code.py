@@ -101,7 +101,8 @@ def _import_file(path: Path) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"user_{path.stem}_{digest}"  # the same in every process, and never another module's
     for loaded in list(sys.modules.values()):
-        is_same = vars(loaded).get("__file__") == str(path)
+        # sys.modules may hold anything, None included; asking a lazy module would import it.
+        is_same = getattr(loaded, "__dict__", {}).get("__file__") == str(path)
         if is_same and loaded.__name__ != "__main__":
             return loaded
     spec = importlib.util.spec_from_file_location(name, path)
