@@ -1,33 +1,31 @@
 """The trainer as the main process sees it. Light: torch lives in the ranks."""
 
 import asyncio
-import contextlib
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import ProcessError, RemoteError
+from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError, require_package
 from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.process import Buffer, Child, ProcessSpec, Reply
 from areal_sdk.trainer.directories import CheckpointError, forget_old
 from areal_sdk.trainer.options import SftRow, TrainerOptions
+from areal_sdk.trainer.publish_dir import PublishDir
 from areal_sdk.trainer.wire import encode_demonstrations, encode_groups
 from areal_sdk.types import TrajectoryGroup, WeightUpdate
 
 JSON = Any
 
 ENTRY = "areal_sdk.trainer.worker:main"
-SHARED_MEMORY = Path("/dev/shm")
 NUM_PUBLISHED = 2
 """Versions kept for engines: the one they read, and the one being written."""
 SAVE_TIMEOUT_S = 900.0
 PUBLISH_TIMEOUT_S = 300.0
-FAILURE_GRACE_S = 5.0
-"""How long the other ranks have to report the same failure before they are ended."""
+FAILURE_GRACE_S = 10.0
+"""How long the other ranks have to report what made one of them fail."""
+DEATH_GRACE_S = 1.0
+"""How long to wait, after one rank died, for the news that another had died first."""
 
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -50,15 +48,18 @@ class TrainerClient:
         self.options = options
         self._launcher = launcher or LocalLauncher(log_dir=log_dir)
         self._ranks: list[Child] = []
-        self._own_publish_dir: Path | None = None
+        self._own_publish_dir: PublishDir | None = None
         self.num_parameters = 0
         self.device = ""
 
     async def start(self) -> None:
         """Start the ranks; returns when every one has loaded the model."""
+        for package in ("torch", "transformers"):
+            require_package(package, extra="train", needed_for="training")
         publish_dir = self.options.publish_dir
         if publish_dir is None:
-            publish_dir = self._own_publish_dir = _make_publish_dir(self.options)
+            self._own_publish_dir = PublishDir(size=_published_size(self.options))
+            publish_dir = self._own_publish_dir.path
         options = replace(self.options, publish_dir=publish_dir).to_json()
         specs = [
             ProcessSpec(
@@ -132,7 +133,7 @@ class TrainerClient:
         await asyncio.gather(*(child.aclose() for child in self._ranks))
         await self._launcher.aclose()
         if self._own_publish_dir is not None:
-            await asyncio.to_thread(shutil.rmtree, self._own_publish_dir, ignore_errors=True)
+            await asyncio.to_thread(self._own_publish_dir.remove)
             self._own_publish_dir = None
 
     async def _call(
@@ -150,9 +151,11 @@ class TrainerClient:
             for rank in self._ranks
         ]
         try:
-            _, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+            done, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
             if pending:
-                _, pending = await asyncio.wait(calls, timeout=FAILURE_GRACE_S)
+                has_died = any(isinstance(call.exception(), ChildDiedError) for call in done)
+                grace_s = DEATH_GRACE_S if has_died else FAILURE_GRACE_S
+                _, pending = await asyncio.wait(calls, timeout=grace_s)
             died = [rank for rank in self._ranks if rank.exited.done()]
             if pending:
                 await asyncio.gather(*(rank.kill() for rank in self._ranks))
@@ -181,7 +184,7 @@ def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> Base
             is_checkpoint = error.kind == CheckpointError.__name__
             return CheckpointError(error.message) if is_checkpoint else error
     killed = [rank for rank in died if rank.exited.result().signal is not None]
-    return errors[next(iter([*killed, *died, *errors]))]
+    return errors[next(rank for rank in (*killed, *died, *errors) if rank in errors)]
 
 
 def _metrics(reply: Reply) -> dict[str, float]:
@@ -189,24 +192,9 @@ def _metrics(reply: Reply) -> dict[str, float]:
     return {name: float("nan") if value is None else value for name, value in reply.payload.items()}
 
 
-def _make_publish_dir(options: TrainerOptions) -> Path:
-    """A directory of our own in shared memory if two versions fit there, else on disk."""
-    _remove_orphans()
-    prefix = f"areal-sdk-{os.getpid()}-"
-    if SHARED_MEMORY.is_dir():
-        files = options.model_dir.glob("*.safetensors")
-        size = sum(file.stat().st_size for file in files)
-        if options.publish_dtype == "float32":
-            size *= 2  # what the checkpoint holds may be half as wide
-        if shutil.disk_usage(SHARED_MEMORY).free > (NUM_PUBLISHED + 1) * size:
-            return Path(tempfile.mkdtemp(prefix=prefix, dir=SHARED_MEMORY))
-    return Path(tempfile.mkdtemp(prefix=prefix))
-
-
-def _remove_orphans() -> None:
-    """Free what runs that were killed left in shared memory."""
-    for directory in SHARED_MEMORY.glob("areal-sdk-*-*"):
-        owner = directory.name.split("-")[2]
-        if owner.isdigit() and not Path("/proc", owner).exists():
-            with contextlib.suppress(OSError):  # another user's, or another run was faster
-                shutil.rmtree(directory)
+def _published_size(options: TrainerOptions) -> int:
+    """About how many bytes the published versions take, with one to spare."""
+    size = sum(file.stat().st_size for file in options.model_dir.glob("*.safetensors"))
+    if options.publish_dtype == "float32":
+        size *= 2  # what the checkpoint holds may be half as wide
+    return size * (NUM_PUBLISHED + 1)

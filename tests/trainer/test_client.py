@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError
 from areal_sdk.trainer.checkpoint import load_checkpoint
-from areal_sdk.trainer.client import SHARED_MEMORY, TrainerClient
+from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.trainer.directories import CheckpointError
 from areal_sdk.trainer.options import SftRow, TrainerOptions
 from areal_sdk.trainer.trainer import Trainer
@@ -80,9 +80,9 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
 
 
 async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_path: Path) -> None:
-    options = replace(options, num_minibatches=2, tokens_per_microbatch=64)
+    options = replace(options, num_minibatches=2, tokens_per_microbatch=128)
     alone = Trainer(options)
-    expected = [alone.step(make_groups(5, seed=s), version=0) for s in range(3)]
+    expected = [alone.step(make_groups(5, seed=s), version=0) for s in range(2)]
     async with running(replace(options, num_ranks=2), tmp_path) as client:
         for seed, one in enumerate(expected):
             two = await client.step(make_groups(5, seed=seed), version=0, timeout_s=60)
@@ -126,23 +126,6 @@ async def test_the_death_of_any_rank_fails_the_call_at_once(
             await asyncio.wait_for(step, timeout=30)
         with pytest.raises(ChildDiedError):
             await client.step(make_groups(), version=0, timeout_s=10)
-
-
-def test_published_weights_of_a_killed_run_are_removed(
-    options: TrainerOptions, tmp_path: Path
-) -> None:
-    if not SHARED_MEMORY.is_dir():
-        pytest.skip("this system has no /dev/shm")
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True
-    )
-    orphan = SHARED_MEMORY / f"areal-sdk-{int(dead.stdout)}-test"
-    orphan.mkdir()
-    from areal_sdk.trainer import client
-
-    mine = client._make_publish_dir(options)
-    mine.rmdir()
-    assert not orphan.exists()
 
 
 def test_the_client_imports_no_torch() -> None:

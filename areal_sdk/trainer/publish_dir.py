@@ -1,0 +1,51 @@
+"""Where published weights lie: a directory of this run's own, in shared memory where they fit.
+
+A process that is killed cannot clean up after itself, and shared memory is scarce: so each directory
+holds a lock that the kernel releases with its owner, and whoever comes next removes what nobody
+holds. (Not a process id: containers may share this memory and not their processes.)
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")
+
+_PREFIX = "areal-sdk-"
+_LOCK = "owner.lock"
+
+
+class PublishDir:
+    """A directory in memory if `size` bytes fit there, else on disk; exists until `remove`."""
+
+    def __init__(self, *, size: int) -> None:
+        remove_orphans()
+        is_in_memory = SHARED_MEMORY.is_dir() and shutil.disk_usage(SHARED_MEMORY).free > size
+        parent = SHARED_MEMORY if is_in_memory else None
+        unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+        self._lock: int | None = os.open(unnamed / _LOCK, os.O_CREAT | os.O_RDWR)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # Only now may it look like one of ours: another run might take it for an orphan.
+        self.path = unnamed.rename(unnamed.with_name(unnamed.name.removeprefix(".")))
+
+    def remove(self) -> None:
+        """Idempotent."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def remove_orphans() -> None:
+    """Free what owners left behind that no longer live."""
+    for lock in SHARED_MEMORY.glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError):  # gone already, or another user's
+            descriptor = os.open(lock, os.O_RDWR)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock.parent)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,60 @@
+"""Nobody's weights stay in shared memory, and nobody else's are removed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.trainer import publish_dir
+from areal_sdk.trainer.publish_dir import PublishDir, remove_orphans
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from areal_sdk.trainer import publish_dir
+publish_dir.SHARED_MEMORY = Path(sys.argv[1])
+print(publish_dir.PublishDir(size=0).path, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(publish_dir, "SHARED_MEMORY", tmp_path)
+    return tmp_path
+
+
+def test_what_a_killed_run_published_is_removed_by_the_next(memory: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(memory)], capture_output=True, text=True
+    )
+    orphan = Path(killed.stdout.strip())
+    assert orphan.parent == memory
+    assert orphan.is_dir()
+    mine = PublishDir(size=0)
+    assert list(memory.iterdir()) == [mine.path]
+    mine.remove()
+
+
+def test_what_a_living_run_published_is_left_alone(memory: Path) -> None:
+    one, other = PublishDir(size=0), PublishDir(size=0)
+    remove_orphans()
+    assert one.path.is_dir()
+    one.remove()
+    one.remove()
+    assert list(memory.iterdir()) == [other.path]
+    other.remove()
+
+
+def test_other_directories_are_left_alone(memory: Path) -> None:
+    (memory / "areal-sdk-notes").mkdir()
+    remove_orphans()
+    assert (memory / "areal-sdk-notes").is_dir()
+
+
+def test_what_does_not_fit_in_memory_goes_to_disk(memory: Path) -> None:
+    large = PublishDir(size=10**18)
+    assert large.path.parent != memory
+    large.remove()
+    assert not large.path.exists()
