@@ -26,8 +26,7 @@ def plugins(as_json: bool) -> None:
     else:
         _print_table(loaded.report())
         for problem in loaded.failures():
-            click.secho("failed: ", fg="red", err=True, nl=False)
-            click.echo(problem, err=True)
+            click.echo(click.style("failed: ", fg="red") + problem)
     if loaded.failures():
         raise SystemExit(1)
 

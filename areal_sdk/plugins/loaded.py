@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +33,8 @@ from areal_sdk.types import Task
 
 if TYPE_CHECKING:
     import click
+
+logger = logging.getLogger("areal_sdk.plugins")
 
 DatasetFn = Callable[..., Iterable[Task]]
 _SPECS = {
@@ -306,8 +309,9 @@ def load_plugins(
 ) -> Plugins:
     """Load every installed plugin, then the user's own `files`.
 
-    An installed plugin that fails is left out and reported (`failures`); it matters only when
-    something it might have brought is asked for. A file that fails raises: the user asked for it.
+    An installed plugin that fails is left out, with a warning (see `failures`); it matters only
+    when something it might have brought is asked for. A file that fails raises: the user asked for
+    it.
     """
     plugins = Plugins()
     disabled = disabled_names()
@@ -319,6 +323,8 @@ def load_plugins(
             plugins.add(source)
         except PluginError:
             continue  # kept in `failures`
+    for problem in plugins.failures():
+        logger.warning("%s", problem)
     for path in files:
         plugins.register_file(path)
     return plugins

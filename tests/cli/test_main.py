@@ -113,4 +113,4 @@ def test_a_broken_plugin_is_reported_and_the_exit_code_says_so(
     install("areal-sdk-broken", "import no_such_package")
     with pytest.raises(SystemExit, match="1"):
         main(["plugins"])
-    assert "plugin areal-sdk-broken: ModuleNotFoundError" in capsys.readouterr().err
+    assert "plugin areal-sdk-broken: ModuleNotFoundError" in capsys.readouterr().out

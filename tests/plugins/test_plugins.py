@@ -49,7 +49,9 @@ def test_the_built_ins_come_through_the_same_door() -> None:
     assert "exact_match" in report.brings["reward"]
 
 
-def test_a_plugin_that_cannot_be_imported_is_blamed_and_the_others_work(install: Install) -> None:
+def test_a_plugin_that_cannot_be_imported_is_blamed_and_the_others_work(
+    install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
     install("areal-sdk-broken", "import no_such_package")
     install("areal-sdk-good", GOOD)
     plugins = load_plugins()
@@ -58,6 +60,7 @@ def test_a_plugin_that_cannot_be_imported_is_blamed_and_the_others_work(install:
     assert report.status is Status.FAILED
     assert report.error == "ModuleNotFoundError: No module named 'no_such_package'"
     assert plugins.failures() == [f"plugin areal-sdk-broken: {report.error}"]
+    assert plugins.failures() == caplog.messages
 
 
 def test_a_plugin_that_exits_at_import_is_contained(install: Install) -> None:
