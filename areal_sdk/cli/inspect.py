@@ -11,6 +11,23 @@ if TYPE_CHECKING:
 
 NUM_EPISODES = 8
 
+STEP_NUMBERS = (
+    "step",
+    "version",
+    "train_seconds",
+    "sampled_per_s",
+    "batch/reward",
+    "batch/success",
+    "batch/turns",
+    "batch/sampled_tokens",
+    "batch/staleness_max",
+    "train/loss",
+    "train/grad_norm",
+    "train/step_s",
+)
+"""What a person asks of a step first; `--json` has the rest."""
+EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
+
 
 @click.command(name="inspect")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -74,11 +91,11 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
         rewards = [step.get("batch/reward") for step in steps]
         first, last = _first(rewards), _first(reversed(rewards))
         click.echo(f"reward     {first} -> {last}  {curve(rewards, width=48)}")
-        click.echo(f"last step  {_numbers(steps[-1])}")
+        click.echo(f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}")
     for evaluation in evaluations:
         click.echo(
             f"eval       {evaluation['name']}: {evaluation['split']}: "
-            f"{_numbers(evaluation, only=('success', 'reward', 'tasks'))}"
+            f"{_numbers(evaluation, only=EVAL_NUMBERS)}"
         )
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")
@@ -146,12 +163,9 @@ def _books(ledger: dict[str, Any]) -> str:
     )
 
 
-def _numbers(values: dict[str, Any], *, only: tuple[str, ...] = ()) -> str:
-    return "  ".join(
-        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-        for key, value in values.items()
-        if isinstance(value, (int, float)) and key != "time" and (not only or key in only)
-    )
+def _numbers(values: dict[str, Any], *, only: tuple[str, ...]) -> str:
+    found = [(key, values[key]) for key in only if isinstance(values.get(key), (int, float))]
+    return "  ".join(f"{key.removeprefix('batch/')} {value:.4g}" for key, value in found)
 
 
 def _first(values: Any) -> str:

@@ -75,7 +75,7 @@ def test_a_run_is_summed_up(run_dir: Path) -> None:
     assert "3 steps" in output
     assert "0.250 -> 1.000" in output
     assert "started 2 = running 0 + buffered 0 + trained 2 + dropped (none)" in output
-    assert "before: eval: success 0.4" in output
+    assert "before: eval: tasks 10  success 0.4" in output
     assert "ep-1" in output
 
 
