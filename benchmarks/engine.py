@@ -60,7 +60,7 @@ def local_engine(engine: LocalEngine) -> Contender:
 
 def static_generate(model: Any) -> Contender:
     config = GenerationConfig(
-        max_new_tokens=NEW_TOKENS, do_sample=True, eos_token_id=None, pad_token_id=0, top_k=0
+        max_new_tokens=NEW_TOKENS, do_sample=True, eos_token_id=-1, pad_token_id=0, top_k=0
     )
 
     async def run(prompts: Prompts) -> None:
