@@ -174,7 +174,7 @@ class Gateway:
         return self._guard(authorised)
 
     def _is_admin(self, key: str) -> bool:
-        return hmac.compare_digest(key.encode(), self.admin_key.encode())
+        return hmac.compare_digest(key.encode(errors="replace"), self.admin_key.encode())
 
     async def _get_openapi(self, request: web.Request) -> web.Response:
         return json_response(openapi_document())

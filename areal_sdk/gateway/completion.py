@@ -95,7 +95,7 @@ class Completer:
         )
         tools, options = request.tools, request.template_options
         placement = session.history.place(messages, tools=tools, options=options)
-        opening = self._opening(request)
+        opening = self._opening(session, request)
         chat = Chat(messages, self._tools_to_render(request), options)
         if placement.parent is None:
             prompt = self._first(chat, opening)
@@ -132,15 +132,17 @@ class Completer:
             return ()
         return request.tools
 
-    def _opening(self, request: ChatRequest) -> str:
+    def _opening(self, session: Session, request: ChatRequest) -> str:
         """How the answer begins when the client demands a tool call."""
-        opening = self.renderer.tool_format.opening
-        if request.tool_choice.use is not ToolUse.REQUIRED or opening is None:
+        if request.tool_choice.use is not ToolUse.REQUIRED:
             return ""
         name = request.tool_choice.name
         if name is None and len(request.tools) == 1:
             name = request.tools[0]["function"]["name"]
-        return opening(name)
+        opening = self.renderer.tool_format.opening(name)
+        if not opening:
+            session.notice("tool_choice 'required' among several tools cannot be enforced here")
+        return opening
 
     def _place_tokens(
         self, session: Session, request: ChatRequest, tokens: tuple[int, ...]
@@ -155,8 +157,7 @@ class Completer:
                 and tokens[len(turn.prompt_tokens) : whole] == turn.output_tokens
             ):
                 parent, known = index, whole
-        fork = ForkReason.EDITED if parent is None and session.turns else None
-        return Prepared(request, Prompt(tokens, False), None, fork, parent)
+        return Prepared(request, Prompt(tokens, opens_reasoning=False), parent=parent)
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
         """Say once for each value that a client asks for and does not get."""

@@ -59,10 +59,10 @@ class ToolFormat:
     name: str
     parser: Callable[[Sequence[Tool]], Parser]
     """Makes the parser of one completion, given the tools on offer."""
+    opening: Callable[[str | None], str]
+    """The text that begins a call (of that tool), for a `tool_choice` that demands one."""
     shown: tuple[str, ...] = ()
     """Special tokens that carry meaning here and so must reach the parser as text."""
-    opening: Callable[[str | None], str] | None = None
-    """The text that begins a call (of that tool), for a `tool_choice` that demands one."""
     detect: tuple[str, ...] = ()
     """Substrings of a chat template that speak this format; one is enough."""
     call_id_length: int = 24

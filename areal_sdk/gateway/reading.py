@@ -187,8 +187,12 @@ class CompletionReader:
         message = self._message()
         placement = prepared.placement
         fork = prepared.fork
-        if fork is None and placement is not None:
-            fork = session.history.reason(placement)
+        if fork is None:
+            fork = (
+                _reason_for_tokens(session.turns, prepared)
+                if placement is None
+                else session.history.reason(placement)
+            )
         turn = Turn(
             prompt_tokens=prepared.prompt.tokens,
             output_tokens=tuple(self._tokens),
@@ -249,3 +253,13 @@ class CompletionReader:
         if math.isnan(math.fsum(self._logprobs)):
             return Exclusion.NO_LOGPROBS
         return self._prepared.sampling.exclusion
+
+
+def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:
+    """Why a prompt of token ids does not go on from the latest turn; None if it does."""
+    if any(turn.prompt_tokens == prepared.prompt.tokens for turn in turns):
+        return ForkReason.RESAMPLED
+    if prepared.parent is None:
+        return ForkReason.EDITED if turns else None
+    is_taken = any(turn.parent == prepared.parent for turn in turns)
+    return ForkReason.EDITED if is_taken else None

@@ -294,7 +294,6 @@ def test_a_format_is_chosen_from_the_template(name: str, source: str) -> None:
 def test_an_opening_begins_a_call_that_can_be_read(name: str) -> None:
     """What `tool_choice` puts in front of the model's text is the start of this very format."""
     opening = FORMATS[name].opening
-    assert opening is not None
     rest = {
         "hermes": "{}}\n</tool_call>",
         "mistral": "{}}]",

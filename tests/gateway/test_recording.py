@@ -32,14 +32,20 @@ async def test_versions_and_logprobs_are_the_engines(start_gateway: StartGateway
 
 
 async def test_token_ids_are_taken_as_they_are(start_gateway: StartGateway) -> None:
-    gateway, engine = await start_gateway(["a", "b", "c"])
+    gateway, engine = await start_gateway(["a", "b", "c", "d"])
     session = gateway.sessions.open("e")
     first = await session.generate([1, 2, 3])
     assert engine.requests[-1].tokens == (1, 2, 3)
     second = await session.generate([1, 2, 3, *first.output_tokens, 9])
     third = await session.generate([1, 2])
-    assert [t.parent for t in session.turns] == [None, 0, None]
-    assert [t.fork for t in session.turns] == [None, None, ForkReason.EDITED]
+    await session.generate([1, 2])
+    assert [t.parent for t in session.turns] == [None, 0, None, None]
+    assert [t.fork for t in session.turns] == [
+        None,
+        None,
+        ForkReason.EDITED,
+        ForkReason.RESAMPLED,
+    ]
     assert second.prompt_tokens[-1] == 9
     assert third.text == "c"
 
