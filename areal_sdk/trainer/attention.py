@@ -123,12 +123,13 @@ def tree_attention(
     num_heads, num_tokens, head_dim = query.shape[1:]
     num_key_heads = key.shape[1]
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
-    out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
-        (query * scaling).to(dtype).view(num_key_heads, -1, num_tokens, head_dim),
-        key[0].to(dtype),
-        value[0],
-        blocks,
-    )
+    with torch.autocast(value.device.type, enabled=False):  # which would widen the softmax
+        out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
+            (query * scaling).to(dtype).view(num_key_heads, -1, num_tokens, head_dim),
+            key[0].to(dtype),
+            value[0],
+            blocks,
+        )
     return out.view(1, num_heads, num_tokens, head_dim).transpose(1, 2), None
 
 

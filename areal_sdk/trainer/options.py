@@ -33,10 +33,13 @@ class TrainerOptions:
     warmup_steps: int = 5
     """Optimiser steps over which the learning rate rises to its value."""
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[float, float] = (0.9, 0.999)
+    """The second remembers the large gradients of the start: with a short memory, a nearly solved
+    task's tiny, noisy gradients would be scaled up to full steps and undo what was learned."""
     max_grad_norm: float = 1.0
     num_minibatches: int = 1
-    tokens_per_microbatch: int = 8192
+    tokens_per_microbatch: int = 4096
+    """Bounds memory (about 1.2 MB a token for SmolLM2); larger is not faster on a CPU."""
     algorithm: str = "grpo"
     clip_low: float = 0.2
     clip_high: float = 0.28

@@ -95,8 +95,8 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
 
-    Both (T,), in float32. No (R, V) tensor in float32 is kept for the backward pass: only the logits, in the type of the
-    matrix product, whose memory then takes their gradient.
+    Both (T,), in float32. What is kept for the backward pass are the logits in the type of the
+    matrix product; float32 copies exist a few rows at a time.
     """
     if torch.is_autocast_enabled(hidden_RH.device.type):
         dtype = torch.get_autocast_dtype(hidden_RH.device.type)
@@ -118,10 +118,8 @@ class _TokenLogprobs(torch.autograd.Function):
         targets_T: Tensor,
     ) -> tuple[Tensor, Tensor]:
         logits_RV = torch.mm(hidden_RH, weight_VH.t())
-        normalisers_R, entropies_R = (
-            torch.empty_like(temperatures_R),
-            torch.empty_like(temperatures_R),
-        )
+        normalisers_R = torch.empty_like(temperatures_R)
+        entropies_R = torch.empty_like(temperatures_R)
         for rows in _chunks(logits_RV):
             scaled = logits_RV[rows] / temperatures_R[rows, None]  # float32 by promotion
             normalisers_R[rows] = torch.logsumexp(scaled, dim=-1)

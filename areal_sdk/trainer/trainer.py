@@ -221,7 +221,7 @@ class Trainer:
         loss_mean = sums.pop("loss")
         return {
             "loss": loss_mean,
-            "grad_norm": max(grad_norms),
+            "grad_norm": max(grad_norms, key=lambda norm: (not math.isfinite(norm), norm)),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "num_updates": float(len(minibatches) - num_skipped),
             "num_skipped_updates": float(num_skipped),
