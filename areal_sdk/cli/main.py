@@ -3,6 +3,8 @@
 import importlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
@@ -15,6 +17,9 @@ from areal_sdk.hookspecs import PROJECT
 
 DEBUG_VARIABLE = "AREAL_SDK_DEBUG"
 BUILTIN = "areal_sdk.builtin"
+
+THREAD_GRACE_S = 1.0
+"""For threads that are about to end."""
 
 COMMANDS = {
     "train": "Teach an agent.",
@@ -79,21 +84,45 @@ def cli(ctx: click.Context, debug: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command; the exit code is 0, 1 (it failed) or 2 (it was asked for wrongly)."""
     try:
+        _exit(_run(arguments))
+    except KeyboardInterrupt:  # a second Ctrl-C: no more waiting
+        os._exit(1)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """The exit code of the command, its errors told."""
+    try:
         code = cli.main(args=arguments, prog_name="areal-sdk", standalone_mode=False)
     except click.ClickException as exc:
         exc.show()
-        sys.exit(2 if isinstance(exc, click.UsageError) else 1)
+        return 2 if isinstance(exc, click.UsageError) else 1
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
-        sys.exit(1)
+        return 1
     except BrokenPipeError:  # `areal-sdk inspect RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        return 1
+    except SystemExit as exc:
+        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
     except Exception as exc:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        sys.exit(_report(exc))
-    sys.exit(code if isinstance(code, int) else 0)
+        return _report(exc)
+    return code if isinstance(code, int) else 0
+
+
+def _exit(code: int) -> NoReturn:
+    """Leave, also where a thread of the user's code would keep the interpreter for ever."""
+    deadline = time.monotonic() + THREAD_GRACE_S
+    others = [t for t in threading.enumerate() if t is not threading.main_thread()]
+    for thread in others:
+        if not thread.daemon:
+            thread.join(max(0.0, deadline - time.monotonic()))
+    if any(thread.is_alive() and not thread.daemon for thread in others):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _report(error: Exception) -> int:

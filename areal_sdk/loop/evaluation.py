@@ -15,6 +15,7 @@ from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
 from areal_sdk.loop.tasks import load_tasks
 from areal_sdk.plugins import Plugins
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents import as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
@@ -39,7 +40,7 @@ async def run_evaluation(
     tasks = load_tasks(source, split, program=program, plugins=plugins)[: config.eval.tasks]
     if base_url is not None:
         return await _on_endpoint(config, program, tasks, split, base_url, api_key or "none")
-    model_dir = await asyncio.to_thread(find_model, config.model)
+    model_dir = await in_thread(lambda: find_model(config.model), name="find model")
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
         async with open_rig(
             config,

@@ -11,11 +11,12 @@ from areal_sdk.gateway import Gateway, SamplingPolicy
 from areal_sdk.loop.engines import make_engine
 from areal_sdk.loop.models import find_model
 from areal_sdk.plugins import Plugins
+from areal_sdk.process.threads import in_thread
 
 
 async def run_server(config: Config, *, plugins: Plugins, say: Callable[[str], None]) -> None:
     """Serve, say where, and run until cancelled."""
-    model_dir = await asyncio.to_thread(find_model, config.model)
+    model_dir = await in_thread(lambda: find_model(config.model), name="find model")
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-serve-"))
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=Path(scratch))

@@ -1,6 +1,5 @@
 """Supervised warm-up: the same trainer, one more loss, before the first episode."""
 
-import asyncio
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.loop.demonstrations import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
+from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer.options import SftRow
 
 
@@ -18,7 +18,7 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     """Train on demonstrations and serve the result as version 0: nothing was sampled before."""
     assert rig.trainer is not None
     section = rig.config.sft
-    rows = await asyncio.to_thread(_rows, rig.model_dir, demonstrations)
+    rows = await in_thread(lambda: _rows(rig.model_dir, demonstrations), name="demonstrations")
     generator = random.Random(rig.config.run.seed)
     size = min(section.batch, len(rows))
     for step in range(1, section.steps + 1):

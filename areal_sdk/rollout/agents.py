@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from areal_sdk.agent import Agent, AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.errors import AgentError, ConfigError
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.areal import play_arun_episode, play_run
-from areal_sdk.rollout.deadline import in_thread
 from areal_sdk.types import Episode, Outcome, Task
 
 PlayResult = Episode | Outcome | float | Mapping[str, float] | None

@@ -1,11 +1,8 @@
-"""Run user code so that it ends: a deadline it cannot outlive, and threads that hold nobody up."""
+"""Run user code so that it ends: a deadline it cannot outlive."""
 
 import asyncio
-import contextlib
-import contextvars
 import logging
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -51,38 +48,3 @@ async def _end(task: asyncio.Task[Any], what: str) -> None:
 
 
 _left_behind: set[asyncio.Task[Any]] = set()
-
-
-async def in_thread(function: Callable[[], T], *, name: str) -> T:
-    """The function's result, from a daemon thread of its own.
-
-    Not from a pool: a hung call would keep a pool's thread, and the interpreter's exit, for ever.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # cancelled: nobody waits any more
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)  # type: ignore[arg-type]
-
-    def call() -> None:
-        result: T | None = None
-        error: BaseException | None = None
-        try:
-            result = context.run(function)
-        except BaseException as exc:  # noqa: BLE001 - handed to the awaiting side, whole
-            error = exc
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=call, name=name, daemon=True).start()
-    try:
-        return await future
-    except asyncio.CancelledError:
-        logger.info("%s goes on in its thread: a plain function cannot be stopped", name)
-        raise

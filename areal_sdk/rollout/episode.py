@@ -17,6 +17,7 @@ from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.sessions import Session, SessionLimits
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.environments import EnvironmentAgent
@@ -75,7 +76,7 @@ class EpisodeRunner:
         self._warned = False
 
     async def __aenter__(self) -> Self:
-        self._http_client = await asyncio.to_thread(shared_http_client)
+        self._http_client = await in_thread(shared_http_client, name="openai client")
         return self
 
     async def __aexit__(

@@ -9,6 +9,7 @@ from typing import Any
 from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError, require_package
 from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.process import Buffer, Child, ProcessSpec, Reply
+from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer.directories import CheckpointError, forget_old
 from areal_sdk.trainer.options import SftRow, TrainerOptions
 from areal_sdk.trainer.publish_dir import PublishDir
@@ -33,6 +34,10 @@ KEEP_FREED_MEMORY = {
 }
 """glibc gives freed tensors back to the kernel and takes them anew page by page, zeroed: a tenth of a
 step. Steps are alike, so all but the largest tensors stay."""
+
+
+REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""What CUDA needs to know before it starts; the rest of deterministic mode is the ranks' own."""
 
 
 class TrainerClient:
@@ -66,7 +71,7 @@ class TrainerClient:
                 name=f"trainer-{rank}",
                 entry=ENTRY,
                 args=options,
-                env=KEEP_FREED_MEMORY,
+                env=KEEP_FREED_MEMORY | (REPEATABLE if self.options.deterministic else {}),
                 threads=self.options.threads,
             )
             for rank in range(self.options.num_ranks)
@@ -114,7 +119,7 @@ class TrainerClient:
         payload = {"directory": str(directory), "extra": dict(extra)}
         await self._call("save", payload, timeout_s=SAVE_TIMEOUT_S)
         if keep is not None:
-            await asyncio.to_thread(forget_old, directory, keep=keep)
+            await in_thread(lambda: forget_old(directory, keep=keep), name="forget old")
 
     async def load(self, directory: Path) -> Mapping[str, JSON]:
         """Go on from a checkpoint; returns the `extra` it was saved with."""
@@ -133,7 +138,7 @@ class TrainerClient:
         await asyncio.gather(*(child.aclose() for child in self._ranks))
         await self._launcher.aclose()
         if self._own_publish_dir is not None:
-            await asyncio.to_thread(self._own_publish_dir.remove)
+            self._own_publish_dir.remove()  # two files
             self._own_publish_dir = None
 
     async def _call(

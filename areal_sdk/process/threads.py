@@ -1,0 +1,48 @@
+"""Threads that hold nobody up."""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+async def in_thread(function: Callable[[], T], *, name: str) -> T:
+    """The function's result, from a daemon thread of its own.
+
+    Not from a pool: a hung call would keep a pool's thread, and the interpreter's exit, for ever.
+    In particular not from `asyncio.to_thread`, whose few threads user code may hold all of.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():  # cancelled: nobody waits any more
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)  # type: ignore[arg-type]
+
+    def call() -> None:
+        result: T | None = None
+        error: BaseException | None = None
+        try:
+            result = context.run(function)
+        except BaseException as exc:  # noqa: BLE001 - handed to the awaiting side, whole
+            error = exc
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    try:
+        return await future
+    except asyncio.CancelledError:
+        logger.info("%s goes on in its thread: a plain function cannot be stopped", name)
+        raise

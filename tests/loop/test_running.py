@@ -1,0 +1,94 @@
+"""Ctrl-C ends a run whatever the agent's code does about it."""
+
+import asyncio
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.running import run_to_the_end
+from tests.loop.runs import finish, start_command
+
+STUBBORN_AGENTS = """
+import asyncio, time
+from areal_sdk import Agent, Task
+
+class Deaf(Agent):
+    async def run(self, task, context):
+        print("playing", flush=True)
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+
+class Threaded(Agent):
+    async def run(self, task, context):
+        print("playing", flush=True)
+        await asyncio.to_thread(time.sleep, 3600)
+
+def tasks(split):
+    for index in range(4):
+        yield Task(f"{split}-{index}")
+"""
+
+
+def test_the_result_and_the_error_of_main_come_back() -> None:
+    async def seven() -> int:
+        return 7
+
+    async def fail() -> None:
+        raise ValueError("oops")
+
+    assert run_to_the_end(seven()) == 7
+    with pytest.raises(ValueError, match="oops"):
+        run_to_the_end(fail())
+
+
+def test_a_task_that_ignores_cancellation_holds_nobody_up() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        asyncio.create_task(deaf(released), name="deaf").add_done_callback(print)
+        await asyncio.sleep(0)
+
+    async def deaf(released: threading.Event) -> None:
+        while not released.is_set():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+
+    released = threading.Event()
+    began = time.monotonic()
+    run_to_the_end(main())
+    assert time.monotonic() - began < 5.0
+
+
+def test_inside_a_running_loop_the_error_names_the_way_out() -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match=r"asyncio\.to_thread"):
+            run_to_the_end(asyncio.sleep(0))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("agent", ["Deaf", "Threaded"])
+def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) -> None:
+    path = tmp_path / "stubborn.py"
+    path.write_text(STUBBORN_AGENTS)
+    process = start_command(
+        *("train", f"{path}::{agent}", "--model", "tiny"),
+        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run", "--set", "eval.before=false"),
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "playing" in line:
+            break
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=1)
+    assert time.monotonic() - began < 10.0  # 5 s on a quiet machine
+    assert f"areal-sdk train --resume {tmp_path / 'run'}" in output
