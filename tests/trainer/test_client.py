@@ -80,7 +80,7 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
 
 
 async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_path: Path) -> None:
-    options = replace(options, num_minibatches=2, tokens_per_microbatch=128)
+    options = replace(options, num_minibatches=2, tokens_per_microbatch=256)
     alone = Trainer(options)
     expected = [alone.step(make_groups(5, seed=s), version=0) for s in range(2)]
     async with running(replace(options, num_ranks=2), tmp_path) as client:
@@ -106,6 +106,10 @@ async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_
         published = load_file(update.path)
         for name, parameter in alone.policy.named_weights().items():
             assert published[name].float().allclose(parameter, atol=1e-2), name
+        # Rank 0 cannot write: no rank is left waiting, and the next save works.
+        (tmp_path / "a file").write_text("")
+        with pytest.raises(CheckpointError, match="stay valid"):
+            await client.save(tmp_path / "a file" / "step-1", {})
         await client.save(tmp_path / "step-1", {"v": 1})
     # A checkpoint does not care how many ranks wrote it.
     again = Trainer(options)
