@@ -1,11 +1,17 @@
 """Agentic multi-turn RL: write an agent, register a reward, train."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.environment import Environment, StepResult
 from areal_sdk.errors import ArealError, ConfigError, EpisodeError
 from areal_sdk.hookspecs import hookimpl
 from areal_sdk.types import Episode, Message, Outcome, Task, Trajectory, Turn, WeightUpdate
+
+if TYPE_CHECKING:
+    from areal_sdk.loop import evaluate, train
 
 __all__ = [
     "Agent",
@@ -26,7 +32,16 @@ __all__ = [
     "Trajectory",
     "Turn",
     "WeightUpdate",
+    "evaluate",
     "hookimpl",
+    "train",
 ]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`train` and `evaluate` bring the whole loop: imported when they are asked for."""
+    if name in ("evaluate", "train"):
+        return getattr(importlib.import_module("areal_sdk.loop"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,7 +6,7 @@ An unknown key is an error that names the nearest known one.
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,6 +17,9 @@ from areal_sdk.errors import ConfigError
 JSON = dict[str, Any]
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
+REMOVED = "(removed)"
+"""What run directories store in the place of a secret."""
+
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -214,9 +217,9 @@ class Config(Section):
     @classmethod
     def _imply(cls, values: Any) -> Any:
         """`deterministic` implies on-policy batches; asking for both is a contradiction."""
-        if not isinstance(values, dict) or not values.get("run", {}).get("deterministic"):
+        run, rollout = _section(values, "run"), _section(values, "rollout")
+        if not run.get("deterministic"):
             return values
-        rollout = dict(values.get("rollout", {}))
         if rollout.setdefault("max_staleness", 0) != 0:
             raise ValueError(
                 "run.deterministic needs rollout.max_staleness = 0: remove one of the two"
@@ -237,7 +240,17 @@ class Config(Section):
                 f"rollout.max_inflight = {rollout.max_inflight} cannot hold one group of "
                 f"{rollout.group_size}: raise it to at least {rollout.group_size}"
             )
+        if self.eval.stop_at_success is not None and not self.eval.every:
+            raise ValueError(
+                "eval.stop_at_success needs evaluations during training: set eval.every"
+            )
         return self
+
+
+def _section(values: Any, name: str) -> JSON:
+    """A copy of a table of `values`; empty where there is none, or no table."""
+    section = values.get(name) if isinstance(values, Mapping) else None
+    return dict(section) if isinstance(section, Mapping) else {}
 
 
 def load_config(
@@ -259,8 +272,10 @@ def load_config(
 
 
 def parse_config(values: Mapping[str, Any]) -> Config:
+    gathered = _gather_options(dict(values))
+    _refuse_lost_secrets(gathered)
     try:
-        return Config.model_validate(_gather_options(dict(values)))
+        return Config.model_validate(gathered)
     except ValidationError as exc:
         raise ConfigError(explain(exc, Config)) from None
 
@@ -270,6 +285,8 @@ def read_toml(path: Path) -> JSON:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"no such config file: {path}") from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from None
     except tomllib.TOMLDecodeError as exc:
         raise ConfigError(f"{path}: not valid TOML: {exc}") from None
 
@@ -303,6 +320,28 @@ def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
     return keys
 
 
+def _refuse_lost_secrets(values: JSON) -> None:
+    """A run directory does not store secrets; what it stores instead must not become one."""
+    gateway = values.get("gateway")
+    if isinstance(gateway, dict) and gateway.get("admin_key") == REMOVED:
+        del gateway["admin_key"]  # a new one is made up
+    for key, value in _leaves(values):
+        if isinstance(value, str) and REMOVED in value:
+            key = key.removeprefix("options.")
+            raise ConfigError(
+                f"{key} is a secret, and run directories do not store those: "
+                f"give it again, with --set {key}=..."
+            )
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _parse_value(raw: str) -> Any:
     """A TOML value where it is one, else the text itself, so that quotes are optional."""
     try:
@@ -328,10 +367,13 @@ def _gather_options(values: JSON) -> JSON:
     """
     options = {name: dict(table) for name, table in values.pop("options", {}).items()}
     rewards = dict(values.get("rewards", {}))
-    for name, table in values.pop("reward", {}).items():
+    given = values.pop("reward", {})
+    if not isinstance(given, Mapping) or not all(isinstance(t, Mapping) for t in given.values()):
+        raise ConfigError(f"reward = {given!r}: write [reward.NAME] weight = 1.0")
+    for name, table in given.items():
         table = dict(table)
         rewards[name] = table.pop("weight", rewards.get(name, 1.0))
-        options[f"reward.{name}"] = table
+        options[f"reward.{name}"] = options.get(f"reward.{name}", {}) | table
     env = values.get("env")
     if isinstance(env, dict):
         name = env.pop("name", None) or (next(iter(env)) if len(env) == 1 else None)
@@ -342,10 +384,12 @@ def _gather_options(values: JSON) -> JSON:
     engine = values.get("engine")
     if isinstance(engine, dict):  # [engine.sglang] and the like belong to that engine
         values["engine"] = {k: v for k, v in engine.items() if not isinstance(v, dict)}
-        options.update({f"engine.{k}": v for k, v in engine.items() if isinstance(v, dict)})
+        for key, table in engine.items():
+            if isinstance(table, dict):
+                options[f"engine.{key}"] = options.get(f"engine.{key}", {}) | table
     agent = values.get("agent")
     if isinstance(agent, dict):
         agent = dict(agent)
         values["agent"] = agent.pop("name", "")
-        options["agent"] = agent
+        options["agent"] = options.get("agent", {}) | agent
     return {**values, "rewards": rewards, "options": options}

@@ -51,6 +51,10 @@ def evaluate(
     from areal_sdk.config import load_config
     from areal_sdk.loop import evaluate_config
 
+    if base_url is not None and flags.get("temperature") is not None:
+        raise click.UsageError(
+            "--temperature is for models we serve: with --base-url the agent's own sampling counts"
+        )
     settings_of = overrides(agent, rewards, flags)
     if flags.get("temperature") is None and (flags.get("samples") or 1) > 1:
         settings_of["eval.temperature"] = 1.0

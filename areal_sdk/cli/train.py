@@ -87,5 +87,8 @@ def overrides(agent: str | None, rewards: tuple[str, ...], flags: dict[str, Any]
         found["agent"] = agent
     for reward in rewards:
         name, _, weight = reward.partition("=")
-        found[f"reward.{name}.weight"] = float(weight or 1.0)
+        try:
+            found[f"reward.{name}.weight"] = float(weight or 1.0)
+        except ValueError:
+            raise click.BadParameter(f"--reward {reward!r}: write NAME or NAME=WEIGHT") from None
     return found

@@ -1,6 +1,5 @@
 """The commands as functions: configuration in, summary out. Each runs its own event loop."""
 
-import asyncio
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from areal_sdk.loop.checkpoints import latest_checkpoint
 from areal_sdk.loop.evaluation import run_evaluation
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.running import run_to_the_end
 from areal_sdk.loop.runs import Plan, make_plan, run_training
 from areal_sdk.loop.serving import run_server
 from areal_sdk.loop.state import RunState, RunSummary
@@ -52,15 +52,22 @@ def evaluate(
     model: str = "smollm2",
     tasks: Iterable[Task] | None = None,
     split: str = "eval",
+    base_url: str | None = None,
+    api_key: str | None = None,
     **settings: Any,
 ) -> EvalReport:
-    """Measure `agent` on `tasks` (or its own `tasks(split)`)."""
+    """Measure `agent` on `tasks` (or its own `tasks(split)`).
+
+    With `base_url` on that OpenAI-compatible endpoint, else on a local model.
+    """
     values = {"model": model, **settings}
     if isinstance(agent, str):
         values["agent"] = agent
     return _evaluate(
         parse_config(values),
         split=split,
+        base_url=base_url,
+        api_key=api_key,
         agent=None if isinstance(agent, str) else agent,
         tasks=_given_tasks(**{split: tasks}),
     )
@@ -92,7 +99,7 @@ def check(config: Config) -> None:
 def serve_config(config: Config, *, say: Callable[[str], None]) -> None:
     """Serve until interrupted."""
     try:
-        asyncio.run(run_server(config, plugins=load_plugins(), say=say))
+        run_to_the_end(run_server(config, plugins=load_plugins(), say=say))
     except KeyboardInterrupt:
         return
     except ExceptionGroup as group:
@@ -122,6 +129,8 @@ def _train(
         run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
         run_dir.write_plugins(plan.plugins.installed_versions())
+    else:
+        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))  # new limits
     state = RunState()
     progress = Progress(
         run_dir,
@@ -133,7 +142,7 @@ def _train(
     )
     with run_dir.in_use(), _waits_on_signal():
         try:
-            summary = asyncio.run(
+            summary = run_to_the_end(
                 run_training(
                     plan, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
                 )
@@ -142,9 +151,10 @@ def _train(
             summary = _interrupted(run_dir, state)
         except ExceptionGroup as group:
             raise _cause(group) from group
-    plan.plugins.notify.on_run_end(
-        run_dir=str(run_dir.path), summary={"steps": float(summary.steps)}
-    )
+        finally:  # whatever the reason
+            plan.plugins.notify.on_run_end(
+                run_dir=str(run_dir.path), summary={"steps": float(state.step)}
+            )
     return summary
 
 
@@ -162,7 +172,7 @@ def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
         version=state.version,
         train_seconds=state.train_seconds,
         ended="interrupted",
-        ledger=state.ledger,
+        ledger=run_dir.read_ledger() or state.ledger,
     )
 
 
@@ -178,7 +188,7 @@ def _evaluate(
     plugins = load_plugins()
     program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})
     try:
-        return asyncio.run(
+        return run_to_the_end(
             run_evaluation(
                 config, program, plugins=plugins, split=split, base_url=base_url, api_key=api_key
             )

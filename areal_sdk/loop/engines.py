@@ -4,7 +4,7 @@ from pathlib import Path
 
 from areal_sdk.backends.local import LocalEngine
 from areal_sdk.backends.sglang.settings import engine_from_settings
-from areal_sdk.config import Config
+from areal_sdk.config import Config, EngineSection
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import Plugins
@@ -42,8 +42,22 @@ def make_engine(
 
 def check_engine(config: Config, plugins: Plugins) -> None:
     """ConfigError for an engine that nobody brings."""
-    if not is_sglang(config.engine.name):
-        plugins.engines.reference(config.engine.name)
+    name = config.engine.name
+    if name == "local" or is_sglang(name):
+        return
+    plugins.engines.reference(name)
+    ignored = config.engine.model_fields_set - {"name"}
+    stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}
+    if ignored - stored:
+        keys = ", ".join(f"engine.{field}" for field in sorted(ignored - stored))
+        raise ConfigError(
+            f"{keys} would be ignored: the engine {name!r} is a plugin's, and has options of its "
+            f"own, [engine.{name}]"
+        )
+
+
+def _default(field: str) -> object:
+    return EngineSection.model_fields[field].default
 
 
 def is_sglang(name: str) -> bool:

@@ -12,11 +12,16 @@ from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
+from areal_sdk.telemetry.files import read_json, to_json
 from areal_sdk.types import Task
 
 Reports = Mapping[str, EvalReport]
 """By split."""
+
+BEST_FILE = "evaluation.json"
+"""Beside the best weights: what they achieved, and after which step."""
 
 
 @dataclass(slots=True)
@@ -33,7 +38,7 @@ class Evaluator:
     best_dir: Path
     reached: bool = False
     """`eval.stop_at_success` was reached."""
-    _running: "asyncio.Task[None] | None" = None
+    _running: "asyncio.Task[Reports] | None" = None
     _background: "asyncio.TaskGroup | None" = field(default=None, repr=False)
 
     @property
@@ -61,6 +66,22 @@ class Evaluator:
             self.progress.report_eval(name, report, versions=versions)
         return reports
 
+    def recall_best(self) -> None:
+        """Going on with a run: the best weights on disk may be newer than its checkpoint."""
+        old = _set_aside(self.best_dir)
+        if old.exists() and not self.best_dir.exists():
+            old.rename(self.best_dir)  # it was killed between two renames
+        for leftover in (old, *self.best_dir.parent.glob("candidate-*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        best = read_json(self.best_dir / BEST_FILE)
+        if best is not None:
+            self.state.best_success, self.state.best_step = best["success"], best["step"]
+
+    async def measure_last(self) -> Reports:
+        """Evaluate the weights the run ended with; the best ones may be these."""
+        candidate = await self._export_candidate() if self.section.every else None
+        return await self._measure_candidate("after", candidate, self.state.step)
+
     def attach(self, background: asyncio.TaskGroup) -> None:
         """Where evaluations during training run."""
         self._background = background
@@ -71,12 +92,9 @@ class Evaluator:
         if not due or not self.tasks or (self._running and not self._running.done()):
             return
         assert self._background is not None, "attach comes first"
-        candidate = None
-        if self.section.keep_best and self.rig.trainer is not None:
-            candidate = self.best_dir.with_name(f"candidate-{self.state.step:06d}")
-            await self.rig.trainer.export(candidate)
+        candidate, step = await self._export_candidate(), self.state.step
         self._running = self._background.create_task(
-            self._measure_candidate(candidate, self.state.step), name=f"eval {self.state.step}"
+            self._measure_candidate(f"step-{step}", candidate, step), name=f"eval {step}"
         )
 
     async def finish(self) -> None:
@@ -84,19 +102,44 @@ class Evaluator:
         if self._running is not None:
             await self._running
 
-    async def _measure_candidate(self, candidate: Path | None, step: int) -> None:
-        reports = await self.measure(f"step-{step}")
-        first = next(iter(reports.values()))
-        success = first.success.value if first.success else 0.0
-        if candidate is not None:
-            await asyncio.to_thread(self._keep_best, candidate, success, step)
-        target = self.section.stop_at_success
-        self.reached = self.reached or (target is not None and success >= target)
+    async def _export_candidate(self) -> Path | None:
+        if not self.section.keep_best or self.rig.trainer is None or not self.tasks:
+            return None
+        candidate = self.best_dir.with_name(f"candidate-{self.state.step:06d}")
+        await self.rig.trainer.export(candidate)
+        return candidate
 
-    def _keep_best(self, candidate: Path, success: float, step: int) -> None:
-        if self.state.best_success is not None and success <= self.state.best_success:
-            shutil.rmtree(candidate)
-            return
-        shutil.rmtree(self.best_dir, ignore_errors=True)
-        candidate.rename(self.best_dir)
-        self.state.best_success, self.state.best_step = success, step
+    async def _measure_candidate(self, name: str, candidate: Path | None, step: int) -> Reports:
+        """Evaluate; the first split decides whether these weights are the best so far."""
+        try:
+            reports = await self.measure(name)
+            first = next(iter(reports.values()), None)
+            if first is not None and first.success is not None:  # else: nothing was scored
+                success, target = first.success.value, self.section.stop_at_success
+                best = self.state.best_success
+                if candidate is not None and (best is None or success > best):
+                    await in_thread(
+                        lambda: _keep(candidate, self.best_dir, success=success, step=step),
+                        name="keep best",
+                    )
+                    self.state.best_success, self.state.best_step = success, step
+                self.reached = self.reached or (target is not None and success >= target)
+            return reports
+        finally:
+            if candidate is not None:
+                shutil.rmtree(candidate, ignore_errors=True)
+
+
+def _keep(candidate: Path, best: Path, *, success: float, step: int) -> None:
+    """Put `candidate` in the place of `best`. Killed at any point, one of them is still there."""
+    (candidate / BEST_FILE).write_bytes(to_json({"success": success, "step": step}))
+    old = _set_aside(best)
+    shutil.rmtree(old, ignore_errors=True)
+    if best.exists():
+        best.rename(old)
+    candidate.rename(best)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _set_aside(best: Path) -> Path:
+    return best.with_name(f".{best.name}.old")

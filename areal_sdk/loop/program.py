@@ -18,6 +18,7 @@ from areal_sdk.rollout.environments import EnvironmentAgent
 from areal_sdk.types import Message, Task
 
 TasksFn = Callable[[str], Iterable[Task]]
+TRAIN = "train"
 DemonstrationsFn = Callable[[], Iterable[Sequence[Message]]]
 
 
@@ -31,12 +32,15 @@ class Program:
     """`tasks(split)` of the agent's file."""
     demonstrations: DemonstrationsFn | None = None
     """`demonstrations()` of the agent's file: conversations for supervised warm-up."""
+    has_held_out: bool = True
+    """Whether `tasks` has other splits than the one to train on."""
 
     def with_tasks(self, given: Mapping[str, Sequence[Task]]) -> "Program":
         """The program with tasks given from Python in place of its file's."""
         if not given:
             return self
-        return replace(self, tasks=lambda split: given.get(split, ()))
+        has_held_out = any(split != TRAIN for split in given)
+        return replace(self, tasks=lambda split: given.get(split, ()), has_held_out=has_held_out)
 
 
 def load_program(config: Config, *, plugins: Plugins, agent: object | None = None) -> Program:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import Config
+from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
@@ -47,6 +48,12 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
 
     Blocks while a model is fetched: call it before the event loop starts.
     """
+    eval_tasks = _eval_tasks(config, program, plugins)
+    if config.eval.every and not eval_tasks:
+        raise ConfigError(
+            f"eval.every = {config.eval.every}, but no held-out tasks were given: "
+            "give them (--eval-tasks FILE.jsonl), or remove eval.every"
+        )
     check_engine(config, plugins)
     reward_specs(config, plugins)
     plugins.algorithms.reference(config.algorithm.name)
@@ -56,14 +63,14 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
         program,
         find_model(config.init_from or config.model),
         load_tasks(config.tasks, "train", program=program, plugins=plugins),
-        _eval_tasks(config, program, plugins),
+        eval_tasks,
         load_demonstrations(config.sft, program=program),
     )
 
 
 def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, Sequence[Task]]:
-    """Held-out tasks by split; none where training tasks came from a file and no others did."""
-    if config.tasks is not None and config.eval_tasks is None:
+    """Held-out tasks by split; none where training tasks were given and no others."""
+    if config.eval_tasks is None and (config.tasks is not None or not program.has_held_out):
         return {}
     return {
         split: load_tasks(config.eval_tasks, split, program=program, plugins=plugins)[
@@ -108,11 +115,12 @@ async def run_training(
             await warm_up(rig, plan.demonstrations, progress=progress)
         best_dir = run_dir.checkpoints / "best"
         evaluator = Evaluator(rig, plan.eval_tasks, state, progress, best_dir=best_dir)
+        evaluator.recall_best()
         before: Reports = {}
         if config.eval.before and checkpoint is None:
             before = await evaluator.measure("before")
         ended = await _train(rig, plan, state, ledger, tasks, evaluator, progress)
-        after: Reports = await evaluator.measure("after") if config.eval.after else {}
+        after: Reports = await evaluator.measure_last() if config.eval.after else {}
         await rig.trainer.export(run_dir.checkpoints / "final")
         return RunSummary(
             run_dir=str(run_dir.path),
@@ -175,7 +183,10 @@ async def _train(
             progress,
             EngineKeeper(rig.engine, say=progress.say),
         )
-        ended = await loop.run()
+        try:
+            ended = await loop.run()
+        finally:  # what was running is booked as cancelled by now
+            rig.run_dir.write_ledger(ledger.snapshot())
     await checkpoints.save(rig.trainer, state)
     return ended
 

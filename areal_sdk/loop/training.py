@@ -11,7 +11,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from areal_sdk.errors import ArealError
+from areal_sdk.errors import ChildDiedError
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.measure import Evaluator
 from areal_sdk.loop.progress import Progress
@@ -23,6 +23,11 @@ from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
+
+DEATH_GRACE_S = 0.5
+
+MIN_CUT_TIMEOUT_S = 3600.0
+"""A batch may take this long, or as long as its episodes may."""
 
 
 @dataclass(slots=True)
@@ -48,7 +53,10 @@ class TrainingLoop:
         self._began = time.monotonic() - self.state.train_seconds
         async with asyncio.TaskGroup() as background, self.dispatcher:
             self.evaluator.attach(background)
-            keeping = background.create_task(self.keeper.watch(), name="engine keeper")
+            watching = [
+                background.create_task(self.keeper.watch(), name="engine keeper"),
+                background.create_task(self._watch_trainer(), name="trainer watch"),
+            ]
             try:
                 ended = await self._steps()
                 await self._delivered()
@@ -56,12 +64,23 @@ class TrainingLoop:
                 if self._delivery is not None:
                     self._delivery.cancel()
             await self.evaluator.finish()
-            keeping.cancel()
+            for task in watching:
+                task.cancel()
         return ended
+
+    async def _watch_trainer(self) -> None:
+        """A rank may die while nothing is asked of it: rollouts can take long."""
+        ranks = self.trainer.children
+        await asyncio.wait({rank.exited for rank in ranks}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(DEATH_GRACE_S)  # a call in progress explains the death better
+        dead = next(rank for rank in ranks if rank.exited.done())
+        raise ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")
 
     async def _steps(self) -> str:
         while (ended := self._why_end()) is None:
-            batch = await self.buffer.cut_batch(version=self.state.version)
+            batch = await self.buffer.cut_batch(
+                version=self.state.version, timeout_s=self._cut_timeout_s
+            )
             if not batch.finished:
                 return "tasks"
             await self._train_on(batch)
@@ -71,6 +90,13 @@ class TrainingLoop:
             if batch.exhausted:
                 return "tasks"
         return ended
+
+    @property
+    def _cut_timeout_s(self) -> float:
+        """Two generations of the longest episodes, with every retry."""
+        rollout = self.rig.config.rollout
+        longest_s = rollout.episode_timeout_s * (1 + rollout.infra_retries)
+        return max(MIN_CUT_TIMEOUT_S, 2 * longest_s + rollout.wait_s)
 
     def _why_end(self) -> str | None:
         run = self.rig.config.run
@@ -127,7 +153,7 @@ class TrainingLoop:
         began = time.monotonic()
         try:
             await self.keeper.deliver(update)
-        except ArealError as error:
+        except Exception as error:
             self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
             raise
         self.buffer.set_version(update.version)

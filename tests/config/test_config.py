@@ -1,0 +1,85 @@
+"""Settings that would be lost, ignored or misread are refused."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import areal_sdk
+from areal_sdk.cli.train import overrides
+from areal_sdk.config import REMOVED, Config, load_config, parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.engines import check_engine
+from areal_sdk.plugins import load_plugins
+from areal_sdk.telemetry import RunDir, rundir
+from areal_sdk.testing import ScriptedEngine
+
+
+def stored(directory: Path, config: Config) -> Path:
+    run_dir = RunDir.create(directory, "run")
+    run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
+    return run_dir.config
+
+
+def test_a_resumed_run_never_takes_the_placeholder_of_its_admin_key_for_the_key(
+    tmp_path: Path,
+) -> None:
+    path = stored(tmp_path, parse_config({"gateway": {"admin_key": "sk-mine"}}))
+    assert "sk-mine" not in path.read_text()
+    assert load_config(file=path).gateway.admin_key is None
+
+
+def test_any_other_lost_secret_is_asked_for_and_its_neighbours_are_kept(tmp_path: Path) -> None:
+    options = {"reward": {"judge": {"weight": 2.0, "api_key": "sk-1", "model": "m"}}}
+    path = stored(tmp_path, parse_config(options))
+    with pytest.raises(ConfigError, match=r"--set reward\.judge\.api_key=\.\.\."):
+        load_config(file=path)
+    again = load_config(file=path, settings=["reward.judge.api_key=sk-2"])
+    assert again.options["reward.judge"] == {"api_key": "sk-2", "model": "m"}
+    assert again.rewards == {"judge": 2.0}
+
+
+def test_run_directories_and_settings_agree_on_the_placeholder() -> None:
+    assert rundir.REMOVED == REMOVED
+
+
+@pytest.mark.parametrize("setting", ["run=3", "reward=3", "reward.x=3", "rollout=false"])
+def test_a_section_that_is_no_section_is_a_configuration_error(setting: str) -> None:
+    with pytest.raises(ConfigError):
+        load_config(settings=[setting])
+
+
+def test_a_config_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(file=tmp_path)
+
+
+def test_stopping_at_a_success_that_is_never_measured_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"set eval\.every"):
+        parse_config({"eval": {"stop_at_success": 0.9}})
+
+
+def test_a_weight_that_is_no_number_names_the_flag() -> None:
+    import click
+
+    with pytest.raises(click.BadParameter, match="NAME=WEIGHT"):
+        overrides(None, ("exact_match=much",), {})
+
+
+class Theirs:
+    """A plugin that brings an engine."""
+
+    @areal_sdk.hookimpl
+    def register_engines(self, register: Callable[[str, object], None]) -> None:
+        register("theirs", ScriptedEngine)
+
+
+def test_engine_settings_that_a_plugins_engine_would_ignore_are_refused() -> None:
+    plugins = load_plugins()
+    module = ModuleType("theirs")
+    module.register_engines = Theirs().register_engines  # type: ignore[attr-defined]
+    plugins.register_module(module, "theirs.py")
+    with pytest.raises(ConfigError, match=r"engine\.max_slots would be ignored"):
+        check_engine(parse_config({"engine": {"name": "theirs", "max_slots": 8}}), plugins)
+    check_engine(parse_config({"engine": {"name": "theirs"}}), plugins)

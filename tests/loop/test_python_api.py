@@ -1,0 +1,45 @@
+"""`areal_sdk.train` and `areal_sdk.evaluate`: the commands, from Python."""
+
+import subprocess
+import sys
+
+import pytest
+
+import areal_sdk
+from areal_sdk.config import parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.program import load_program
+from areal_sdk.loop.runs import make_plan
+from areal_sdk.plugins import load_plugins
+
+TASKS = [areal_sdk.Task("one"), areal_sdk.Task("two")]
+
+
+async def agent(task: areal_sdk.Task, context: areal_sdk.EpisodeContext) -> float:
+    return 1.0
+
+
+def test_train_and_evaluate_are_public_and_need_no_torch_to_be_looked_up() -> None:
+    code = (
+        "import sys, areal_sdk; assert 'areal_sdk.loop' not in sys.modules; "
+        "areal_sdk.train, areal_sdk.evaluate; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert {"train", "evaluate"} <= set(areal_sdk.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        areal_sdk.trian  # noqa: B018
+
+
+def test_tasks_given_to_train_need_no_held_out_ones() -> None:
+    config, plugins = parse_config({"model": "tiny"}), load_plugins()
+    program = load_program(config, plugins=plugins, agent=agent).with_tasks({"train": TASKS})
+    plan = make_plan(config, plugins=plugins, program=program)
+    assert list(plan.train_tasks) == TASKS
+    assert plan.eval_tasks == {}
+
+
+def test_evaluations_without_held_out_tasks_are_refused() -> None:
+    config, plugins = parse_config({"model": "tiny", "eval": {"every": 5}}), load_plugins()
+    program = load_program(config, plugins=plugins, agent=agent).with_tasks({"train": TASKS})
+    with pytest.raises(ConfigError, match="no held-out tasks were given"):
+        make_plan(config, plugins=plugins, program=program)
