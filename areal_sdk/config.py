@@ -253,6 +253,10 @@ def _section(values: Any, name: str) -> JSON:
     return dict(section) if isinstance(section, Mapping) else {}
 
 
+_NAMED_TABLES = ("agent", "env")
+"""Keys that are a name, or a table of options with the name inside."""
+
+
 def load_config(
     *,
     file: Path | None = None,
@@ -352,12 +356,17 @@ def _parse_value(raw: str) -> Any:
 
 def _assign(values: JSON, key: str, value: Any) -> None:
     *parents, leaf = key.split(".")
-    for parent in parents:
+    for depth, parent in enumerate(parents):
         inner = values.setdefault(parent, {})
+        if isinstance(inner, str) and not depth and parent in _NAMED_TABLES:
+            inner = values[parent] = {"name": inner}
         if not isinstance(inner, dict):
             raise ConfigError(f"cannot set {key!r}: {parent!r} is a value, not a section")
         values = inner
-    values[leaf] = value
+    if not parents and leaf in _NAMED_TABLES and isinstance(values.get(leaf), dict):
+        values[leaf]["name"] = value  # the options stay, whichever came first
+    else:
+        values[leaf] = value
 
 
 def _gather_options(values: JSON) -> JSON:
