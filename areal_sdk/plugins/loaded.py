@@ -361,6 +361,8 @@ def _callable(item: object) -> str | None:
 def _function(item: object) -> str | None:
     if inspect.isclass(item):
         return f"must be a function, not the class {item.__qualname__}"
+    if callable(item) and "weight" in _parameters(item):
+        return "has an option called 'weight', which is the run's own: rename it"
     return _callable(item)
 
 

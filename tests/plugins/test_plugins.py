@@ -189,6 +189,11 @@ def test_a_missing_package_of_an_extra_says_what_to_install(install: Install) ->
     [
         ("register_rewards", "3", "reward 'x' must be callable, not int"),
         ("register_rewards", "dict", "must be a function, not the class dict"),
+        (
+            "register_rewards",
+            "lambda e, weight=1: 0",
+            "an option called 'weight', which is the run",
+        ),
         ("register_environments", "dict", "must be a subclass of areal_sdk.Environment"),
         ("register_engines", "dict", "must be a subclass of areal_sdk.InferenceEngine"),
         ("register_rewards", "'no reference'", 'write "module:attribute"'),
