@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from areal_sdk.backends.sglang.attest import Canary, mean_error, tolerance_of
 from areal_sdk.backends.sglang.client import ServerFault, wait_until_ready
-from areal_sdk.backends.sglang.model_info import dtype_when_auto
 from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.pool import Member
 from areal_sdk.backends.sglang.probe import probe_server
@@ -31,10 +29,7 @@ async def connect(member: Member, model: Path, options: SGLangOptions) -> None:
             raise EngineError(
                 f"{exc}; the end of {process.log_path}:\n{process.last_lines()}"
             ) from None
-    info = await probe_server(member.client)
-    if info.dtype == "auto":
-        info = replace(info, dtype=dtype_when_auto(model))
-    member.info = info
+    member.info = await probe_server(member.client, model=model)
 
 
 def common_context(info: EngineInfo, members: Sequence[Member]) -> int:

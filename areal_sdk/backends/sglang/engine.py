@@ -127,6 +127,7 @@ class SGLangEngine(InferenceEngine):
         supervisor = Supervisor(
             self._pool,
             self._publisher,
+            model=self._model,
             restart=self._launcher.restart if self._launcher is not None else None,
             options=self.options.supervision,
         )

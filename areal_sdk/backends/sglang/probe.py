@@ -1,10 +1,12 @@
 """What is checked of a server before it serves a token: version, options, logprob convention."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.model_info import dtype_when_auto
 from areal_sdk.errors import EngineError
 
 OLDEST_VERSION = (0, 5, 17)
@@ -35,10 +37,12 @@ class ServerInfo:
     is_incremental: bool
 
 
-async def probe_server(client: SGLangClient) -> ServerInfo:
+async def probe_server(client: SGLangClient, *, model: Path) -> ServerInfo:
     """Raise `EngineError`, naming the cure, when the server cannot be trained against."""
     raw = await client.server_info()
     info = _read_info(raw, client.address)
+    if info.dtype == "auto":
+        info = replace(info, dtype=dtype_when_auto(model))
     await _check_logprob_convention(client)
     return info
 

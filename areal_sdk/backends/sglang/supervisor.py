@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from areal_sdk.backends.sglang.client import wait_until_ready
 from areal_sdk.backends.sglang.launch import ServerProcess
 from areal_sdk.backends.sglang.pool import Member, Pool, State
+from areal_sdk.backends.sglang.probe import probe_server
 from areal_sdk.backends.sglang.publisher import Publisher
 from areal_sdk.errors import EngineError
 
@@ -35,11 +37,13 @@ class Supervisor:
         pool: Pool,
         publisher: Publisher,
         *,
+        model: Path,
         restart: Callable[[ServerProcess], ServerProcess] | None,
         options: SupervisionOptions,
     ) -> None:
         self._pool = pool
         self._publisher = publisher
+        self._model = model
         self._restart = restart
         self._options = options
         self._down_since: dict[Member, float] = {}
@@ -79,7 +83,7 @@ class Supervisor:
     async def _readmit(self, member: Member) -> None:
         """It answers again: as it was, or after a restart that we did not make."""
         await member.client.resume()  # it may have been left paused
-        await member.client.probe()
+        member.info = await probe_server(member.client, model=self._model)
         self._down_since.pop(member, None)
         await self._pool.set_state(member, State.BEHIND, "it must show its version first")
         await self._publisher.catch_up(member)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from areal_sdk.backends.sglang.attest import Attestor
 from areal_sdk.backends.sglang.client import ServerFault
-from areal_sdk.backends.sglang.pool import Member
+from areal_sdk.backends.sglang.pool import Member, State
 from areal_sdk.backends.sglang.transport import Transport
 from areal_sdk.errors import EngineError
 
@@ -59,10 +59,14 @@ async def swap(
             member.version = version
             if mode in ("retract", "in_place"):
                 await member.client.resume()
+            member.gate.set()
+            ended = time.monotonic()
+            await attestor.check_serving(member, cache_key=label if mode == "in_place" else None)
+        except BaseException as exc:
+            member.state, member.reason = State.BEHIND, str(exc)  # before anything is sent there
+            raise
         finally:
             member.gate.set()
-        ended = time.monotonic()
-        await attestor.check_serving(member, cache_key=label if mode == "in_place" else None)
         return SwapTimes(ended - began, pushed - push_began, attested - pushed)
 
 

@@ -10,6 +10,7 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,8 @@ from areal_sdk.types import WeightUpdate
 TransportName = Literal["disk", "tensor", "distributed"]
 
 BUCKET_BYTES = 256 << 20
+
+_LEAVE_TIMEOUT_S = 5.0
 
 Half = Coroutine[Any, Any, object]
 
@@ -238,8 +241,7 @@ class DistributedTransport(Transport):
         await member.client.begin_update()
         for index, parameters in enumerate(buckets):
             is_last = index == len(buckets) - 1
-            await self._both(
-                member,
+            await both(
                 member.client.update_from_group(
                     parameters,
                     group=group,
@@ -251,14 +253,12 @@ class DistributedTransport(Transport):
         await member.client.end_update()
 
     async def forget(self, member: Member) -> None:
+        """Leave the group on our side: a server that still waits in it sees it broken."""
         group = self._group_of(member)
         self._groups.pop(member, None)
         if group is not None:
-            try:
-                await self._sender.call("leave", {"group": group}, timeout_s=5.0)
-                await member.client.leave_group(group)
-            except EngineError:
-                return  # it is gone, which is all that we wanted
+            with suppress(EngineError):
+                await self._sender.call("leave", {"group": group}, timeout_s=_LEAVE_TIMEOUT_S)
 
     async def _join(self, member: Member) -> None:
         assert member.info is not None
@@ -266,8 +266,7 @@ class DistributedTransport(Transport):
         port = free_port()
         size = member.info.tp_size + 1
         timeout_s = member.client.deadlines.control_s
-        await self._both(
-            member,
+        await both(
             member.client.join_group(
                 host=self._host, port=port, world_size=size, group=group, backend=self._backend
             ),
@@ -289,17 +288,15 @@ class DistributedTransport(Transport):
         generation, group = self._groups.get(member, (0, None))
         return group if generation == self._sender.generation else None
 
-    async def _both(self, member: Member, theirs: Half, ours: Half) -> None:
-        """Run both halves of a collective. When one fails the other would wait for ever: kill it.
 
-        The sender is the half that we may kill; its end breaks the connection of the server's.
-        """
-        halves = [asyncio.create_task(theirs), asyncio.create_task(ours)]
-        try:
-            await asyncio.gather(*halves)
-        except BaseException:
-            await self._sender.discard()
-            for half in halves:
-                half.cancel()
-            await asyncio.gather(*halves, return_exceptions=True)
-            raise
+async def both(theirs: Half, ours: Half) -> None:
+    """The two halves of a collective. When one fails, nobody waits for the other.
+
+    Our half runs in a thread of the sender and ends by the group's own timeout, in nobody's way.
+    """
+    try:
+        async with asyncio.TaskGroup() as halves:
+            halves.create_task(theirs)
+            halves.create_task(ours)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
