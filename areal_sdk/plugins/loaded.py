@@ -1,6 +1,5 @@
 """The plugins of this process: loaded, reported on, and resolved by name."""
 
-import difflib
 import functools
 import inspect
 import logging
@@ -18,6 +17,13 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError, PluginError
+from areal_sdk.plugins.checks import (
+    HOOKS,
+    check_hooks,
+    not_a_function,
+    not_a_subclass_of,
+    not_callable,
+)
 from areal_sdk.plugins.discovery import (
     PluginSource,
     disabled_names,
@@ -37,13 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("areal_sdk.plugins")
 
 DatasetFn = Callable[..., Iterable[Task]]
-_SPECS = {
-    name: item
-    for name, item in vars(hookspecs).items()
-    if inspect.isfunction(item) and name.startswith(("register_", "on_"))
-}
-HOOKS = tuple(_SPECS)
-"""The name of every hook, in the order of `hookspecs`."""
 
 
 class Status(StrEnum):
@@ -80,15 +79,15 @@ class Plugins:
         self._failed: dict[str, str] = {}
         self._disabled: set[str] = set()
         absent = self._absent
-        self.rewards = Registry[RewardFn]("reward", check=_function, absent=absent)
+        self.rewards = Registry[RewardFn]("reward", check=not_a_function, absent=absent)
         self.environments = Registry[type[Environment]](
-            "environment", check=_subclass_of(Environment), absent=absent
+            "environment", check=not_a_subclass_of(Environment), absent=absent
         )
         self.agents = Registry["AgentLike | type[Any]"]("agent", absent=absent)
         self.engines = Registry[type[InferenceEngine]](
-            "engine", check=_subclass_of(InferenceEngine), absent=absent
+            "engine", check=not_a_subclass_of(InferenceEngine), absent=absent
         )
-        self.datasets = Registry[DatasetFn]("dataset", check=_callable, absent=absent)
+        self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[object]("algorithm", absent=absent)
         self.commands: Registry[click.Command] = Registry("command", absent=absent)
         self.notify = Observers(self._pluggy)
@@ -98,7 +97,7 @@ class Plugins:
         self._sources[source.key] = source
         try:
             plugin = source.load()
-            _check_hooks(plugin)
+            check_hooks(plugin)
             self._pluggy.register(plugin, name=source.key)
             self._collect(source, plugin)
         except (Exception, SystemExit) as exc:
@@ -328,52 +327,3 @@ def load_plugins(
     for path in files:
         plugins.register_file(path)
     return plugins
-
-
-def _check_hooks(plugin: object) -> None:
-    """Refuse hooks that would silently do nothing: misspelt, unmarked, or coroutines."""
-    module = getattr(plugin, "__name__", "")
-    for name, item in vars(plugin).items():
-        if not inspect.isroutine(item):
-            continue
-        is_marked = hasattr(item, f"{hookspecs.PROJECT}_impl")
-        if is_marked and name not in HOOKS:
-            near = difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(HOOKS)}"
-            raise PluginError(f"no hook is called {name!r}: {hint}")
-        if is_marked and inspect.iscoroutinefunction(item):
-            raise PluginError(f"{name} is a coroutine function: hooks are plain functions")
-        if is_marked and (wrong := set(_parameters(item)) - set(_parameters(_SPECS[name]))):
-            known = ", ".join(_parameters(_SPECS[name]))
-            raise PluginError(f"{name} is never given {', '.join(sorted(wrong))!r}, only: {known}")
-        if not is_marked and name in HOOKS and getattr(item, "__module__", "") == module:
-            raise PluginError(f"{name} would never be called: decorate it with @areal_sdk.hookimpl")
-
-
-def _parameters(function: Callable[..., object]) -> list[str]:
-    return list(inspect.signature(function).parameters)
-
-
-def _callable(item: object) -> str | None:
-    return None if callable(item) else f"must be callable, not {type(item).__name__}"
-
-
-def _function(item: object) -> str | None:
-    if inspect.isclass(item):
-        return f"must be a function, not the class {item.__qualname__}"
-    if callable(item) and "weight" in _parameters(item):
-        return "has an option called 'weight', which is the run's own: rename it"
-    return _callable(item)
-
-
-def _subclass_of(base: type) -> Callable[[object], str | None]:
-    def check(item: object) -> str | None:
-        if inspect.isclass(item) and issubclass(item, base):
-            return None
-        return f"must be a subclass of areal_sdk.{base.__name__}, not {_describe(item)}"
-
-    return check
-
-
-def _describe(item: object) -> str:
-    return repr(getattr(item, "__qualname__", None) or item)

@@ -11,7 +11,7 @@ import pytest
 from areal_sdk import hookspecs
 from areal_sdk.cli.main import COMMANDS
 from areal_sdk.config import parse_config
-from areal_sdk.plugins.loaded import HOOKS
+from areal_sdk.plugins.checks import HOOKS
 from tests.docs.blocks import PAGES, ROOT, Block, blocks, commands, execute, parse_command
 
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")

@@ -10,7 +10,7 @@ import pytest
 from areal_sdk import hookspecs
 from areal_sdk.errors import ConfigError, PluginError
 from areal_sdk.plugins import PluginReport, Plugins, Status, load_plugins
-from areal_sdk.plugins.loaded import HOOKS
+from areal_sdk.plugins.checks import HOOKS
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Episode, Outcome, Task
 from tests.plugins.conftest import Install
