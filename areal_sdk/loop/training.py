@@ -25,6 +25,7 @@ from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
 
 DEATH_GRACE_S = 0.5
+"""For a call in progress to say why the rank died."""
 
 MIN_CUT_TIMEOUT_S = 3600.0
 """A batch may take this long, or as long as its episodes may."""

@@ -6,7 +6,14 @@ import signal
 import time
 from pathlib import Path
 
-from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
+from tests.loop.runs import (
+    finish,
+    resume_training,
+    run_dir,
+    start_command,
+    start_training,
+    wait_for_steps,
+)
 
 
 def children_of(pid: int, name: str) -> list[int]:
@@ -63,6 +70,43 @@ def test_a_killed_trainer_ends_the_run_at_once_and_names_its_log(tmp_path: Path)
     assert time.monotonic() - began < 10.0
     assert re.search(r"trainer-0 .*was killed by SIGKILL", output)
     assert "trainer-0.log" in output
+
+
+SLOW_AGENT = """
+import asyncio
+from areal_sdk import Agent, Task, hookimpl
+
+class Slow(Agent):
+    async def run(self, task, context):
+        print("playing", flush=True)
+        await asyncio.sleep(3600)
+
+def tasks(split):
+    for index in range(4):
+        yield Task(f"{split}-{index}")
+
+@hookimpl
+def on_run_end(run_dir, summary):
+    print("observed the end", flush=True)
+"""
+
+
+def test_a_trainer_that_dies_while_nothing_is_asked_of_it_ends_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW_AGENT)
+    process = start_command(
+        *("train", str(path), "--model", "tiny", "--set", "eval.before=false"),
+        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run"),
+    )
+    assert process.stdout is not None
+    next(line for line in process.stdout if "playing" in line)
+    (trainer,) = children_of(process.pid, "trainer-0")
+    os.kill(trainer, signal.SIGKILL)
+    began = time.monotonic()
+    output = finish(process, code=1)
+    assert time.monotonic() - began < 10.0
+    assert re.search(r"trainer-0 .*was killed by SIGKILL; log: .*trainer-0.log", output)
+    assert "observed the end" in output
 
 
 def test_no_child_outlives_a_killed_main_process(tmp_path: Path) -> None:

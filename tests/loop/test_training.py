@@ -46,6 +46,7 @@ def test_the_ledger_balances_at_the_end(trained: Path) -> None:
     dropped = sum(books["dropped"].values())
     assert books["started"] == books["running"] + books["buffered"] + books["trained"] + dropped
     assert books["trained"] == 6 * 16
+    assert books["running"] == 0, "what ran when the run ended was booked as cancelled"
 
 
 def test_the_exported_model_loads_in_transformers(trained: Path) -> None:
