@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
-from areal_sdk.gateway.canonical import canonical
 from areal_sdk.gateway.deadline import Deadline
 from areal_sdk.gateway.errors import bad_request, context_overflow
 from areal_sdk.gateway.metrics import GatewayMetrics
@@ -89,9 +88,8 @@ class Completer:
         )
 
     def _place_messages(self, session: Session, request: ChatRequest) -> Prepared:
-        reasons = self.renderer.reasons
-        messages = tuple(
-            canonical(message, splits_reasoning=reasons) for message in request.messages
+        messages = session.history.canonical(
+            request.messages, splits_reasoning=self.renderer.reasons
         )
         tools, options = request.tools, request.template_options
         placement = session.history.place(messages, tools=tools, options=options)
@@ -101,18 +99,20 @@ class Completer:
             prompt = self._first(chat, opening)
             return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
         turn = session.turns[placement.parent]
-        before = turn.prompt_tokens + turn.output_tokens
         known = placement.num_matched
+        last_token = (turn.output_tokens or turn.prompt_tokens)[-1]
         try:
-            prompt = self.renderer.extend(before, chat, known, opening=opening)
+            added = self.renderer.addition(last_token, chat, known, opening=opening)
         except TemplateRefusal:
             unstable = replace(placement, parent=None, num_matched=0)
             prompt = self._first(chat, opening)
             fork = ForkReason.TEMPLATE_UNSTABLE
             return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
+        # The long tuple is copied once: what is short is put together first.
+        tokens = turn.prompt_tokens + (turn.output_tokens + added.tokens)
         return Prepared(
             request,
-            prompt,
+            Prompt(tokens, added.opens_reasoning),
             placement,
             parent=placement.parent,
             new_messages=messages[known:],

@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.canonical import canonical
 from areal_sdk.types import ForkReason, Message, Tool
 
 Key = bytes
@@ -53,6 +54,18 @@ class History:
         self._seen: set[Key] = set()
         self._longest = 0
         self._last = _Chain()
+        self._last_given: tuple[tuple[Message, ...], tuple[Message, ...]] = ((), ())
+
+    def canonical(
+        self, messages: Sequence[Message], *, splits_reasoning: bool
+    ) -> tuple[Message, ...]:
+        """The messages in canonical form; those of the last request are not looked at again."""
+        given, known = self._last_given
+        same = _num_equal(messages, given)
+        new = (canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:])
+        result = (*known[:same], *new)
+        self._last_given = (tuple(messages), result)
+        return result
 
     def place(
         self, messages: Sequence[Message], *, tools: Sequence[Tool], options: Mapping[str, Any]
@@ -100,9 +113,7 @@ class History:
         last = self._last
         same = 0
         if last.keys and last.keys[0] == root:
-            limit = min(len(messages), len(last.messages))
-            while same < limit and messages[same] == last.messages[same]:
-                same += 1
+            same = _num_equal(messages, last.messages)
         chain = _Chain(
             list(messages),
             last.keys[: same + 1] if same else [root],
@@ -154,6 +165,13 @@ class _Chain:
     keys: list[Key] = field(default_factory=list)
     meanings: list[Key] = field(default_factory=list)
     call_positions: list[dict[Any, int]] = field(default_factory=list)
+
+
+def _num_equal(messages: Sequence[Message], others: Sequence[Message]) -> int:
+    """How many messages at the start of both are equal."""
+    pairs = enumerate(zip(messages, others, strict=False))
+    differing = (i for i, (one, other) in pairs if one is not other and one != other)
+    return next(differing, min(len(messages), len(others)))
 
 
 def _root_key(tools: Sequence[Tool], options: Mapping[str, Any]) -> Key:

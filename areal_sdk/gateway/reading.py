@@ -195,7 +195,7 @@ class CompletionReader:
             )
         turn = Turn(
             prompt_tokens=prepared.prompt.tokens,
-            output_tokens=tuple(self._tokens),
+            output_tokens=self._tokenizer.intern(self._tokens),
             logprobs=tuple(self._logprobs),
             versions=tuple(self._versions),
             message=message,

@@ -81,7 +81,8 @@ class Renderer:
 
         `opening` begins the answer: the model goes on from there.
         """
-        return self._prompt((), self._render(chat.messages, chat), opening)
+        text, opens_reasoning = _open(self._render(chat.messages, chat), opening)
+        return Prompt(self._tokenizer.encode(text), opens_reasoning)
 
     def extend(
         self, before: tuple[int, ...], chat: Chat, num_known: int, *, opening: str = ""
@@ -90,9 +91,18 @@ class Renderer:
 
         Raises `TemplateRefusal` when the template cannot go on from an answer it did not write.
         """
+        addition = self.addition(before[-1], chat, num_known, opening=opening)
+        return Prompt(before + addition.tokens, addition.opens_reasoning)
+
+    def addition(self, last_token: int, chat: Chat, num_known: int, *, opening: str = "") -> Prompt:
+        """What `extend` adds to tokens that end with `last_token`."""
         head = self._short_head(chat.messages) if self._is_local else chat.messages[: num_known - 1]
         answer, new = chat.messages[num_known - 1], chat.messages[num_known:]
-        return self._prompt(before, self._after_answer(head, answer, new, chat), opening)
+        text, opens_reasoning = _open(self._after_answer(head, answer, new, chat), opening)
+        tokens = self._tokenizer.encode_continuation(text)
+        if tokens and tokens[0] == last_token and last_token in self._added_ids:
+            tokens = tokens[1:]  # the model ended its turn itself
+        return Prompt(tokens, opens_reasoning)
 
     def answer(self, chat: Chat, message: Message) -> tuple[int, ...]:
         """The tokens the model would sample to say `message` next, its end of turn included.
@@ -105,18 +115,6 @@ class Renderer:
             raise TemplateRefusal("it writes an answer differently from what it asks for")
         said, end, _ = whole[len(before) :].rpartition(self._end_of_turn or "\0")
         return self._tokenizer.encode_continuation(said + end if end else whole[len(before) :])
-
-    def _prompt(self, before: tuple[int, ...], text: str, opening: str) -> Prompt:
-        opens_reasoning = text.rstrip().endswith("<think>")
-        if opening and opens_reasoning:
-            text, opens_reasoning = f"{text}\n</think>\n\n", False
-        text += opening
-        if not before:
-            return Prompt(self._tokenizer.encode(text), opens_reasoning)
-        tokens = self._tokenizer.encode_continuation(text)
-        if tokens and tokens[0] == before[-1] and tokens[0] in self._added_ids:
-            tokens = tokens[1:]  # the model ended its turn itself
-        return Prompt(before + tokens, opens_reasoning)
 
     def _after_answer(
         self, head: Sequence[Message], answer: Message, new: Sequence[Message], chat: Chat
@@ -227,6 +225,14 @@ class Renderer:
             return short == self._after_answer([*lead, *past], answer, new, chat)
         except TemplateRefusal:
             return short is None
+
+
+def _open(text: str, opening: str) -> tuple[str, bool]:
+    """A prompt's text with the beginning of its answer, and whether it ends inside a thought."""
+    opens_reasoning = text.rstrip().endswith("<think>")
+    if not opening:
+        return text, opens_reasoning
+    return (f"{text}\n</think>\n\n" if opens_reasoning else text) + opening, False
 
 
 def _format_named(name: str) -> ToolFormat:

@@ -7,6 +7,7 @@ import secrets
 import string
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -129,6 +130,7 @@ class Session:
         """Sample one turn without HTTP, from messages or from token ids taken as they are."""
         if not prompt:
             raise ConfigError("the prompt is empty: pass at least one message or token")
+        prompt = deepcopy(prompt)  # agents change their messages in place; what was said stands
         asked = {} if temperature is None else {"temperature": float(temperature)}
         request = ChatRequest(
             tools=tuple(tools), max_new_tokens=max_new_tokens, stop=tuple(stop), sampling=asked

@@ -45,6 +45,7 @@ class Tokenizer:
         self._splits_cleanly = _splits_cleanly(orjson.loads(source), added.values())
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
+        self._one_of_each: dict[int, int] = {}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -118,14 +119,19 @@ class Tokenizer:
         return tuple(ids)
 
     def _piece(self, text: str) -> tuple[int, ...]:
-        ids = self._pieces.get(text)
-        if ids is None:
-            if BREAKER in text:
-                ids = self._encode_as_text(text)
-            else:
-                ids = tuple(self._hf.encode(text, add_special_tokens=False).ids)
-            self._cache_piece(text, ids)
+        known = self._pieces.get(text)
+        if known is not None:
+            return known
+        if BREAKER in text:
+            ids = self.intern(self._encode_as_text(text))
+        else:
+            ids = self.intern(self._hf.encode(text, add_special_tokens=False).ids)
+        self._cache_piece(text, ids)
         return ids
+
+    def intern(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """`ids` with one object for each token: long prompts then cost half the memory to keep."""
+        return tuple(map(self._one_of_each.setdefault, ids, ids))
 
     def _cache_piece(self, text: str, ids: tuple[int, ...]) -> None:
         self._pieces[text] = ids

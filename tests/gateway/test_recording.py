@@ -50,6 +50,23 @@ async def test_token_ids_are_taken_as_they_are(start_gateway: StartGateway) -> N
     assert third.text == "c"
 
 
+async def test_messages_changed_in_place_are_seen_to_have_changed(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, engine = await start_gateway()
+    session = gateway.sessions.open("e")
+    messages: list[Message] = [{"role": "user", "content": "one"}]
+    first = await session.generate(messages)
+    messages += [first.message, {"role": "user", "content": "two"}]
+    await session.generate(messages)
+    messages[0]["content"] = "another"
+    third = await session.generate(messages)
+    assert third.parent is None
+    assert third.fork is ForkReason.EDITED
+    assert "another" in engine.decode(third.prompt_tokens)
+    assert session.turns[0].new_messages == ({"role": "user", "content": "one"},)
+
+
 async def test_training_samples_from_the_policy_whatever_the_client_asks(
     start_gateway: StartGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
