@@ -39,13 +39,13 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
         tokens += [0] * padding
         positions += [0] * padding
         rows += [kv.scratch_row] * padding
-    tokens_T, positions_T, rows_T = torch.tensor([tokens, positions, rows])
+    tokens_T, positions_T, rows_T = torch.tensor([tokens, positions, rows], device=device)
     return ForwardInput(
-        tokens_T.to(device),
-        positions_T.to(device),
-        kv.index(rows_T, positions_T).to(device),
+        tokens_T,
+        positions_T,
+        kv.index(rows_T, positions_T),
         attention,
-        torch.tensor(sampled, dtype=torch.long).to(device),
+        torch.tensor(sampled, dtype=torch.long, device=device),
     )
 
 

@@ -49,7 +49,7 @@ class KVRows:
         self._num_layers, self._num_heads, self._head_dim = num_layers, num_heads, head_dim
         self._device = device
         self._dtype = dtype
-        self.values = self._allocate(min(MIN_ROW_LENGTH, max_length))
+        self.reset()
 
     @property
     def length(self) -> int:
@@ -63,12 +63,8 @@ class KVRows:
 
     def index(self, rows_T: Tensor, positions_T: Tensor) -> Tensor:
         """Where the T tokens' KV goes: indices into a layer's vectors, by token, kind and head."""
-        _, _, num_rows, num_heads, capacity, _ = self.values.shape
-        blocks = torch.arange(2 * num_heads)  # (kind, head) of one row ...
-        kinds, heads = blocks // num_heads, blocks % num_heads
-        block_starts = (kinds * num_rows * num_heads + heads) * capacity  # ... and where it starts
-        starts_T1 = (rows_T * num_heads * capacity + positions_T)[:, None]
-        return (starts_T1 + block_starts).flatten()
+        starts_T = rows_T * (self._num_heads * self.length) + positions_T
+        return (starts_T[:, None] + self._block_starts).flatten()
 
     def rows_at(self, length: int) -> int:
         """How many rows fit in memory when the longest has `length` tokens."""
@@ -81,7 +77,7 @@ class KVRows:
             return
         assert rows <= self.rows_at(length), "the scheduler preempts before more is needed"
         old = self.values
-        self.values = self._allocate(self._capacity_for(length))
+        self._allocate(self._capacity_for(length))
         kept_rows, kept = min(rows, old.shape[2] - 1), min(self.length, old.shape[4])
         self.values[:, :, :kept_rows, :, :kept].copy_(old[:, :, :kept_rows, :, :kept])
 
@@ -92,7 +88,7 @@ class KVRows:
 
     def reset(self) -> None:
         """Empty rows of the smallest capacity."""
-        self.values = self._allocate(min(MIN_ROW_LENGTH, self.max_length))
+        self._allocate(min(MIN_ROW_LENGTH, self.max_length))
 
     def copy_prefix(self, source: int, target: int, num_tokens: int) -> None:
         self.values[:, :, target, :, :num_tokens].copy_(self.values[:, :, source, :, :num_tokens])
@@ -109,15 +105,19 @@ class KVRows:
             capacity *= 2
         return min(capacity, self.max_length)
 
-    def _allocate(self, length: int) -> Tensor:
+    def _allocate(self, length: int) -> None:
         rows = max(1, min(self._max_rows, self._budget_tokens // length)) + 1  # and the scratch row
         # Untouched pages cost nothing on a CPU, so rows that are never used are free.
         # Zeroed on purpose: masked attention multiplies stale entries by 0, and 0 * NaN is NaN.
-        return torch.zeros(
+        self.values = torch.zeros(
             (self._num_layers, 2, rows, self._num_heads, length, self._head_dim),
             device=self._device,
             dtype=self._dtype,
         )
+        # Where, in a layer's vectors, the first row's keys and values of each head begin.
+        kinds, heads = torch.arange(2), torch.arange(self._num_heads)
+        starts = (kinds[:, None] * (rows * self._num_heads) + heads) * length
+        self._block_starts = starts.flatten().to(self._device)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,13 @@ from areal_sdk.backends.local.core import CoreOptions, EngineCore
 from areal_sdk.backends.local.kv import KVRows
 from areal_sdk.backends.local.linear import Linear, can_pack
 from areal_sdk.backends.local.loader import open_weights
-from areal_sdk.backends.local.model import ForwardInput, Model, PrefillSpan
+from areal_sdk.backends.local.model import (
+    DecodeRun,
+    ForwardInput,
+    Model,
+    PrefillSpan,
+    decode_attention,
+)
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from tests.backends.local.reference import FAMILIES, Reference, make_checkpoint, run
@@ -21,8 +27,9 @@ PROMPT = tuple(range(5, 90))
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_of_every_family_match_transformers(
-    family: str, packed: bool, tmp_path: Path
+    family: str, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("areal_sdk.backends.local.linear._SMALL_FP32", 0)  # pack tiny ones too
     cpu = torch.device("cpu")
     if packed and not can_pack(cpu, torch.float32):
         pytest.skip("this CPU's torch does not pack weights")
@@ -83,16 +90,39 @@ def test_a_packed_projection_equals_a_plain_one() -> None:
     cpu = torch.device("cpu")
     if not can_pack(cpu, torch.float32):
         pytest.skip("this CPU's torch does not pack weights")
-    parts = [torch.randn(7, 24), torch.randn(9, 24)]
-    biases = [torch.randn(7), torch.randn(9)]
-    x = torch.randn(5, 24)
+    parts = [torch.randn(150, 240), torch.randn(170, 240)]
+    biases = [torch.randn(150), torch.randn(170)]
+    x = torch.randn(5, 240)
     results = []
     for packed in (False, True):
-        linear = Linear(24, 16, has_bias=True, device=cpu, dtype=torch.float32, packed=packed)
+        linear = Linear(240, 320, has_bias=True, device=cpu, dtype=torch.float32, packed=packed)
+        assert linear.is_packed is packed
         linear.load(parts, biases)
         results.append(linear(x))
-    torch.testing.assert_close(results[0], results[1])
-    torch.testing.assert_close(results[0], x @ torch.cat(parts).T + torch.cat(biases))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        results[0], x @ torch.cat(parts).T + torch.cat(biases), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("num_rows", [3, 20], ids=["fused", "products"])
+def test_decoding_attends_to_each_rows_own_length(num_rows: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    cache = torch.randn((2, num_rows + 3, 2, 64, 16), generator=generator).bfloat16()
+    queries = torch.randn((num_rows, 2, 3, 16), generator=generator).bfloat16()
+    lengths = torch.randint(1, 50, (num_rows,), generator=generator)
+    longest = int(lengths.max())
+    hidden = torch.arange(longest) >= lengths[:, None]
+    mask = torch.zeros(hidden.shape).masked_fill_(hidden, float("-inf"))[:, None, None]
+    run = DecodeRun(slice(0, num_rows), slice(2, 2 + num_rows), longest, mask)
+
+    mixed = decode_attention(queries, cache, run).float()
+
+    for row, length in enumerate(lengths.tolist()):
+        keys, values = cache[:, 2 + row, :, :length].float()
+        scores = queries[row].float() @ keys.transpose(1, 2) / 4
+        expected = (scores.softmax(-1) @ values).flatten()
+        torch.testing.assert_close(mixed[row], expected, rtol=0.03, atol=0.03)
 
 
 @pytest.mark.parametrize(
