@@ -12,13 +12,16 @@ that passes through it. Only computation is shared: each trained token of each t
 own loss term, even where several are read off one node.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 
 from areal_sdk.algorithms.examples import Ints
+
+WORTH_SPLITTING = 0.75
+"""A tree is too large to keep whole only if its halves are at most this part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +53,24 @@ class Tree:
 
 
 def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = True) -> list[Tree]:
-    """Trees of at most `max_tokens` that hold every sequence once.
+    """Trees of about `max_tokens` at most that hold every sequence once.
 
-    A tree that would be larger is split; only a sequence that is itself longer exceeds the limit.
+    A larger tree is split, but not where that would mostly repeat what its sequences share: then,
+    as with a single sequence that is longer, it stays too large.
     """
     inputs = dict(enumerate(sequences))
     if not share:
         return [_grow([index], inputs) for index in inputs]
-    # Neighbours in lexicographic order share the longest prefixes, so splitting there loses least.
     order = sorted(inputs, key=lambda index: (inputs[index].tolist(), index))
     trees: list[Tree] = []
-    pending = [list(same) for _, same in groupby(order, key=lambda index: inputs[index][0])]
+    pending = [_grow(same, inputs) for _, same in groupby(order, key=lambda i: inputs[i][0])]
     while pending:
-        members = pending.pop()
-        tree = _grow(members, inputs)
-        if len(tree) <= max_tokens or len(members) == 1:
-            trees.append(tree)
+        tree = pending.pop(0)
+        halves = _halves(tree, inputs) if len(tree) > max_tokens else ()
+        if halves and max(map(len, halves)) <= WORTH_SPLITTING * len(tree):
+            pending[:0] = halves
         else:
-            half = len(members) // 2
-            pending += [members[half:], members[:half]]
+            trees.append(tree)
     return trees
 
 
@@ -77,19 +79,16 @@ def plan_rows(
 ) -> list[list[list[Tree]]]:
     """For each rank, its rows: lists of trees that are computed together.
 
-    Ranks get about equal shares; some may get nothing when there is little to do.
+    Ranks get about equal shares, as far as splitting trees does not cost more than it brings; some
+    may get nothing when there is little to do.
     """
     trees = build_trees(sequences, max_tokens=max_tokens, share=share)
-    if num_ranks > 1:
-        share_of_rank = -(-sum(map(len, trees)) // num_ranks)
-        max_tokens = min(max_tokens, share_of_rank)
-        trees = build_trees(sequences, max_tokens=max_tokens, share=share)
-    rows = pack_trees(trees, max_tokens=max_tokens)
-    sizes = [sum(len(trees[i]) for i in row) for row in rows]
-    return [
-        [[trees[i] for i in rows[row]] for row in of_rank]
-        for of_rank in split_evenly(sizes, num_ranks)
-    ]
+    trees = _balance(trees, dict(enumerate(sequences)), num_ranks)
+    plan = []
+    for of_rank in split_evenly([len(tree) for tree in trees], num_ranks):
+        own = [trees[i] for i in of_rank]
+        plan.append([[own[i] for i in row] for row in pack_trees(own, max_tokens=max_tokens)])
+    return plan
 
 
 def pack_trees(trees: Sequence[Tree], *, max_tokens: int) -> list[list[int]]:
@@ -126,7 +125,32 @@ def split_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
     return [sorted(part) for part in chosen]
 
 
-def _grow(members: Iterable[int], inputs: dict[int, Ints]) -> Tree:
+def _balance(trees: list[Tree], inputs: Mapping[int, Ints], num_ranks: int) -> list[Tree]:
+    """Split the largest tree for as long as that gives the busiest rank less to do."""
+
+    def busiest(candidates: Sequence[Tree]) -> int:
+        sizes = [len(tree) for tree in candidates]
+        return max(sum(sizes[i] for i in part) for part in split_evenly(sizes, num_ranks))
+
+    while num_ranks > 1 and trees:
+        largest = max(range(len(trees)), key=lambda i: len(trees[i]))
+        candidates = [*trees[:largest], *_halves(trees[largest], inputs), *trees[largest + 1 :]]
+        if busiest(candidates) >= busiest(trees):
+            break
+        trees = candidates
+    return trees
+
+
+def _halves(tree: Tree, inputs: Mapping[int, Ints]) -> tuple[Tree, ...]:
+    """Two trees with half of the members each; the tree itself if it has but one."""
+    if len(tree.members) == 1:
+        return (tree,)
+    # Neighbours in lexicographic order share the longest prefixes, so splitting there loses least.
+    half = len(tree.members) // 2
+    return _grow(tree.members[:half], inputs), _grow(tree.members[half:], inputs)
+
+
+def _grow(members: Iterable[int], inputs: Mapping[int, Ints]) -> Tree:
     """The tree of `members`, which are in lexicographic order and begin with the same token."""
     members = tuple(members)
     segments: list[Segment] = []
