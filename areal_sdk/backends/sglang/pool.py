@@ -41,6 +41,8 @@ class Member:
         """Why it is not ready."""
         self.version = -1
         """What it serves, as last confirmed by the server."""
+        self.is_tainted = False
+        """A push failed on it: whatever its label says, it must be given the weights again."""
         self.num_running = 0
         self.idle = asyncio.Event()
         self.idle.set()

@@ -125,9 +125,9 @@ class Publisher:
 
     async def _catch_up(self, member: Member) -> None:
         served = await member.client.weight_label()
-        if served == self.label(self.version):
+        if served == self.label(self.version) and not member.is_tainted:
             member.version = self.version
-        elif self.weights is None:
+        elif self.weights is None:  # none were ever published: it has what it started with
             await member.client.set_label(self.label(self.version))
             member.version = self.version
         else:

@@ -63,10 +63,12 @@ async def swap(
             ended = time.monotonic()
             await attestor.check_serving(member, cache_key=label if mode == "in_place" else None)
         except BaseException as exc:
+            member.is_tainted = True
             member.state, member.reason = State.BEHIND, str(exc)  # before anything is sent there
             raise
         finally:
             member.gate.set()
+        member.is_tainted = False
         return SwapTimes(ended - began, pushed - push_began, attested - pushed)
 
 
