@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from areal_sdk.gateway.canonical import canonical
+from areal_sdk.gateway.rewrites import calls_in_text
 from areal_sdk.types import ForkReason, Message, Tool
 
 Key = bytes
@@ -195,8 +196,11 @@ def _meaning(message: Message, call_positions: Mapping[Any, int]) -> bytes:
     role = message.get("role")
     content = message.get("content") or ""
     if role == "assistant":
-        calls = [_call_meaning(call) for call in message.get("tool_calls") or ()]
-        return orjson.dumps(["assistant", content.strip(), calls], option=orjson.OPT_SORT_KEYS)
+        calls = message.get("tool_calls") or ()
+        if not calls and (rewritten := calls_in_text(content)):
+            content, calls = rewritten
+        meanings = [_call_meaning(call) for call in calls]
+        return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
     if role == "tool":
         call = message.get("tool_call_id")
         return orjson.dumps(["tool", call_positions.get(call, call), content])

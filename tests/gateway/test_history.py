@@ -221,6 +221,29 @@ def test_results_of_parallel_calls_are_told_apart_by_their_call() -> None:
     assert recorder.turn(ASK, both, *swapped, ANSWER, NEXT, answer=ANSWER)[0] == 0
 
 
+@pytest.mark.parametrize("said", ["", "Let me add."])
+def test_calls_written_as_text_are_the_calls_that_were_sampled(said: str) -> None:
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with(CALL, content=said))
+    calls = [{**c, "function": {**c["function"]}} for c in CALL["tool_calls"]]
+    calls[0]["function"]["arguments"] = {"b": {"y": [2], "x": 1.0}, "a": 1}
+    written = f"{said}\nCalling tools:\n{calls}".strip()
+    observation = {"role": "user", "content": "Observation:\n2"}
+    messages = (ASK, {"role": "assistant", "content": written}, observation)
+    assert recorder.turn(*messages, answer=ANSWER) == (0, None)
+    calls[0]["function"]["arguments"]["a"] = 2
+    changed = {"role": "assistant", "content": f"{said}\nCalling tools:\n{calls}".strip()}
+    assert recorder.turn(ASK, changed, observation, answer=ANSWER)[0] is None
+
+
+@pytest.mark.parametrize("calls", ["[{1, 2}]", "[{'function': 3}]", "[x]", "[", "[{b'': 1}]"])
+def test_text_that_only_looks_like_calls_is_text(calls: str) -> None:
+    recorder = Recorder()
+    recorder.turn(ASK, answer=CALL)
+    written = {"role": "assistant", "content": f"Calling tools:\n{calls}"}
+    assert recorder.turn(ASK, written, NEXT, answer=ANSWER)[0] is None
+
+
 def test_a_few_shot_prompt_is_no_fork() -> None:
     assert Recorder().turn(SYSTEM, ASK, ANSWER, NEXT, answer=ANSWER) == (None, None)
 
