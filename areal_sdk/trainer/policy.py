@@ -71,11 +71,12 @@ class Policy(nn.Module):
 def load_policy(model_dir: Path, *, device: torch.device | str = "cpu") -> Policy:
     """The policy of checkpoint `model_dir`, in float32, whatever the file holds."""
     config = AutoConfig.from_pretrained(model_dir)
-    if getattr(config, "layer_types", None) and set(config.layer_types) != {"full_attention"}:
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or _has_window(config):
         raise ConfigError(
             f"{model_dir}: the trainer needs full attention in every layer, and this "
-            f"{config.model_type!r} model has {sorted(set(config.layer_types))}: choose a dense "
-            "Llama, Qwen2 or Qwen3 checkpoint"
+            f"{config.model_type!r} model has sliding windows or other kinds of layers: choose a "
+            "dense Llama, Qwen2 or Qwen3 checkpoint"
         )
     model = AutoModelForCausalLM.from_pretrained(
         model_dir, config=config, dtype=torch.float32, attn_implementation=ATTENTION
@@ -84,6 +85,13 @@ def load_policy(model_dir: Path, *, device: torch.device | str = "cpu") -> Polic
         raise ConfigError(f"{model_dir}: an output layer with a bias is not supported")
     model.to(device)
     return Policy(model)
+
+
+def _has_window(config: Any) -> bool:
+    """Whether all layers are windowed, in families that do not list the kinds of their layers."""
+    return (
+        not hasattr(config, "layer_types") and getattr(config, "sliding_window", None) is not None
+    )
 
 
 def token_logprobs(
