@@ -1,0 +1,54 @@
+"""The page about the gateway says what the gateway does."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_sdk.gateway.formats import FORMATS
+from areal_sdk.types import ForkReason
+from tests.gateway.conftest import StartGateway
+from tests.gateway.test_http import HI, post
+
+PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
+
+
+def _fields(ending: str) -> list[str]:
+    """The names in the first column of the chat table's row that ends so."""
+    table = PAGE.partition("### `POST /v1/chat/completions`")[2].partition("###")[0]
+    (row,) = (line for line in table.splitlines() if line.endswith(f"{ending} |"))
+    return re.findall(r"`([a-z_]+)`", row.partition(" | ")[0])
+
+
+ACCEPTED = _fields("accepted: they change nothing about what a policy samples")
+NOTICED = _fields("accepted with a notice on the session")
+
+
+@pytest.mark.parametrize("field", ACCEPTED)
+async def test_an_accepted_field_changes_nothing(start_gateway: StartGateway, field: str) -> None:
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    status, _ = await post(session, gateway, {"messages": HI, field: "x"})
+    assert (status, session.notices) == (200, [])
+
+
+@pytest.mark.parametrize("field", NOTICED)
+async def test_a_field_without_effect_is_noticed(start_gateway: StartGateway, field: str) -> None:
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    status, _ = await post(session, gateway, {"messages": HI, field: {}})
+    assert (status, session.notices) == (200, [f"{field} has no effect here"])
+
+
+async def test_every_honoured_field_is_read(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    honoured = [*_fields("honoured"), *_fields("honoured, or overridden as above")]
+    body: dict[str, Any] = {"messages": HI, **dict.fromkeys(set(honoured) - {"messages"})}
+    assert (await post(session, gateway, body))[0] == 200
+
+
+def test_every_reason_and_format_is_on_the_page() -> None:
+    assert [r for r in ForkReason if f"`{r}`" not in PAGE] == [ForkReason.THINKING_DROPPED]
+    assert [name for name in FORMATS if f"`{name}`" not in PAGE and name != "plain"] == []
