@@ -4,9 +4,10 @@ from areal_sdk.process.channel import Channel, ChannelClosed, Request
 from areal_sdk.process.child import Child, Reply
 from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.spawn import spawn
-from areal_sdk.process.spec import ChildExit, ProcessSpec
+from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, ProcessSpec
 
 __all__ = [
+    "REPEATABLE_MATH",
     "JSON",
     "Buffer",
     "Channel",

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 
 from areal_sdk.process.frames import JSON
 
+REPEATABLE_MATH = {"MKL_CBWR": "COMPATIBLE", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""For `env`, where results must repeat bit for bit: MKL otherwise chooses its kernels by where a
+matrix happens to lie in memory, cuBLAS by what else runs, and the last digit follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:

@@ -195,7 +195,9 @@ class TrajectoryBuffer:
             reason = DropReason.TRUNCATED  # all of them are masked: a baseline of nothing
         self._notify()
         if reason is None:
-            self._finished.append(FinishedGroup(group.id, group.draw, tuple(group.members)))
+            # Not as they ended: the mean of the rewards, in its last digit, depends on the order.
+            members = sorted(group.members, key=lambda member: member.sibling)
+            self._finished.append(FinishedGroup(group.id, group.draw, tuple(members)))
             self._lost_in_a_row = 0
             return
         self._drop(reason, len(group.members), buffered=True)

@@ -26,6 +26,7 @@ DROP_REASON = {
 class Member:
     """A scored episode, reduced to what training and the metrics of its batch need."""
 
+    sibling: int
     trajectories: tuple[Trajectory, ...]
     reward: float
     success: bool
@@ -61,6 +62,7 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> Member | Reje
     if not trajectories:
         return Rejection(DropReason.UNTRAINABLE, why_untrainable(episode))
     return Member(
+        episode.sibling,
         trajectories,
         reward=outcome.reward,
         success=is_success(episode),

@@ -8,7 +8,7 @@ from typing import Any
 
 from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError, require_package
 from areal_sdk.launch import Launcher, LocalLauncher
-from areal_sdk.process import Buffer, Child, ProcessSpec, Reply
+from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
 from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer.directories import CheckpointError, forget_old
 from areal_sdk.trainer.options import SftRow, TrainerOptions
@@ -34,10 +34,6 @@ KEEP_FREED_MEMORY = {
 }
 """glibc gives freed tensors back to the kernel and takes them anew page by page, zeroed: a tenth of a
 step. Steps are alike, so all but the largest tensors stay."""
-
-
-REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""What CUDA needs to know before it starts; the rest of deterministic mode is the ranks' own."""
 
 
 class TrainerClient:
@@ -71,7 +67,7 @@ class TrainerClient:
                 name=f"trainer-{rank}",
                 entry=ENTRY,
                 args=options,
-                env=KEEP_FREED_MEMORY | (REPEATABLE if self.options.deterministic else {}),
+                env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.options.deterministic else {}),
                 threads=self.options.threads,
             )
             for rank in range(self.options.num_ranks)

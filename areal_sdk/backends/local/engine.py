@@ -22,7 +22,7 @@ from areal_sdk.errors import (
     RemoteError,
     require_package,
 )
-from areal_sdk.process import JSON, Child, ProcessSpec, spawn
+from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, spawn
 from areal_sdk.types import WeightUpdate
 
 START_TIMEOUT_S = 300.0
@@ -74,6 +74,7 @@ class LocalEngine(InferenceEngine):
                     "deterministic": deterministic,
                 },
             },
+            env=REPEATABLE_MATH if deterministic else {},
             threads=threads,
         )
         self._child: Child | None = None
