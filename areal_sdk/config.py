@@ -119,7 +119,7 @@ class TrainerSection(Section):
     """Of the matrix products; master weights are always float32."""
     num_minibatches: Positive = 1
     """Optimiser steps a batch is split into."""
-    tokens_per_microbatch: Positive = 8192
+    tokens_per_microbatch: Positive = 4096
     share_prompts: bool = True
     """Compute what the members of a group have in common once."""
     ranks: Positive = 1

@@ -46,9 +46,9 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def children_of_this_process() -> list[str]:
+def children_of_this_process() -> set[str]:
     lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
-    return [pid for pids in lists for pid in pids.split()]
+    return {pid for pids in lists for pid in pids.split()}
 
 
 async def test_a_child_says_hello_answers_and_leaves(tmp_path: Path) -> None:
@@ -213,7 +213,9 @@ async def test_nothing_that_a_child_started_outlives_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("num_ticks", [*range(8), 200])
-async def test_a_cancelled_spawn_leaves_no_process(tmp_path: Path, num_ticks: int) -> None:
+async def test_a_cancelled_spawn_leaves_no_process(
+    tmp_path: Path, num_ticks: int, others: set[str]
+) -> None:
     spec = ProcessSpec("engine", f"{ENTRIES}:never_ready")
     starting = asyncio.create_task(spawn(spec, log_dir=tmp_path))
     for _ in range(num_ticks):
@@ -221,7 +223,7 @@ async def test_a_cancelled_spawn_leaves_no_process(tmp_path: Path, num_ticks: in
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert children_of_this_process() == []
+    assert children_of_this_process() <= others
 
 
 @pytest.mark.parametrize("num_ticks", range(4))

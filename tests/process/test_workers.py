@@ -86,12 +86,14 @@ async def test_a_pool_whose_workers_no_longer_start_says_so_and_recovers(tmp_pat
         assert (await pool.call("echo", "back", timeout_s=5)).payload == "back"
 
 
-async def test_a_pool_that_cannot_start_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_a_pool_that_cannot_start_leaves_nothing_behind(
+    tmp_path: Path, others: set[str]
+) -> None:
     (tmp_path / "broken").touch()
     with pytest.raises(RemoteError, match="this worker is broken"):
         async with pool_of(4, tmp_path):
             pass
-    assert children_of_this_process() == []
+    assert children_of_this_process() <= others
 
 
 async def test_waiting_for_a_worker_has_a_deadline_too(tmp_path: Path) -> None:
