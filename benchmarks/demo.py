@@ -69,7 +69,7 @@ def main() -> None:
         "demo",
         "## The demo: a calculator tool, SmolLM2-135M, two cores\n\n"
         f"`python benchmarks/demo.py --seeds {seeds}`: greedy success on 100 held-out tasks (an exact "
-        "answer after a parsed tool call) with its 95 % interval, before and after 16 asynchronous "
+        "answer after a parsed tool call) with its 95 % interval, before and after 20 asynchronous "
         "steps of 32 episodes; all seeds.\n\n" + text,
     )
 

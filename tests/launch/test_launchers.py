@@ -38,9 +38,10 @@ async def test_local_ranks_share_a_master_and_know_their_number(tmp_path: Path) 
 
 
 async def test_if_one_rank_cannot_start_none_stays(tmp_path: Path) -> None:
+    others = children_of_this_process()
     with pytest.raises(RemoteError, match=r"trainer-1 failed to start.*no such device"):
         await LocalLauncher(log_dir=tmp_path).launch(ranks(3, fails="1"))
-    assert children_of_this_process() == []
+    assert children_of_this_process() <= others
 
 
 async def test_the_death_of_any_rank_is_noticed(tmp_path: Path) -> None:
