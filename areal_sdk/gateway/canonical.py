@@ -63,14 +63,21 @@ def _clean(text: str) -> str:
     return text
 
 
-def check_role(message: Any, index: int) -> Message:
-    """A message with a role that we know; 400 naming the place otherwise."""
-    param = f"messages[{index}]"
+def check_message(message: Any, where: str) -> Message:
+    """A message with a known role and texts where texts belong; 400 naming the place otherwise."""
     if not isinstance(message, dict):
-        raise bad_request(f"{param} must be an object", param=param)
-    if message.get("role") not in _ROLES:
+        raise bad_request(f"{where} must be an object", param=where)
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
         known = ", ".join(sorted(_ROLES))
-        raise bad_request(
-            f"{param}.role is {message.get('role')!r}; known roles: {known}", param=f"{param}.role"
-        )
+        raise bad_request(f"{where}.role is {role!r}; known roles: {known}", param=f"{where}.role")
+    for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
+        check_text(message.get(name), f"{where}.{name}")
     return message
+
+
+def check_text(value: Any, where: str) -> str | None:
+    """`value` if it is a text or nothing; 400 naming the place otherwise."""
+    if value is None or isinstance(value, str):
+        return value
+    raise bad_request(f"{where} must be a string", param=where)

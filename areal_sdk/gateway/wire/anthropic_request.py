@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.canonical import join_text
+from areal_sdk.gateway.canonical import check_text, join_text
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
 from areal_sdk.gateway.wire.fields import Fields, require, strings
-from areal_sdk.gateway.wire.options import named_tool_choice
+from areal_sdk.gateway.wire.options import named_tool_choice, parse_tools
 from areal_sdk.types import Message, Tool
 
 _ACCEPTED = (
@@ -116,7 +116,7 @@ def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
         param = f"{where}.content.{index}"
         if block.get("type") == "tool_result":
             content = join_text(block.get("content"), param=param)
-            call = block.get("tool_use_id")
+            call = check_text(block.get("tool_use_id"), f"{param}.tool_use_id")
             yield {"role": "tool", "tool_call_id": call, "content": content}
         else:
             texts.append(join_text([block], param=param))
@@ -150,7 +150,8 @@ def _parse_call(block: dict[str, Any], param: str) -> dict[str, Any]:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise bad_request(f"{param} needs a name and an input", param=param)
     function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
-    return {"id": block.get("id"), "type": "function", "function": function}
+    call_id = check_text(block.get("id"), f"{param}.id")
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _parse_tool(tool: Any, index: int) -> Tool:
@@ -163,9 +164,10 @@ def _parse_tool(tool: Any, index: int) -> Tool:
     if not isinstance(schema, dict):
         raise bad_request(f"{where}.input_schema is missing", param=f"{where}.input_schema")
     function = {"name": tool["name"], "parameters": schema}
-    if isinstance(tool.get("description"), str):
+    if tool.get("description") is not None:
         function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
-    return {"type": "function", "function": function}
+    (parsed,) = parse_tools([{"type": "function", "function": function}])
+    return parsed
 
 
 def _parse_tool_choice(choice: dict[str, Any], tools: tuple[Tool, ...]) -> ToolChoice:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from areal_sdk.gateway.canonical import check_role
+from areal_sdk.gateway.canonical import check_message, check_text
 from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta
 from areal_sdk.gateway.reading import Call, Completed, Delta, Prepared, Sampled
@@ -127,12 +127,12 @@ def _parse_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
         if value == ToolUse.REQUIRED and not tools:
             raise bad_request("tool_choice 'required' needs tools", param="tool_choice")
         return ToolChoice(ToolUse(value))
-    name = (value.get("function") or {}).get("name") if isinstance(value, dict) else None
-    return named_tool_choice(name, tools)
+    function = value.get("function") if isinstance(value, dict) else None
+    return named_tool_choice(function.get("name") if isinstance(function, dict) else None, tools)
 
 
 def _parse_message(value: Any, index: int) -> Message:
-    message = check_role(value, index)
+    message = check_message(value, f"messages[{index}]")
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -143,6 +143,7 @@ def _parse_message(value: Any, index: int) -> Message:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise bad_request(f"{param} must hold objects with a function name", param=param)
+        check_text(call.get("id"), f"{param}.id")
         if not isinstance(function.get("arguments") or "", (str, dict)):
             raise bad_request(f"{param}: arguments must be a string of JSON", param=param)
     return message

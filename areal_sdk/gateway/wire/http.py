@@ -37,7 +37,7 @@ def parse_body(raw: bytes) -> Any:
     except orjson.JSONDecodeError as exc:
         if b"\\u" in raw:
             try:
-                return _without_surrogates(json.loads(raw))
+                return orjson.loads(json.dumps(_without_surrogates(json.loads(raw))))
             except ValueError:
                 pass
         raise bad_request(f"We could not parse the JSON body of your request: {exc}") from exc

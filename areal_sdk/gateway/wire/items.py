@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from areal_sdk.gateway.canonical import join_text
+from areal_sdk.gateway.canonical import check_text, join_text
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.types import Message
 
@@ -64,7 +64,7 @@ def _message(
     item: Item, where: str, messages: list[Message], answer: Message | None
 ) -> Message | None:
     role = item.get("role")
-    if role not in _ROLES:
+    if not isinstance(role, str) or role not in _ROLES:
         raise bad_request(f"{where}.role is {role!r}", param=f"{where}.role")
     text = join_text(item.get("content"), param=f"{where}.content")
     if role != "assistant":
@@ -84,12 +84,14 @@ def _call(item: Item, where: str) -> dict[str, Any]:
     if not isinstance(name, str) or not isinstance(arguments, str):
         raise bad_request(f"{where} needs a name and arguments", param=where)
     function = {"name": name, "arguments": arguments}
-    return {"id": item.get("call_id"), "type": "function", "function": function}
+    call_id = check_text(item.get("call_id"), f"{where}.call_id")
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _result(item: Item, where: str) -> Message:
     content = join_text(item.get("output"), param=f"{where}.output")
-    return {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+    call_id = check_text(item.get("call_id"), f"{where}.call_id")
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def _reasoning_text(item: Item, where: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from areal_sdk.gateway.canonical import check_text
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.reading import Completed, Sampled
 from areal_sdk.gateway.request import ToolChoice, ToolUse
@@ -62,6 +63,10 @@ def _parse_tool(tool: Any, param: str) -> Tool:
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise bad_request(f"{param}.function.parameters must be an object", param=param)
+    check_text(function.get("description"), f"{param}.function.description")
+    required = (parameters or {}).get("required") or []
+    if not isinstance(required, list) or not all(isinstance(r, str) for r in required):
+        raise bad_request(f"{param}.function.parameters.required must be names", param=param)
     properties = (parameters or {}).get("properties")
     if properties is not None and not isinstance(properties, dict):
         raise bad_request(f"{param}.function.parameters.properties must be an object", param=param)
@@ -81,7 +86,8 @@ def parse_response_format(value: dict[str, Any] | None) -> dict[str, Any] | None
     if kind == "json_object":
         return {"type": "object"}
     if kind == "json_schema":
-        schema = (value.get("json_schema") or {}).get("schema")
+        described = value.get("json_schema")
+        schema = described.get("schema") if isinstance(described, dict) else None
         if not isinstance(schema, dict):
             raise bad_request(
                 "response_format.json_schema.schema is missing", param="response_format"
