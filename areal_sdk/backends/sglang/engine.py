@@ -323,8 +323,8 @@ class SGLangEngine(InferenceEngine):
         raise ServerFault(f"{member.address} ended a request without a reason")
 
     async def _suspect(self, member: Member, error: EngineError) -> None:
-        logger.warning("a request failed on %s and continues: %s", member.address, error)
-        if member.state is State.READY:
+        if member.state is State.READY:  # the first of many that meet the same fault
+            logger.warning("requests on %s continue elsewhere: %s", member.address, error)
             await self._pool.set_state(member, State.SUSPECT, str(error))
         member.wake.set()
 
