@@ -49,12 +49,6 @@ def reward_of(token_ids: list[int]) -> float:
     return sum(math.sin(token) for token in token_ids) / len(token_ids)
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict[str, float]]:
     from areal_sdk.backends.local import LocalEngine
     from areal_sdk.engine import GenerateRequest
@@ -62,6 +56,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     from areal_sdk.gateway.templates import ChatTemplate
     from areal_sdk.gateway.tokenizer import Tokenizer
     from areal_sdk.models import resolve_model
+    from areal_sdk.process.cpu import cpu_seconds
     from areal_sdk.trainer.client import TrainerClient
     from areal_sdk.trainer.options import TrainerOptions
     from areal_sdk.types import Trajectory, TrajectoryGroup
@@ -96,7 +91,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
 
     rows = []
     for step in range(steps + 1):
-        start = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        start = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
         began = time.monotonic()
         prompts = [renderer.first(Chat(tuple(messages(q)))).tokens for q in QUESTIONS]
         samples = await asyncio.gather(
@@ -106,11 +101,11 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
             TrajectoryGroup(str(i), str(i), tuple(s for s in samples if s.task_id == str(i)))
             for i in range(NUM_PROMPTS)
         ]
-        sampled = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        sampled = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
         metrics = await trainer.step(groups, version=step, timeout_s=300)
         assert metrics["num_trained"] == NUM_PROMPTS * GROUP_SIZE * new_tokens, metrics
         await engine.update_weights(await trainer.publish(step + 1))
-        end = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        end = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
         rows.append(
             {
                 "total": sum(end[n] - start[n] for n in pids),

@@ -93,10 +93,6 @@ class Progress:
         if self._writer is not None:
             self._writer.message(text)
 
-    def doing(self, note: str) -> None:
-        """What happens now, while there are no steps to show."""
-        self._note = note
-
     def finished(self, episode: Episode) -> None:
         """A training episode ended, whatever became of it."""
         verdict = triage(episode, truncated=self._truncated)
