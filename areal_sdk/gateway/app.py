@@ -18,7 +18,8 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.renderer import Renderer
 from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.sessions import Session, SessionStore
+from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.gateway.wire.anthropic import MessagesReply

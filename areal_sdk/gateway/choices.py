@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.reading import Delta, Prepared
-from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.session import Session
 
 Choice = tuple[int, Delta]
 

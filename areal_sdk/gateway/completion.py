@@ -15,7 +15,7 @@ from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
 from areal_sdk.gateway.request import ChatRequest, ToolUse
-from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.templates import TemplateRefusal
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.types import FinishReason, ForkReason, Tool, Turn

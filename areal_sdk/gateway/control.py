@@ -10,7 +10,8 @@ from aiohttp import web
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.sessions import Session, SessionLimits, SessionStore
+from areal_sdk.gateway.session import Session, SessionLimits
+from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.http import Handler, json_response, parse_body, read_body
 

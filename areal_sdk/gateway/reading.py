@@ -10,7 +10,7 @@ from areal_sdk.gateway.history import Placement
 from areal_sdk.gateway.parsers import PlainText, ReasoningDelta, TextDelta, ToolCall
 from areal_sdk.gateway.renderer import Prompt, Renderer
 from areal_sdk.gateway.request import ChatRequest, Sampling, ToolUse
-from areal_sdk.gateway.sessions import Session, SessionClosedError
+from areal_sdk.gateway.session import Session, SessionClosedError
 from areal_sdk.gateway.stops import StopFilter
 from areal_sdk.gateway.tokenizer import Detokenizer, Tokenizer
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Turn

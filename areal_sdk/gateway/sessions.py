@@ -1,231 +1,20 @@
-"""Sessions: one episode's view of the policy, and the only place where turns are recorded."""
+"""The open sessions, found by id, by key or by URL."""
 
-import math
-import random
-import re
-import secrets
-import string
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
-from hashlib import blake2b
+from collections import OrderedDict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
-from areal_sdk.gateway.history import History
-from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
-from areal_sdk.types import Exclusion, Message, Tool, Turn
+from areal_sdk.gateway.errors import session_closed
+from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.gateway.session import Session, SessionLimits
 
 if TYPE_CHECKING:
     from areal_sdk.gateway.completion import Completer
 
-_ID_ALPHABET = string.ascii_letters + string.digits
-
 _REMEMBERED_CLOSED = 10_000
 
-_KEPT_REPLIES = 2
-
-_LONGEST_KEPT_REPLY = 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """What one episode may use. Reaching a limit is an outcome (`truncated`), not an error."""
-
-    max_turns: int | None = None
-    max_tokens: int | None = None
-    """Sampled tokens, all turns together."""
-    max_new_tokens: int | None = None
-    """Sampled tokens of one turn, whatever the client asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class PostedReward:
-    """A verdict from outside, on one turn or on the whole episode."""
-
-    reward: float
-    turn: int | None = None
-
-
-class SessionClosedError(Exception):
-    """A turn came too late: the episode it belongs to is over."""
-
-
-class Session:
-    """One episode. Clients reach it by `base_url` or by `key`; its turns are recorded here."""
-
-    def __init__(
-        self,
-        session_id: str,
-        *,
-        completer: "Completer",
-        on_close: Callable[["Session"], None],
-        limits: SessionLimits,
-        sampling: SamplingPolicy,
-        seed: int | None,
-        split: str,
-    ) -> None:
-        self.id = session_id
-        self.key = f"sk-{secrets.token_urlsafe(24)}"
-        self.slug = f"{_url_safe(session_id)}~{secrets.token_hex(8)}"
-        """Names the session in a URL; unguessable, since some clients send no key of their own."""
-        self.limits = limits
-        self.sampling = sampling
-        self.split = split
-        self.history = History()
-        self.faults: list[str] = []
-        """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
-        self.notices: list[str] = []
-        """What the client should know: parameters overridden, tool calls that were left as text."""
-        self.truncated = False
-        """A turn, token or context limit cut the episode short."""
-        self.oldest_version: int | None = None
-        """The version of the first token sampled for it, in a turn that may still be in flight."""
-        self.rewards: list[PostedReward] = []
-        """Posted through the control plane, in order; a later one replaces what it speaks of."""
-        self.turn_of_reply: dict[str, int] = {}
-        """Index of the turn behind each reply's id, which is all that a client knows of it."""
-        self.excluded: Counter[Exclusion] = Counter()
-        """Sampled tokens kept as context only, by reason."""
-        self._replies: OrderedDict[bytes, bytes] = OrderedDict()
-        self._completer = completer
-        self._on_close = on_close
-        self._seed = seed
-        self._ids = random.SystemRandom() if seed is None else random.Random(seed)
-        self._fault_of: dict[bytes, str] = {}
-        self._turns: list[Turn] = []
-        self._num_sampled = 0
-        self._num_requests = 0
-        self._closed = False
-
-    @property
-    def turns(self) -> Sequence[Turn]:
-        """The turns recorded so far. Read only: `record` adds to it."""
-        return self._turns
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
-
-    @property
-    def num_sampled(self) -> int:
-        return self._num_sampled
-
-    def base_url(self, gateway_base: str) -> str:
-        """This session's own address below the gateway's `http://host:port/v1`."""
-        return f"{gateway_base.removesuffix('/v1')}/s/{self.slug}/v1"
-
-    async def generate(
-        self,
-        prompt: Sequence[Message] | Sequence[int],
-        *,
-        tools: Sequence[Tool] = (),
-        max_new_tokens: int | None = None,
-        temperature: float | None = None,
-        stop: Sequence[str] = (),
-    ) -> Turn:
-        """Sample one turn without HTTP, from messages or from token ids taken as they are."""
-        if not prompt:
-            raise ConfigError("the prompt is empty: pass at least one message or token")
-        prompt = deepcopy(prompt)  # agents change their messages in place; what was said stands
-        asked = {} if temperature is None else {"temperature": float(temperature)}
-        request = ChatRequest(
-            tools=tuple(tools), max_new_tokens=max_new_tokens, stop=tuple(stop), sampling=asked
-        ).with_prompt(prompt)
-        return await self._completer.complete(self, request)
-
-    def admit(self) -> int | None:
-        """Tokens a new turn may still sample (None: no limit); raises where none are left."""
-        if self._closed:
-            raise session_closed()
-        limits = self.limits
-        if limits.max_turns is not None and len(self._turns) >= limits.max_turns:
-            self.truncated = True
-            raise limit_reached(f"{limits.max_turns} turns")
-        allowed = limits.max_new_tokens
-        if limits.max_tokens is not None:
-            left = limits.max_tokens - self._num_sampled
-            if left <= 0:
-                self.truncated = True
-                raise limit_reached(f"{limits.max_tokens} sampled tokens")
-            allowed = left if allowed is None else min(allowed, left)
-        return allowed
-
-    def next_seed(self) -> int | None:
-        """A seed for the next completion, derived from the session's own; None without one."""
-        if self._seed is None:
-            return None
-        self._num_requests += 1
-        digest = blake2b(f"{self._seed}/{self._num_requests}".encode(), digest_size=7).digest()
-        return int.from_bytes(digest, "big")
-
-    def new_call_id(self, length: int) -> str:
-        """An id for a tool call; the same in every run of a seeded session, since templates show it."""
-        prefix = "call_" if length > 9 else ""
-        return prefix + "".join(self._ids.choices(_ID_ALPHABET, k=length - len(prefix)))
-
-    def note_fault(self, fault: str, digest: bytes) -> None:
-        """Remember which request body met a fault that `faults` holds."""
-        self._fault_of[digest] = fault
-
-    def forgive(self, digest: bytes) -> None:
-        """The client's own retry succeeded: nobody's code ever saw the fault."""
-        fault = self._fault_of.pop(digest, None)
-        if fault in self.faults:
-            self.faults.remove(fault)
-
-    def record(self, turn: Turn) -> int:
-        """Add a turn; its index. The only door: after `close`, nothing gets in."""
-        if self._closed:
-            raise SessionClosedError(f"session {self.id} is closed")
-        self._turns.append(turn)
-        self._num_sampled += len(turn.output_tokens)
-        if turn.excluded is not None:
-            self.excluded[turn.excluded] += len(turn.output_tokens)
-        return len(self._turns) - 1
-
-    def keep_reply(self, digest: bytes, reply: bytes) -> None:
-        """Remember the bytes that answered a request body, in case they are lost on the way."""
-        if len(reply) <= _LONGEST_KEPT_REPLY:
-            self._replies[digest] = reply
-            while len(self._replies) > _KEPT_REPLIES:
-                self._replies.popitem(last=False)
-
-    def kept_reply(self, digest: bytes) -> bytes | None:
-        """What the same request body was answered: a retry must not sample a second turn."""
-        return self._replies.get(digest)
-
-    def post_reward(self, reward: float, *, turn: int | str | None = None) -> PostedReward:
-        """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was."""
-        if not math.isfinite(reward):
-            raise bad_request("reward must be a finite number", param="reward")
-        index = self.turn_of_reply.get(turn) if isinstance(turn, str) else turn
-        if turn is not None and (index is None or not 0 <= index < len(self._turns)):
-            raise bad_request(
-                f"turn {turn!r} is not one of this session's {len(self._turns)}", param="turn"
-            )
-        posted = PostedReward(reward, index)
-        self.rewards.append(posted)
-        return posted
-
-    def notice(self, text: str) -> bool:
-        """Keep a notice; False when the session has it already."""
-        if text in self.notices:
-            return False
-        self.notices.append(text)
-        return True
-
-    def close(self) -> tuple[Turn, ...]:
-        """End the session and return its turns, final now. Safe to call twice."""
-        if not self._closed:
-            self._closed = True
-            self.history = History()
-            self._replies.clear()
-            self._on_close(self)
-        return tuple(self._turns)
+_UNLIMITED = SessionLimits()
 
 
 class SessionStore:
@@ -247,7 +36,7 @@ class SessionStore:
         self,
         session_id: str,
         *,
-        limits: SessionLimits = SessionLimits(),
+        limits: SessionLimits = _UNLIMITED,
         sampling: SamplingPolicy | None = None,
         seed: int | None = None,
         split: str = "train",
@@ -297,7 +86,3 @@ class SessionStore:
             self._closed[name] = None
         while len(self._closed) > 2 * _REMEMBERED_CLOSED:
             self._closed.popitem(last=False)
-
-
-def _url_safe(session_id: str) -> str:
-    return quote(re.sub(r"[^A-Za-z0-9._-]+", "-", session_id)[:64], safe="")

@@ -16,7 +16,7 @@ from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.sessions import Session, SessionLimits
+from areal_sdk.gateway.session import Session, SessionLimits
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within

@@ -17,7 +17,7 @@ from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
 from areal_sdk.environment import Environment, StepResult
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.gateway.app import Gateway
-from areal_sdk.gateway.sessions import SessionLimits
+from areal_sdk.gateway.session import SessionLimits
 from areal_sdk.rollout.agents import as_play
 from areal_sdk.rollout.environments import EnvironmentAgent
 from areal_sdk.rollout.episode import EpisodeRunner

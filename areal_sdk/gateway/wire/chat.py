@@ -11,7 +11,7 @@ from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta
 from areal_sdk.gateway.reading import Call, Completed, Delta, Prepared, Sampled
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
-from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.options import (

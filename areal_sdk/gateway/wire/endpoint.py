@@ -11,7 +11,7 @@ from areal_sdk.gateway.choices import run_choices
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Prepared
-from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.wire.http import parse_body, read_body
 from areal_sdk.gateway.wire.reply import ParseRequest, Reply
 from areal_sdk.gateway.wire.sse import send_events

@@ -8,7 +8,7 @@ import orjson
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Delta, Prepared
 from areal_sdk.gateway.request import ChatRequest
-from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.session import Session
 
 
 class Reply(Protocol):

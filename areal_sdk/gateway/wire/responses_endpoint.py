@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.sessions import Session
+from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.wire.endpoint import Endpoint
 from areal_sdk.gateway.wire.responses import ResponsesReply
 from areal_sdk.gateway.wire.responses_store import ResponseStore
