@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal_sdk.backends.local import LocalEngine
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.loop.engines import make_engine
 from areal_sdk.loop.program import Program
+from areal_sdk.loop.supervision import KeptEngine, kept, watched
 from areal_sdk.loop.trainers import make_trainer
 from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.cpu import cpu_seconds
@@ -31,7 +31,7 @@ class Rig:
     plugins: Plugins
     program: Program
     model_dir: Path
-    engine: InferenceEngine
+    engine: KeptEngine
     gateway: Gateway
     rewards: RewardPool | None
     trainer: TrainerClient | None
@@ -39,8 +39,8 @@ class Rig:
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time used so far by this process, and by those of engine and trainer on this machine."""
         pids = {"main": os.getpid()}
-        if isinstance(self.engine, LocalEngine):
-            pids["engine"] = self.engine.child.pid
+        if self.engine.pid is not None:
+            pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= {child.name: child.pid for child in self.trainer.children if child.pid}
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
@@ -93,8 +93,11 @@ async def open_rig(
             starting.create_task(engine.start())
             if trainer is not None:
                 starting.create_task(trainer.start())
+        served = await stack.enter_async_context(kept(engine, say=say))
+        if trainer is not None:
+            await stack.enter_async_context(watched(trainer))
         gateway = Gateway(
-            engine,
+            served,
             model_dir=model_dir,
             model_name=config.model,
             admin_key=config.gateway.admin_key,
@@ -103,7 +106,7 @@ async def open_rig(
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
         rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
-        yield Rig(config, run_dir, plugins, program, model_dir, engine, gateway, rewards, trainer)
+        yield Rig(config, run_dir, plugins, program, model_dir, served, gateway, rewards, trainer)
 
 
 async def _close_together(engine: InferenceEngine, trainer: TrainerClient | None) -> None:

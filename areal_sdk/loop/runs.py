@@ -16,7 +16,6 @@ from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
 from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.loop.supervision import EngineKeeper
 from areal_sdk.loop.tasks import load_tasks
 from areal_sdk.loop.training import TrainingLoop
 from areal_sdk.loop.warmup import warm_up
@@ -171,6 +170,7 @@ async def _train(
             on_episode=progress.finished,
         )
         progress.watch(buffer)
+        rig.engine.on_outage = buffer.hold
         loop = TrainingLoop(
             rig,
             rig.trainer,
@@ -181,7 +181,6 @@ async def _train(
             checkpoints,
             evaluator,
             progress,
-            EngineKeeper(rig.engine, say=progress.say),
         )
         try:
             ended = await loop.run()

@@ -10,6 +10,7 @@ from areal_sdk.config import Config
 from areal_sdk.gateway import Gateway, SamplingPolicy
 from areal_sdk.loop.engines import make_engine
 from areal_sdk.loop.models import find_model
+from areal_sdk.loop.supervision import kept
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 
@@ -22,6 +23,7 @@ async def run_server(config: Config, *, plugins: Plugins, say: Callable[[str], N
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=Path(scratch))
         stack.push_async_callback(engine.aclose)
         await engine.start()
+        engine = await stack.enter_async_context(kept(engine, say=say))
         gateway = Gateway(
             engine,
             model_dir=model_dir,

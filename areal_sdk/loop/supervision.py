@@ -1,32 +1,89 @@
-"""Brings the embedded engine back when its process dies; gives up when it dies too often."""
+"""Brings the embedded engine back when its process dies; gives up when it dies too often.
+
+Wherever an engine is open, `kept` watches it: in training, warm-up, evaluations and `serve` alike.
+"""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from areal_sdk.backends.local import LocalEngine
-from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import EngineError
+from areal_sdk.engine import (
+    EngineInfo,
+    GenerateChunk,
+    GenerateRequest,
+    GenerateResult,
+    InferenceEngine,
+)
+from areal_sdk.errors import ChildDiedError, EngineError
 from areal_sdk.launch import Restarts
+from areal_sdk.process import Child
 from areal_sdk.telemetry import waiting
+from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
 
-UPDATE_TIMEOUT_S = 600.0
 RESTART_TIMEOUT_S = 600.0
 
+DEATH_GRACE_S = 0.5
+"""For a call in progress to say why the rank died."""
 
-class EngineKeeper:
-    """Delivers weights to an engine that may die on the way.
 
-    Episodes that lose their engine are tried again by the runner, as the same episodes. Engines
-    that look after their own servers need no keeper: for them this only delivers.
+@asynccontextmanager
+async def kept(
+    engine: InferenceEngine, *, say: Callable[[str], None]
+) -> AsyncIterator["KeptEngine"]:
+    """The started `engine`, started again whenever it dies until the block ends.
+
+    One that dies too often ends the block with `ChildDiedError`, in an exception group.
+    """
+    keeper = KeptEngine(engine, say=say)
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(keeper.watch(), name="engine keeper")
+        try:
+            yield keeper
+        finally:
+            watch.cancel()
+
+
+@asynccontextmanager
+async def watched(trainer: TrainerClient) -> AsyncIterator[None]:
+    """A rank that dies ends the block, also while nothing is asked of it: rollouts can take long."""
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(_watch_ranks(trainer), name="trainer watch")
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+
+class KeptEngine(InferenceEngine):
+    """An engine that may die on the way: what is asked of it meanwhile waits until it is back.
+
+    Requests in flight at its death fail; the runner tries their episodes again, as the same ones.
+    Engines that look after their own servers are passed through as they are.
     """
 
     def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:
+        self.on_outage: Callable[[bool], None] = lambda is_down: None
+        """Told when the engine is down, and when it is back."""
         self._engine = engine
         self._say = say
         self._restarts = Restarts()
-        self._is_up = asyncio.Event()
-        self._is_up.set()
+        self._back = asyncio.Event()
+        self._back.set()
+
+    @property
+    def is_up(self) -> bool:
+        if not isinstance(self._engine, LocalEngine):
+            return True
+        return self._back.is_set() and not self._engine.child.exited.done()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process on this machine that computes, while there is one."""
+        if isinstance(self._engine, LocalEngine) and self.is_up:
+            return self._engine.child.pid
+        return None
 
     async def watch(self) -> None:
         """Runs until cancelled; raises when the engine has died too often."""
@@ -34,30 +91,90 @@ class EngineKeeper:
             return
         while True:
             child = self._engine.child
-            end = await asyncio.shield(child.exited)
-            self._is_up.clear()
+            await asyncio.shield(child.exited)
+            self._back.clear()
+            self.on_outage(True)
+            await self._bring_back(self._engine, child)
+            self._back.set()
+            self.on_outage(False)
+
+    async def _bring_back(self, engine: LocalEngine, child: Child) -> None:
+        while True:
             pause_s = self._restarts.pause_after(child)
-            self._say(f"warning: the engine {end}: starting it again; log: {child.log_path}")
+            self._say(
+                f"warning: the engine {child.exited.result()}: starting it again; "
+                f"log: {child.log_path}"
+            )
             await asyncio.sleep(pause_s)
-            async with waiting("engine: restart", timeout_s=RESTART_TIMEOUT_S):
-                await self._engine.restart()
-            self._is_up.set()
+            try:
+                async with waiting("engine: restart", timeout_s=RESTART_TIMEOUT_S):
+                    await engine.restart()
+            except EngineError as exc:
+                self._say(f"warning: the engine did not start again: {exc}")
+            else:
+                return
 
-    async def deliver(self, update: WeightUpdate) -> None:
+    async def start(self) -> None:
+        await self._engine.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        return self._engine.stream(request) if self.is_up else self._stream_later(request)
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        await self._until_up()
+        return await self._engine.generate(request)
+
+    async def update_weights(self, update: WeightUpdate) -> None:
         """Return when the engine serves `update`, also if it had to be started again for it."""
-        async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
-            while True:
-                await self._is_up.wait()
-                try:
-                    await self._engine.update_weights(update)
-                except EngineError:
-                    if not self._has_died():
-                        raise
-                    await asyncio.sleep(0)  # let `watch` notice
-                else:
-                    return
+        while True:
+            await self._until_up()
+            try:
+                await self._engine.update_weights(update)
+            except EngineError:
+                if self.is_up:
+                    raise
+            else:
+                return
 
-    def _has_died(self) -> bool:
-        return isinstance(self._engine, LocalEngine) and (
-            not self._is_up.is_set() or self._engine.child.exited.done()
-        )
+    async def pause(self) -> None:
+        await self._until_up()
+        await self._engine.pause()
+
+    async def resume(self) -> None:
+        await self._until_up()
+        await self._engine.resume()
+
+    async def aclose(self) -> None:
+        await self._engine.aclose()
+
+    async def _stream_later(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        await self._until_up()
+        chunks = self._engine.stream(request)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()  # closing a stream early frees its slot
+
+    async def _until_up(self) -> None:
+        """Whoever calls has a deadline: of a request, or of a weight update."""
+        while not self.is_up:
+            await asyncio.sleep(0)  # let `watch` notice
+            await self._back.wait()
+
+
+async def _watch_ranks(trainer: TrainerClient) -> None:
+    ranks = trainer.children
+    await asyncio.wait({rank.exited for rank in ranks}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.sleep(DEATH_GRACE_S)  # a call in progress explains the death better
+    dead = next(rank for rank in ranks if rank.exited.done())
+    raise ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")

@@ -11,21 +11,19 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from areal_sdk.errors import ChildDiedError
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.measure import Evaluator
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
-from areal_sdk.loop.supervision import EngineKeeper
 from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry import waiting
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
 
-DEATH_GRACE_S = 0.5
-"""For a call in progress to say why the rank died."""
+UPDATE_TIMEOUT_S = 600.0
 
 MIN_CUT_TIMEOUT_S = 3600.0
 """A batch may take this long, or as long as its episodes may."""
@@ -44,7 +42,6 @@ class TrainingLoop:
     checkpoints: Checkpoints
     evaluator: Evaluator
     progress: Progress
-    keeper: EngineKeeper
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     _began: float = 0.0
     _num_empty: int = 0
@@ -54,10 +51,6 @@ class TrainingLoop:
         self._began = time.monotonic() - self.state.train_seconds
         async with asyncio.TaskGroup() as background, self.dispatcher:
             self.evaluator.attach(background)
-            watching = [
-                background.create_task(self.keeper.watch(), name="engine keeper"),
-                background.create_task(self._watch_trainer(), name="trainer watch"),
-            ]
             try:
                 ended = await self._steps()
                 await self._delivered()
@@ -65,17 +58,7 @@ class TrainingLoop:
                 if self._delivery is not None:
                     self._delivery.cancel()
             await self.evaluator.finish()
-            for task in watching:
-                task.cancel()
         return ended
-
-    async def _watch_trainer(self) -> None:
-        """A rank may die while nothing is asked of it: rollouts can take long."""
-        ranks = self.trainer.children
-        await asyncio.wait({rank.exited for rank in ranks}, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.sleep(DEATH_GRACE_S)  # a call in progress explains the death better
-        dead = next(rank for rank in ranks if rank.exited.done())
-        raise ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")
 
     async def _steps(self) -> str:
         while (ended := self._why_end()) is None:
@@ -153,7 +136,8 @@ class TrainingLoop:
         """Hand `update` to the engine; the gate opens when it has confirmed."""
         began = time.monotonic()
         try:
-            await self.keeper.deliver(update)
+            async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
+                await self.rig.engine.update_weights(update)
         except Exception as error:
             self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
             raise

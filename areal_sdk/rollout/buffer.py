@@ -8,6 +8,7 @@ frees slots by raising the version.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -108,6 +109,7 @@ class TrajectoryBuffer:
         self._finished: list[FinishedGroup] = []
         self._changed = asyncio.Event()
         self._exhausted = False
+        self._is_held = False
         self._failure: BaseException | None = None
         self._lost_in_a_row = 0
         self._max_lost_in_a_row = max_lost_in_a_row or max(64, 2 * gate.batch)
@@ -145,7 +147,7 @@ class TrajectoryBuffer:
 
     def has_room(self) -> bool:
         """Whether one more group may start."""
-        if self._failure is not None:
+        if self._failure is not None or self._is_held:
             return False
         running = self.num_running
         free = self.gate.free_slots(
@@ -203,8 +205,14 @@ class TrajectoryBuffer:
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
             self.on_consumed(group.draw.key)
-            self._lost_in_a_row += group.size
+            self._lost_in_a_row += 0 if self._is_held else group.size
             self._stop_if_hopeless()
+
+    def hold(self, is_down: bool) -> None:
+        """While the engine is down no group starts, and those that it lost prove nothing."""
+        self._is_held = is_down
+        self._lost_in_a_row = 0
+        self._notify()
 
     def exhaust(self) -> None:
         """No more groups will be admitted."""
@@ -387,8 +395,6 @@ class TrajectoryBuffer:
 
 
 async def _wait_up_to(event: asyncio.Event, seconds: float) -> None:
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
-        pass

@@ -1,14 +1,16 @@
 """Real runs in real processes, small enough for a test."""
 
 import os
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.metrics import read_metrics
 
 AGENT = Path(__file__).with_name("vowels.py")
 DEADLINE_S = 240.0
@@ -65,19 +67,42 @@ def finish(process: "subprocess.Popen[str]", *, code: int = 0) -> str:
     return output
 
 
-def steps_so_far(directory: Path) -> int:
+def told(lines: Iterable[str], pattern: str) -> str:
+    """The first group of the first line that matches."""
+    deadline = time.monotonic() + DEADLINE_S
+    for line in lines:
+        if found := re.search(pattern, line):
+            return found[1]
+        assert time.monotonic() < deadline
+    raise AssertionError(f"it ended without saying {pattern!r}")
+
+
+def children_of(pid: int, name: str) -> list[int]:
+    """The child processes of `pid` by their name, from their command lines."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except (OSError, IndexError):
+                continue  # it ended meanwhile
+            if parent == pid and name.encode() in arguments:
+                found.append(int(entry.name))
+    return found
+
+
+def steps_so_far(directory: Path, kind: str = "step") -> int:
     path = directory / "run" / "metrics.jsonl"
-    return (
-        sum('"kind":"step"' in line for line in path.read_text().splitlines())
-        if path.is_file()
-        else 0
-    )
+    return len(read_metrics(path, kind=kind))
 
 
-def wait_for_steps(process: "subprocess.Popen[str]", directory: Path, count: int) -> None:
+def wait_for_steps(
+    process: "subprocess.Popen[str]", directory: Path, count: int, *, kind: str = "step"
+) -> None:
     """Return once `count` steps are in the metrics; fail if the run ends before."""
     deadline = time.monotonic() + DEADLINE_S
-    while steps_so_far(directory) < count:
+    while steps_so_far(directory, kind) < count:
         if process.poll() is not None:
             raise AssertionError(f"the run ended early:\n{process.communicate()[0]}")
         assert time.monotonic() < deadline, f"no {count} steps within {DEADLINE_S} s"

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from tests.loop.runs import (
+    children_of,
     finish,
     resume_training,
     run_dir,
@@ -14,21 +15,6 @@ from tests.loop.runs import (
     start_training,
     wait_for_steps,
 )
-
-
-def children_of(pid: int, name: str) -> list[int]:
-    """Our child processes of that name, by their command line."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-                arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            except (OSError, IndexError):
-                continue  # it ended meanwhile
-            if parent == pid and name.encode() in arguments:
-                found.append(int(entry.name))
-    return found
 
 
 def test_ctrl_c_stops_within_5_seconds_and_says_how_to_resume(tmp_path: Path) -> None:
@@ -45,19 +31,6 @@ def test_ctrl_c_stops_within_5_seconds_and_says_how_to_resume(tmp_path: Path) ->
     wait_for_steps(go_on, tmp_path, steps + 2)
     go_on.send_signal(signal.SIGINT)
     finish(go_on, code=1)
-
-
-def test_a_killed_engine_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
-    process = start_training(tmp_path, run__steps=8)
-    wait_for_steps(process, tmp_path, 2)
-    (engine,) = children_of(process.pid, "engine")
-    os.kill(engine, signal.SIGKILL)
-    output = finish(process)
-    assert "the engine was killed by SIGKILL: starting it again" in output
-    assert len(run_dir(tmp_path).read_steps()) == 8
-    books = run_dir(tmp_path).read_ledger()
-    assert books is not None
-    assert books["trained"] == 8 * 16
 
 
 def test_a_killed_trainer_ends_the_run_at_once_and_names_its_log(tmp_path: Path) -> None:

@@ -1,15 +1,13 @@
 """`areal-sdk eval` and `areal-sdk serve`, as a user runs them."""
 
 import json
-import re
 import signal
-import time
 from pathlib import Path
 
 import openai
 import pytest
 
-from tests.loop.runs import AGENT, DEADLINE_S, finish, start_command
+from tests.loop.runs import AGENT, finish, start_command, told
 
 ENDPOINT_AGENT = """
 from openai import AsyncOpenAI
@@ -44,8 +42,8 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
     server = start_command("serve", "--model", "tiny", "--port", "0")
     assert server.stdout is not None
     try:
-        url = _told(server.stdout, r"serving tiny at (\S+)")
-        key = _told(server.stdout, r"key: (\S+)")
+        url = told(server.stdout, r"serving tiny at (\S+)")
+        key = told(server.stdout, r"key: (\S+)")
         client = openai.OpenAI(base_url=url, api_key=key)
         answer = client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
@@ -63,13 +61,3 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
     finally:
         server.send_signal(signal.SIGINT)
     finish(server)
-
-
-def _told(stream: object, pattern: str) -> str:
-    """The first group of the first line that matches."""
-    deadline = time.monotonic() + DEADLINE_S
-    for line in stream:  # type: ignore[attr-defined]
-        if found := re.search(pattern, line):
-            return found[1]
-        assert time.monotonic() < deadline
-    raise AssertionError(f"the server ended without saying {pattern!r}")

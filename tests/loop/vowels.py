@@ -14,13 +14,18 @@ from areal_sdk import Agent, EpisodeContext, Task, WeightUpdate
 
 
 class Vowels(Agent):
-    """Reward: the share of the sampled tokens that are bytes below 128, plus a bit for length."""
+    """Reward: the share of the sampled tokens that are bytes below 128."""
+
+    def __init__(self, more_tokens: int = 0) -> None:
+        self._more_tokens = more_tokens
+        """A turn, over what its task asks for: answers long enough for weights to change in them."""
 
     async def run(self, task: Task, context: EpisodeContext) -> float:
         messages = [{"role": "user", "content": task.data["prompt"]}]
         sampled: list[int] = []
         for _ in range(2):
-            turn = await context.generate(messages, max_new_tokens=task.data["length"])
+            length = task.data["length"] + self._more_tokens
+            turn = await context.generate(messages, max_new_tokens=length)
             messages += [turn.message, {"role": "user", "content": "more"}]
             sampled += turn.output_tokens
         return sum(token < 128 for token in sampled) / max(1, len(sampled))
