@@ -22,6 +22,8 @@ class EngineInfo:
     """The model's own end-of-turn tokens; generation stops after sampling one."""
     constrains_json: bool = False
     """It honours `GenerateRequest.json_schema`."""
+    shares_device: bool = False
+    """The trainer computes where it does: `release_memory` before a step, `resume_memory` after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,13 @@ class InferenceEngine(ABC):
 
     async def resume(self) -> None:  # noqa: B027 - optional
         """Continue what `pause` held."""
+
+    async def release_memory(self) -> None:
+        """Hold all generation and leave the device to the trainer; weights cannot be updated."""
+        await self.pause()
+
+    async def resume_memory(self) -> None:  # noqa: B027 - optional
+        """Take the device back. Generation stays held until `resume`, for new weights to come in."""
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """The whole completion."""

@@ -8,6 +8,7 @@ from areal_sdk.gateway.renderer import Chat, Renderer
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.loop.demonstrations import Conversation
+from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.process.threads import in_thread
@@ -21,10 +22,13 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     rows = await in_thread(lambda: _rows(rig.model_dir, demonstrations), name="demonstrations")
     generator = random.Random(rig.config.run.seed)
     size = min(section.batch, len(rows))
+    await hand_to_trainer(rig.engine)
     for step in range(1, section.steps + 1):
         metrics = await rig.trainer.sft_step(generator.sample(rows, size))
         progress.report_warmup(step, section.steps, metrics)
-    await rig.engine.update_weights(await rig.trainer.publish(0))
+    update = await rig.trainer.publish(0)
+    await hand_to_engine(rig.engine, rig.trainer)
+    await update_and_resume(rig.engine, update)
 
 
 def _rows(model_dir: Path, demonstrations: Sequence[Conversation]) -> list[SftRow]:

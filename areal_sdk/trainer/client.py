@@ -22,6 +22,7 @@ ENTRY = "areal_sdk.trainer.worker:main"
 NUM_PUBLISHED = 2
 """Versions kept for engines: the one they read, and the one being written."""
 SAVE_TIMEOUT_S = 900.0
+RELEASE_TIMEOUT_S = 60.0
 PUBLISH_TIMEOUT_S = 300.0
 FAILURE_GRACE_S = 10.0
 """How long the other ranks have to report what made one of them fail."""
@@ -104,6 +105,10 @@ class TrainerClient:
         """
         reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)
         return WeightUpdate(**reply.payload)
+
+    async def release_memory(self) -> None:
+        """Leave to others what no step needs in between: caches, not weights or moments."""
+        await self._call("release_memory", {}, timeout_s=RELEASE_TIMEOUT_S)
 
     async def save(
         self, directory: Path, extra: Mapping[str, JSON], *, keep: int | None = None

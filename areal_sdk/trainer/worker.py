@@ -69,6 +69,7 @@ class _Rank:
             "step": self._step,
             "sft_step": self._sft_step,
             "publish": self._publish,
+            "release_memory": self._release_memory,
             "save": self._save,
             "load": self._load,
             "export": self._export,
@@ -101,6 +102,11 @@ class _Rank:
             self._trainer.policy, request.payload["version"], is_writer=is_writer
         )
         return {"version": update.version, "path": update.path, "checksum": update.checksum}
+
+    def _release_memory(self, request: Request) -> JSON:
+        if self._trainer.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
 
     def _save(self, request: Request) -> JSON:
         save_checkpoint(self._trainer, Path(request.payload["directory"]), request.payload["extra"])

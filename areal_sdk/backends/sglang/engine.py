@@ -23,6 +23,7 @@ from areal_sdk.backends.sglang.client import (
     ServerFault,
     SGLangClient,
 )
+from areal_sdk.backends.sglang.colocation import lend, take_back
 from areal_sdk.backends.sglang.connecting import check_agreement, common_context, connect
 from areal_sdk.backends.sglang.continuation import Continuation, fitted
 from areal_sdk.backends.sglang.launch import Launcher, ServerProcess
@@ -120,7 +121,12 @@ class SGLangEngine(InferenceEngine):
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
         self._publisher = self._make_publisher()
-        self._info = replace(self.info, max_context=common_context(self.info, self._pool.members))
+        self._info = replace(
+            self.info,
+            max_context=common_context(self.info, self._pool.members),
+            constrains_json=all(m.info is not None and m.info.has_grammar for m in self.members),
+            shares_device=self.options.colocated,
+        )
         await check_agreement(self._pool.members, self.canary, self._model)
         for member in self._pool.members:
             await self._publisher.adopt(member)
@@ -225,20 +231,23 @@ class SGLangEngine(InferenceEngine):
         self._pool.running.set()
 
     async def release_memory(self) -> None:
-        """Hand the device to the trainer; requests in flight continue after `resume_memory`.
-
-        For servers started with `colocated`. Weights can be updated again when memory is back.
-        """
+        """Every server lends its memory; see `colocation`."""
         await self.pause()
-        for member in self._pool.ready:
-            await member.client.flush_cache()
-            await member.client.release_memory(_MEMORY)
+        patience_s = self.options.supervision.start_timeout_s
+        label = self._started().label
+        lending = (
+            lend(member, label=label(member.version), patience_s=patience_s)
+            for member in self._pool.members
+        )
+        for error in await asyncio.gather(*lending, return_exceptions=True):
+            if error is not None:
+                await self.resume_memory()
+                await self.resume()
+                raise error
 
     async def resume_memory(self) -> None:
-        """Take the device back and go on with the weights held before."""
-        for member in self._pool.ready:
-            await member.client.resume_memory(_MEMORY)
-        await self.resume()
+        """Servers hold the weights they had; requests wait on until `resume`."""
+        await asyncio.gather(*(take_back(self._pool, member) for member in self._pool.members))
 
     # generation
 
@@ -348,6 +357,3 @@ def _report_bug(watch: asyncio.Task[None]) -> None:
     """A watch ends when it is cancelled; anything else must not go unseen until the run is over."""
     if not watch.cancelled() and (bug := watch.exception()) is not None:
         logger.error("%s ended: its server is not looked after", watch.get_name(), exc_info=bug)
-
-
-_MEMORY = ("weights", "kv_cache")

@@ -50,7 +50,8 @@ class ServerOptions:
     seeded: bool = False
     """Honour each request's seed; costs speed, SGLang calls it deterministic inference."""
     colocated: bool = False
-    """Let the trainer have the memory between rollouts (`--enable-memory-saver`; CUDA)."""
+    """Let the trainer have the memory between rollouts (`--enable-memory-saver`). On a CPU there is
+    nothing to hand over but the cores."""
     threads: int = 1
     """OpenMP threads of a CPU server."""
     extra: tuple[str, ...] = ()
@@ -80,7 +81,7 @@ class ServerOptions:
             flags += ["--tp-size", str(self.tp_size)]
         if self.seeded:
             flags += ["--enable-deterministic-inference"]
-        if self.colocated:
+        if self.colocated and not environment.cpu:
             flags += ["--enable-memory-saver", "--enable-weights-cpu-backup"]
         return [str(environment.python), "-m", "sglang.launch_server", *flags, *self.extra]
 

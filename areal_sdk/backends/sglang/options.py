@@ -32,6 +32,8 @@ class SGLangOptions:
     """Of the `distributed` transport: `gloo` on CPU, `nccl` on CUDA."""
     host: str = "127.0.0.1"
     """Where servers reach the weight sender (`distributed`)."""
+    colocated: bool = False
+    """The trainer computes on the servers' devices: they lend it their memory for its steps."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     supervision: SupervisionOptions = field(default_factory=SupervisionOptions)
 

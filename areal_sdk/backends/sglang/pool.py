@@ -50,6 +50,12 @@ class Member:
         """Closed for as long as a swap of weights must not be met by a new request."""
         self.gate.set()
         self.swap_lock = asyncio.Lock()
+        self.care = asyncio.Lock()
+        """Held by whoever looks after it."""
+        self.is_lending = False
+        """Its memory is the trainer's, for now; `care` is then held by the engine."""
+        self.lent_as = ""
+        """The label under which it gave its memory away; empty while it has it."""
         self.is_interrupting = False
         """We aborted its requests ourselves, for a swap: that is not a fault."""
         self.last_token_at = 0.0
@@ -82,7 +88,7 @@ class Pool:
         self._sessions: OrderedDict[str, Member] = OrderedDict()
         self._changed = asyncio.Condition()
         self.running = asyncio.Event()
-        """Cleared while the engine is paused by its owner: nothing is sent, nobody is probed."""
+        """Cleared while the engine is paused by its owner: nothing is sent."""
         self.running.set()
         self._tie_break = random.Random(0)
 

@@ -35,6 +35,8 @@ class ServerInfo:
     is_seeded: bool
     """It honours the seed of a request."""
     is_incremental: bool
+    has_grammar: bool
+    """It can constrain an answer to a JSON schema."""
 
 
 async def probe_server(client: SGLangClient, *, model: Path) -> ServerInfo:
@@ -72,6 +74,7 @@ def _read_info(raw: dict[str, Any], address: str) -> ServerInfo:
         num_kv_tokens=int(raw.get("max_total_num_tokens") or raw.get("max_total_tokens") or 0),
         is_seeded=bool(raw.get("enable_deterministic_inference")),
         is_incremental=bool(raw.get("incremental_streaming_output")),
+        has_grammar=raw.get("grammar_backend") not in (None, "none"),
     )
 
 

@@ -38,7 +38,8 @@ class SGLangSection(Section):
     seeded: bool = False
     """Honour seeds of requests; slower (SGLang's deterministic inference)."""
     colocated: bool = False
-    """Engine and trainer share a device: its memory is handed over around steps."""
+    """Engine and trainer share a device: servers hold generation and lend their memory to each
+    training step. `memory_fraction` must leave room for what the trainer keeps between steps."""
     api_key: str | None = Field(default=None, repr=False)
     """Of servers that ask for one."""
     request_wait_s: Seconds = 120.0
@@ -60,6 +61,11 @@ def engine_from_settings(
         own = SGLangSection.model_validate(dict(settings))
     except ValidationError as exc:
         raise ConfigError(f"engine.sglang: {explain(exc, SGLangSection)}") from None
+    if own.colocated and own.transport == "distributed" and own.group_backend == "nccl":
+        raise ConfigError(
+            "engine.sglang.colocated: nccl has no group of two processes on one GPU; use "
+            'engine.sglang.transport = "tensor"'
+        )
     addresses = server_addresses(section.name)
     launcher = None
     if addresses:
@@ -97,6 +103,7 @@ def engine_from_settings(
             no_server_timeout_s=own.request_wait_s,
             backend=own.group_backend,
             host=own.group_host,
+            colocated=own.colocated,
         ),
     )
 

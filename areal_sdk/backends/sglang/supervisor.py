@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.backends.sglang.client import wait_until_ready
+from areal_sdk.backends.sglang.colocation import reclaim
 from areal_sdk.backends.sglang.launch import ServerProcess
 from areal_sdk.backends.sglang.pool import Member, Pool, State
 from areal_sdk.backends.sglang.probe import probe_server
@@ -56,11 +57,11 @@ class Supervisor:
                 async with asyncio.timeout(self._options.check_every_s):
                     await member.wake.wait()
             member.wake.clear()
-            await self._pool.running.wait()
-            try:
-                await self._look(member)
-            except EngineError as exc:
-                await self._set_down(member, str(exc))
+            async with member.care:
+                try:
+                    await self._look(member)
+                except EngineError as exc:
+                    await self._set_down(member, str(exc))
 
     async def _look(self, member: Member) -> None:
         if member.process is not None and not member.process.is_running:
@@ -82,6 +83,7 @@ class Supervisor:
 
     async def _readmit(self, member: Member) -> None:
         """It answers again: as it was, or after a restart that we did not make."""
+        await reclaim(member)
         await member.client.resume()  # it may have been left paused
         member.info = await probe_server(member.client, model=self._model)
         self._down_since.pop(member, None)

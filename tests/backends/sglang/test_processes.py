@@ -176,19 +176,61 @@ async def test_a_sender_that_dies_is_replaced(
     check([result], checkpoints, versions={2})
 
 
-async def test_memory_is_handed_over_and_requests_go_on(
+async def test_memory_is_lent_and_requests_go_on_under_the_next_weights(
     server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
 ) -> None:
-    engine = await make_engine(server.address)
+    engine = await make_engine(
+        server.address, colocated=True, transport="tensor", supervision=OPTIONS.supervision
+    )
+    assert engine.info.shares_device
     generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]
     await until_busy(engine, 3)
     await engine.release_memory()
-    assert engine.members[0].num_running == 0
+    member = engine.members[0]
+    assert member.num_running == 0
     assert not any(generation.done() for generation in generations)
+    last_token_at = member.last_token_at
+    member.wake.set()  # a supervisor that asked it for a token now would end it
+    await asyncio.sleep(2 * OPTIONS.supervision.check_every_s)
+    assert member.last_token_at == last_token_at
+
     await engine.resume_memory()
+    await engine.update_weights(weights(checkpoints[1], 1))
+    await engine.resume()
     results = await asyncio.gather(*generations)
     assert [len(result.tokens) for result in results] == [500] * 3
-    check(results, checkpoints, versions={0})
+    for result in results:
+        assert set(result.versions) == {0, 1}
+        assert worst_error(PROMPT, result, checkpoints) < 1e-3
+
+
+async def test_a_server_that_dies_while_its_memory_is_lent_comes_back_with_it(
+    environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    launcher = Launcher(
+        ServerOptions(checkpoints[0], dtype="float32", colocated=True), environment, tmp_path
+    )
+    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=OPTIONS)
+    await engine.start()
+    try:
+        generation = asyncio.create_task(engine.generate(request(0)))
+        await until_busy(engine, 1)
+        await engine.release_memory()
+        process = engine.members[0].process
+        assert process is not None
+        process.signal(signal.SIGKILL)
+        await until(lambda: not process.is_running)
+        await asyncio.sleep(2 * OPTIONS.supervision.check_every_s)
+        assert engine.members[0].process is process, "restarted while the device was lent"
+        await engine.resume_memory()
+        await engine.update_weights(weights(checkpoints[1], 1))
+        await engine.resume()
+        result = await generation
+        assert len(result.tokens) == 500
+        assert set(result.versions) == {0, 1}
+        assert worst_error(PROMPT, result, checkpoints) < 1e-3
+    finally:
+        await engine.aclose()
 
 
 async def test_a_launch_that_fails_shows_the_end_of_the_log(

@@ -30,6 +30,14 @@ def test_settings_that_running_servers_would_ignore_are_refused(tmp_path: Path) 
         engine_from_settings(section, {"servers": 2}, model_dir=tmp_path, log_dir=tmp_path)
 
 
+def test_one_gpu_has_no_nccl_group_of_engine_and_trainer(tmp_path: Path) -> None:
+    settings = {"colocated": True, "transport": "distributed", "group_backend": "nccl"}
+    with pytest.raises(ConfigError, match=r"colocated.*one GPU.*tensor"):
+        engine_from_settings(
+            EngineSection(name="sglang"), settings, model_dir=tmp_path, log_dir=tmp_path
+        )
+
+
 def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"engine.sglang: .*'transprt'.*'transport'"):
         engine_from_settings(
@@ -63,7 +71,9 @@ def test_the_cpu_recipe_is_for_versions_it_was_tried_with(tmp_path: Path) -> Non
 def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
     environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=True)
-    command = ServerOptions(model, extra=("--log-level", "error")).command(environment, port=1)
+    options = ServerOptions(model, colocated=True, extra=("--log-level", "error"))
+    command = options.command(environment, port=1)
+    assert "--enable-memory-saver" not in command  # of a GPU
     assert command[command.index("--dtype") + 1] == "float32"
     assert command[-2:] == ["--log-level", "error"]
     assert dtype_when_auto(model) == "float16"

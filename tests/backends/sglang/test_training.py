@@ -29,6 +29,7 @@ def train(
         run__steps=steps,
         rollout__max_inflight=32,
         rollout__max_staleness=4,
+        agent__more_tokens=120,  # sampling takes longer than training: servers are never idle
     )
     finish(process)
 
