@@ -3,6 +3,7 @@
 # make verify what takes long: slow tests and benchmarks; by hand, on a quiet machine
 
 VENV   ?= .venv
+SGLANG ?= .venv-sglang
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
             $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
               2>/dev/null && echo $$python && break; done)
@@ -26,7 +27,8 @@ check:
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not slow and not gpu"
 
-verify: install
+verify: export AREAL_SDK_SGLANG_ENV = $(abspath $(SGLANG))
+verify: install sglang-cpu
 	$(BIN)/pytest -q -m slow
 	for program in benchmarks/*.py; do \
 	  grep -q __main__ $$program || continue; echo "== $$program"; \
@@ -37,7 +39,7 @@ docs: install
 
 # SGLang in an environment of its own, for a machine without a GPU; its tests run once it is there.
 sglang-cpu: install
-	$(BIN)/areal-sdk engine install sglang --cpu
+	$(BIN)/areal-sdk engine install sglang --cpu --into $(SGLANG)
 
 install: $(VENV)/installed
 
