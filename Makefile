@@ -33,6 +33,7 @@ verify: install sglang-cpu
 	for program in benchmarks/*.py; do \
 	  grep -q __main__ $$program || continue; echo "== $$program"; \
 	  $(BIN)/python $$program || exit 1; done
+	$(BIN)/python scripts/sglang_soak.py
 
 docs: install
 	$(BIN)/python scripts/generate_docs.py

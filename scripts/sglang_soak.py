@@ -2,9 +2,10 @@
 
     python scripts/sglang_soak.py [--minutes 30] [--every 20]
 
-Starts `areal-sdk train` on this very file with two CPU servers of the tiny model, and every so many
-seconds kills one of them, or stops it for a while. At the end: the ledger must balance, the run must
-have ended by itself, and no two training steps may be further apart than the deadline.
+Starts `areal-sdk train` with two CPU servers of the tiny model, and every so many seconds kills one
+of them, or stops it for a while. At the end the ledger must balance with no episode lost to the
+faults, the run must have ended by itself, and no two training steps may be further apart than the
+deadline.
 """
 
 import argparse
@@ -13,42 +14,28 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from areal_sdk import Agent, EpisodeContext, Task
 from areal_sdk.telemetry import RunDir
 
+ROOT = Path(__file__).parents[1]
+AGENT = ROOT / "tests" / "loop" / "vowels.py"
 DEADLINE_S = 240.0
 """Longest time between two steps: a restart of both servers on a busy machine fits."""
 STOPPED_S = 15.0
-
-
-class Vowels(Agent):
-    """Reward: the share of sampled tokens that are bytes below 128. Varies from the first episode."""
-
-    async def run(self, task: Task, context: EpisodeContext) -> float:
-        messages = [{"role": "user", "content": task.data["prompt"]}]
-        sampled: list[int] = []
-        for _ in range(2):
-            turn = await context.generate(messages, max_new_tokens=task.data["length"])
-            messages += [turn.message, {"role": "user", "content": "more"}]
-            sampled += turn.output_tokens
-        return sum(token < 128 for token in sampled) / max(1, len(sampled))
-
-
-def tasks(split: str) -> Iterator[Task]:
-    for index in range(64):
-        yield Task(f"{split}-{index}", {"prompt": "abcdefgh"[index % 8], "length": 20 + index})
+LOSSES = ("infrastructure", "timeout", "agent")
+"""Kinds of error that a fault of a server could be booked as."""
 
 
 def start_training(directory: Path, minutes: float) -> "subprocess.Popen[bytes]":
     settings = {
         "model": "tiny",
+        "agent.more_tokens": 100,
         "run.dir": directory,
         "run.name": "soak",
         "run.steps": 1_000_000,
@@ -68,7 +55,7 @@ def start_training(directory: Path, minutes: float) -> "subprocess.Popen[bytes]"
         "eval.after": "false",
     }
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "areal_sdk", "train", f"{__file__}::Vowels", *options]
+    command = [sys.executable, "-m", "areal_sdk", "train", str(AGENT), *options]
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
@@ -108,15 +95,18 @@ def break_something(pid: int, draw: random.Random) -> str:
 def report(run: RunDir, faults: list[str]) -> dict[str, object]:
     books = run.read_ledger()
     assert books is not None
-    dropped = sum(books["dropped"].values())
+    dropped: dict[str, int] = books["dropped"]
     times = [event["time"] for event in run.read_metrics(kind="step")]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
-    balanced = books["started"] == books["running"] + books["buffered"] + books["trained"] + dropped
+    accounted = books["running"] + books["buffered"] + books["trained"] + sum(dropped.values())
     return {
         "steps": len(times),
         "faults": len(faults),
+        "kills": sum(fault.startswith("killed") for fault in faults),
         "ledger": books,
-        "balanced": balanced,
+        "balanced": books["started"] == accounted,
+        "lost_to_faults": sum(dropped.get(f"error_{kind}", 0) for kind in LOSSES),
+        "median_gap_s": round(statistics.median(gaps), 1) if gaps else None,
         "longest_gap_s": round(max(gaps, default=0.0), 1),
     }
 
@@ -148,6 +138,7 @@ def main() -> None:
     failures = {
         f"the run did not end by itself (exit code {code})": code != 0,
         "the ledger does not balance": not summary["balanced"],
+        "episodes were lost": summary["lost_to_faults"] != 0,
         "steps were too far apart": float(str(summary["longest_gap_s"])) > DEADLINE_S,
     }
     sys.exit("; ".join(name for name, failed in failures.items() if failed) or None)

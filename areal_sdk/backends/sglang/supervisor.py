@@ -26,7 +26,7 @@ class SupervisionOptions:
     restart_hung_after_s: float = 60.0
     """A server of ours that hangs for so long is killed and started again."""
     max_restarts: int = 5
-    """Of one server during a run; a server that keeps dying is left down."""
+    """Of one server without its getting ready; then it is left down."""
     start_timeout_s: float = 600.0
 
 
@@ -89,6 +89,7 @@ class Supervisor:
         self._down_since.pop(member, None)
         await self._pool.set_state(member, State.BEHIND, "it must show its version first")
         await self._publisher.catch_up(member)
+        self._num_restarts.pop(member, None)
 
     async def _revive(self, member: Member, why: str) -> None:
         await self._set_down(member, why)
