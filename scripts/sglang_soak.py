@@ -92,9 +92,15 @@ def break_something(pid: int, draw: random.Random) -> str:
     return f"stopped {victim} for {STOPPED_S:g} s"
 
 
+def has_stepped(run: Path) -> bool:
+    metrics = run / "metrics.jsonl"
+    return metrics.exists() and '"kind":"step"' in metrics.read_text()
+
+
 def report(run: RunDir, faults: list[str]) -> dict[str, object]:
     books = run.read_ledger()
-    assert books is not None
+    if books is None:
+        sys.exit("the run ended without books: see its error above")
     dropped: dict[str, int] = books["dropped"]
     times = [event["time"] for event in run.read_metrics(kind="step")]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -122,7 +128,7 @@ def main() -> None:
         training = start_training(Path(directory), arguments.minutes)
         ends_at = time.monotonic() + 60 * arguments.minutes + 2 * DEADLINE_S
         try:
-            while len(servers_of(training.pid)) < 2 and training.poll() is None:
+            while not has_stepped(Path(directory) / "soak") and training.poll() is None:
                 time.sleep(1.0)
             while training.poll() is None and time.monotonic() < ends_at:
                 time.sleep(arguments.every)

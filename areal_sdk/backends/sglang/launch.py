@@ -24,6 +24,8 @@ BASE_LABEL = "base"
 """The weight label of a server that still serves the checkpoint it started from."""
 
 _NUM_LOG_LINES = 12
+_NUM_LINE_CHARACTERS = 300
+"""SGLang writes all of its settings into one line."""
 _DIE_WITH_PARENT = (
     "import ctypes, os, signal, sys; "
     "ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
@@ -111,7 +113,7 @@ class ServerProcess:
             lines = self.log_path.read_text(errors="replace").splitlines()
         except OSError:
             return ""
-        return "\n".join(lines[-_NUM_LOG_LINES:])
+        return "\n".join(line[:_NUM_LINE_CHARACTERS] for line in lines[-_NUM_LOG_LINES:])
 
     def signal(self, number: int) -> None:
         """To every process of the server; not once it was stopped: the id may be another's by then."""
