@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -113,6 +114,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _exit(code: int) -> NoReturn:
     """Leave, also where a thread of the user's code would keep the interpreter for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # there is nothing left to stop
     deadline = time.monotonic() + THREAD_GRACE_S
     others = [t for t in threading.enumerate() if t is not threading.main_thread()]
     for thread in others:

@@ -29,6 +29,7 @@ def print_summary(summary: "RunSummary") -> None:
     )
     click.echo(f"run directory: {summary.run_dir}")
     if summary.ended == "interrupted":
+        click.echo(summary.lost)
         click.echo(f"go on with: areal-sdk train --resume {summary.run_dir}")
 
 

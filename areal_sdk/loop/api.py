@@ -9,11 +9,11 @@ from typing import Any
 
 from areal_sdk.config import Config, load_config, parse_config
 from areal_sdk.errors import ArealError
-from areal_sdk.loop.checkpoints import latest_checkpoint
+from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
 from areal_sdk.loop.evaluation import run_evaluation
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.running import run_to_the_end
+from areal_sdk.loop.running import StoppedAtOnce, run_to_the_end
 from areal_sdk.loop.runs import Plan, make_plan, run_training
 from areal_sdk.loop.serving import run_server
 from areal_sdk.loop.state import RunState, RunSummary
@@ -147,6 +147,8 @@ def _train(
                     plan, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
                 )
             )
+        except StoppedAtOnce:
+            raise
         except KeyboardInterrupt:
             summary = _interrupted(run_dir, state)
         except ExceptionGroup as group:
@@ -166,12 +168,14 @@ def _waits_on_signal() -> AbstractContextManager[None]:
 
 
 def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
+    saved = latest_checkpoint(run_dir.checkpoints)
     return RunSummary(
         run_dir=str(run_dir.path),
         steps=state.step,
         version=state.version,
         train_seconds=state.train_seconds,
         ended="interrupted",
+        saved_step=None if saved is None else step_of(saved),
         ledger=run_dir.read_ledger() or state.ledger,
     )
 

@@ -1,8 +1,11 @@
 """When to checkpoint, where, and how a run goes on from one."""
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal_sdk.errors import ArealError
 from areal_sdk.loop.state import RunState
 from areal_sdk.trainer.client import TrainerClient
 
@@ -25,6 +28,34 @@ class Checkpoints:
         path = self.directory / f"{PREFIX}{state.step:06d}"
         await trainer.save(path, state.to_json(), keep=self.keep)
         return path
+
+    async def save_last(
+        self,
+        trainer: TrainerClient,
+        state: RunState,
+        *,
+        timeout_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        """Save what is not saved yet, if it can be done: the run ends early, for another reason."""
+        saved = latest_checkpoint(self.directory)
+        if not state.step or (saved is not None and step_of(saved) >= state.step):
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.save(trainer, state)
+        except TimeoutError:
+            say(f"warning: step {state.step} was not saved: that takes over {timeout_s:g} s")
+        except ArealError as exc:
+            say(f"warning: step {state.step} was not saved: {exc}")
+
+
+def step_of(checkpoint: Path) -> int:
+    """
+    >>> step_of(Path("checkpoints/step-000020"))
+    20
+    """
+    return int(checkpoint.name.removeprefix(PREFIX))
 
 
 def latest_checkpoint(directory: Path) -> Path | None:

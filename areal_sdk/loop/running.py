@@ -5,6 +5,7 @@ default executor to return: an agent that does neither would keep Ctrl-C waiting
 """
 
 import asyncio
+import inspect
 import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -18,10 +19,15 @@ CANCEL_GRACE_S = 0.5
 """For tasks that outlived `main`; those of episodes have had their time to clean up before."""
 
 
+class StoppedAtOnce(KeyboardInterrupt):
+    """A second Ctrl-C: the run was left where it was."""
+
+
 def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     """The result of `main`; whatever it leaves behind holds nobody up.
 
-    Raises KeyboardInterrupt on Ctrl-C once `main` has unwound, as `asyncio.run` does.
+    Raises KeyboardInterrupt on Ctrl-C once `main` has unwound, as `asyncio.run` does; a second
+    Ctrl-C waits for nothing and raises `StoppedAtOnce`.
     """
     if _is_in_a_loop():
         main.close()
@@ -31,24 +37,47 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
         )
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     loop = runner.get_loop()
+    has_unwound = False
+
+    async def noticed() -> T:
+        nonlocal has_unwound
+        try:
+            return await main
+        finally:
+            has_unwound = True
+
     try:
-        return runner.run(main)
+        return runner.run(noticed())
+    except KeyboardInterrupt:
+        if inspect.getcoroutinestate(main) == inspect.CORO_CREATED:
+            main.close()  # Ctrl-C came before its first line
+        elif not has_unwound:
+            raise StoppedAtOnce from None
+        raise
     finally:
         # Not `runner.close()`: it waits for tasks and threads without a deadline.
-        loop.run_until_complete(_end_tasks())
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.set_exception_handler(_say_nothing)
+        stubborn = loop.run_until_complete(_end_tasks())
+        if not stubborn:  # else generators of theirs may still be running
+            loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 
-async def _end_tasks() -> None:
+async def _end_tasks() -> set["asyncio.Task[Any]"]:
+    """Cancel what is left; returns what ignores that."""
     rest = asyncio.all_tasks() - {asyncio.current_task()}
     for task in rest:
         task.cancel()
     if not rest:
-        return
+        return set()
     _, stubborn = await asyncio.wait(rest, timeout=CANCEL_GRACE_S)
     for task in stubborn:
-        logger.warning("%s ignores cancellation: it ends with this process", task.get_name())
+        logger.debug("%s ignores cancellation: it ends with this process", task.get_name())
+    return stubborn
+
+
+def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """For the tasks left behind: `deadline` has named those that it left to themselves."""
 
 
 def _is_in_a_loop() -> bool:

@@ -1,5 +1,6 @@
 """A whole training run: composed, warmed up, measured, trained, measured again, summed up."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.telemetry.watchdog import Watchdog
 from areal_sdk.types import Task
+
+INTERRUPTED_SAVE_S = 2.0
+"""For a last checkpoint: Ctrl-C ends a run within five seconds."""
+SAVE_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +189,14 @@ async def _train(
         )
         try:
             ended = await loop.run()
+        except BaseException as error:  # whatever ends the run, what it learnt is kept
+            if loop.is_settled:
+                is_hurried = isinstance(error, asyncio.CancelledError)
+                timeout_s = INTERRUPTED_SAVE_S if is_hurried else SAVE_TIMEOUT_S
+                await checkpoints.save_last(
+                    rig.trainer, state, timeout_s=timeout_s, say=progress.say
+                )
+            raise
         finally:  # what was running is booked as cancelled by now
             rig.run_dir.write_ledger(ledger.snapshot())
     await checkpoints.save(rig.trainer, state)

@@ -42,6 +42,22 @@ class RunSummary:
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
     ledger: Mapping[str, Any] = field(default_factory=dict)
+    saved_step: int | None = None
+    """Where a resumed run would go on; None: nothing was saved."""
+
+    @property
+    def lost(self) -> str:
+        """What an interrupted run would have to do again."""
+        if self.saved_step is not None and self.saved_step >= self.steps:
+            return f"step {self.saved_step} is saved: no step is lost"
+        if not self.steps:
+            return "no step was taken: a resumed run begins anew"
+        first = (self.saved_step or 0) + 1
+        steps = f"step {first}" if first == self.steps else f"steps {first} to {self.steps}"
+        return (
+            f"{steps} could not be saved, the trainer was at work: "
+            f"a resumed run takes {'it' if first == self.steps else 'them'} again"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

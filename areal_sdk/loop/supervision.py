@@ -152,6 +152,14 @@ class KeptEngine(InferenceEngine):
         await self._until_up()
         await self._engine.resume()
 
+    async def release_memory(self) -> None:
+        await self._until_up()
+        await self._engine.release_memory()
+
+    async def resume_memory(self) -> None:
+        await self._until_up()
+        await self._engine.resume_memory()
+
     async def aclose(self) -> None:
         await self._engine.aclose()
 

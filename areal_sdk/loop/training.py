@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from areal_sdk.loop.checkpoints import Checkpoints
+from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.measure import Evaluator
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
@@ -45,6 +46,13 @@ class TrainingLoop:
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     _began: float = 0.0
     _num_empty: int = 0
+    _is_in_step: bool = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the trainer's weights are those of `state`, so that they can be saved."""
+        has_died = any(rank.exited.done() for rank in self.trainer.children)
+        return not self._is_in_step and not has_died
 
     async def run(self) -> str:
         """Train until a limit is reached; returns why it ended."""
@@ -98,6 +106,10 @@ class TrainingLoop:
         """One step from v to v + 1, and the new weights on their way to the engine."""
         began = time.monotonic()
         version = self.state.version
+        self._is_in_step = True
+        if self.rig.engine.info.shares_device:
+            await self._delivered()
+        await hand_to_trainer(self.rig.engine)
         metrics = dict(
             await self.trainer.step(
                 batch.groups,
@@ -110,11 +122,13 @@ class TrainingLoop:
         # The engine may still be reading the file that this publish would overwrite.
         await self._delivered()
         update = await self._publish(version + 1, has_gradient=bool(metrics["num_trained"]))
+        await hand_to_engine(self.rig.engine, self.trainer)
         self.state.version = update.version
         self.state.step += 1
         self.state.train_seconds = time.monotonic() - self._began
         self.state.tasks = self.tasks.state()
         self.state.ledger = self.buffer.ledger.snapshot()
+        self._is_in_step = False
         self._delivery = asyncio.create_task(
             self._deliver(update), name=f"deliver {update.version}"
         )
@@ -137,7 +151,7 @@ class TrainingLoop:
         began = time.monotonic()
         try:
             async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
-                await self.rig.engine.update_weights(update)
+                await update_and_resume(self.rig.engine, update)
         except Exception as error:
             self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
             raise

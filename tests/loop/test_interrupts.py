@@ -1,0 +1,137 @@
+"""Ctrl-C: clean, at any moment, and nothing that could be saved is lost."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.loop.state import RunSummary
+from tests.loop.runs import (
+    DEADLINE_S,
+    SMALL,
+    children_of,
+    finish,
+    resume_training,
+    run_dir,
+    start_command,
+    start_training,
+    told,
+    wait_for_steps,
+)
+
+HELD_AGENT = """
+import asyncio
+from pathlib import Path
+from areal_sdk import Agent, Task
+
+class Held(Agent):
+    async def run(self, task, context):
+        while task.data["late"] and Path("{hold}").exists():
+            await asyncio.sleep(0.05)
+        turn = await context.generate([{{"role": "user", "content": "a"}}], max_new_tokens=8)
+        return sum(token < 128 for token in turn.output_tokens) / 8
+
+def tasks(split):
+    for index in range(64):
+        yield Task(f"{{split}}-{{index}}", {{"late": index >= 8}})
+"""
+
+UGLY = ("Traceback", "never retrieved", "Exception ignored", "never awaited", "internal error")
+
+
+def wait_until(process: "subprocess.Popen[str]", happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not happened() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_was_learnt_is_saved_when_the_trainer_is_idle(tmp_path: Path) -> None:
+    hold, agent = tmp_path / "hold", tmp_path / "held.py"
+    hold.touch()
+    agent.write_text(HELD_AGENT.format(hold=hold))
+    settings = SMALL | {"run.dir": tmp_path, "run.name": "run", "run.steps": 3}
+    settings |= {"rollout.shuffle": "false", "eval.before": "false", "eval.after": "false"}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    process = start_command("train", str(agent), *options)
+    wait_for_steps(process, tmp_path, 2)  # the first 8 tasks; the third step waits
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=1)
+    assert "step 2 is saved: no step is lost" in output
+    assert f"areal-sdk train --resume {tmp_path / 'run'}" in output
+    hold.unlink()
+    finish(resume_training(tmp_path))
+    steps = [row["step"] for row in run_dir(tmp_path).read_metrics(kind="step")]
+    assert steps == [1, 2, 3], "nothing was done twice"
+
+
+def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
+    agent = tmp_path / "deaf.py"
+    agent.write_text(
+        "import asyncio\nfrom areal_sdk import Agent, Task\n"
+        "class Deaf(Agent):\n"
+        "    async def run(self, task, context):\n"
+        "        print('playing', flush=True)\n"
+        "        while True:\n"
+        "            try:\n"
+        "                await asyncio.sleep(3600)\n"
+        "            except asyncio.CancelledError:\n"
+        "                print('stays', flush=True)\n"
+        "def tasks(split):\n"
+        "    yield Task('one')\n"
+    )
+    process = start_command(
+        *("train", str(agent), "--model", "tiny", "--set", "eval.before=false"),
+        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run"),
+    )
+    assert process.stdout is not None
+    told(process.stdout, "(playing)")
+    process.send_signal(signal.SIGINT)
+    told(process.stdout, "(stays)")  # it would now be given two seconds
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=1)
+    assert "interrupted" in output
+    assert "run directory" not in output, "it waited for the end after all"
+    assert not any(word in output for word in UGLY), output
+
+
+MOMENTS: dict[str, Callable[[Path, int], object]] = {
+    "start-up": lambda run, pid: run.exists(),
+    "the engine's start": lambda run, pid: children_of(pid, "engine"),
+    "the evaluation before": lambda run, pid: list(run.glob("episodes/*.jsonl")),
+    "teardown": lambda run, pid: (run / "checkpoints" / "final").exists(),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_ctrl_c_is_never_a_traceback(tmp_path: Path, moment: str) -> None:
+    process = start_training(tmp_path, run__steps=1, eval__before=True, eval__tasks=4)
+    wait_until(process, lambda: MOMENTS[moment](tmp_path / "run", process.pid))
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - began < 10.0  # 5 s on a quiet machine
+    assert process.returncode in ((0, 1) if moment == "teardown" else (1,)), output
+    assert not any(word in output for word in UGLY), output
+
+
+def summary(steps: int, saved_step: int | None) -> RunSummary:
+    return RunSummary("run", steps, steps, 1.0, "interrupted", saved_step=saved_step)
+
+
+@pytest.mark.parametrize(
+    ("steps", "saved", "said"),
+    [
+        (0, None, "no step was taken: a resumed run begins anew"),
+        (7, 7, "step 7 is saved: no step is lost"),
+        (7, 4, "steps 5 to 7 could not be saved, the trainer was at work"),
+        (5, 4, "step 5 could not be saved, the trainer was at work: a resumed run takes it again"),
+        (2, None, "steps 1 to 2 could not be saved"),
+        (0, 20, "step 20 is saved"),  # stopped while it was being resumed
+    ],
+)
+def test_an_interrupted_run_says_what_was_lost(steps: int, saved: int | None, said: str) -> None:
+    assert said in summary(steps, saved).lost
