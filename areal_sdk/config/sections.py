@@ -1,25 +1,14 @@
-"""A run's settings: one model per TOML section, defaults that are the recommendation.
+"""A run's settings: one model per TOML section, defaults that are the recommendation."""
 
-Precedence, low to high: defaults, `--config run.toml`, `--set a.b=c`, a command's own flags.
-An unknown key is an error that names the nearest known one.
-"""
-
-import difflib
-import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from areal_sdk.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 JSON = dict[str, Any]
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
-REMOVED = "(removed)"
-"""What run directories store in the place of a secret."""
-
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -35,6 +24,7 @@ class RunSection(Section):
     name: str | None = None
     """Directory name; default: agent and time."""
     seed: NonNegative = 0
+    """Of sampling, and of the order of tasks."""
     steps: Positive = 100
     """Optimiser steps to take."""
     max_minutes: Annotated[float, Field(gt=0)] | None = None
@@ -44,6 +34,7 @@ class RunSection(Section):
     checkpoint_every: NonNegative = 20
     """Steps between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: Positive = 2
+    """Older ones are deleted."""
     max_empty_batches: Positive = 10
     """Batches in a row without a gradient before the run ends as solved or hopeless."""
 
@@ -54,14 +45,19 @@ class EngineSection(Section):
     name: str = "local"
     """`local`, `sglang`, a plugin's engine, or the address of running servers."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the weights that sample; `auto`: as the checkpoint stores them."""
     device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU where torch sees one."""
     max_slots: Positive = 32
     """Requests decoded together."""
     max_context: Positive | None = None
-    """Prompt and output, in tokens; default: what the model was made for, at most 4096."""
+    """Prompt and output, in tokens; default: what the model was made for, or less where the memory
+    for keys and values holds less."""
     kv_on_update: Literal["recompute", "keep"] = "recompute"
-    """What becomes of requests in flight when the weights change."""
+    """Requests in flight when the weights change: compute their keys and values again, or go on with
+    the old ones, which is faster and further from what the trainer assumes."""
     threads: Positive = 1
+    """Of torch; more than one pays only on idle cores."""
 
 
 class RolloutSection(Section):
@@ -76,7 +72,8 @@ class RolloutSection(Section):
     max_inflight: Positive = 64
     """Episodes that run at the same time."""
     stale: Literal["wait", "drop", "mask"] = "wait"
-    """What to do with samples about to be too old."""
+    """Samples about to be too old: `wait` up to `wait_s` for them, then drop them; `drop` them at
+    once; `mask` the tokens that are too old, and train the others."""
     wait_s: Seconds = 30.0
     """How long the trainer waits for them under `stale = "wait"`."""
     sampling: Literal["override", "respect"] = "override"
@@ -86,13 +83,17 @@ class RolloutSection(Section):
     max_new_tokens: Positive = 256
     """Tokens a turn, unless the client asks for fewer."""
     max_turns: Positive = 32
+    """Answers an episode may ask the model for."""
     max_episode_tokens: Positive | None = None
     """Sampled tokens an episode may spend."""
     episode_timeout_s: Seconds = 600.0
+    """An episode that takes longer failed: it is dropped, not scored."""
     request_timeout_s: Seconds = 300.0
+    """Deadline of one answer of the model."""
     tool_timeout_s: Seconds = 60.0
     """Deadline of one step of an environment."""
     reward_timeout_s: Seconds = 30.0
+    """A reward function that takes longer is killed, and its episode dropped."""
     infra_retries: NonNegative = 2
     """Times an episode is tried again after an infrastructure fault."""
     truncated: Literal["score", "mask", "drop"] = "score"
@@ -104,6 +105,7 @@ class RolloutSection(Section):
     dynamic_sampling: bool = False
     """Refill batches in place of groups whose rewards are all equal."""
     shuffle: bool = True
+    """Take the tasks in another order each epoch."""
     epochs: Positive | None = None
     """Passes over the tasks; default: as many as the steps need."""
 
@@ -112,33 +114,46 @@ class TrainerSection(Section):
     """The optimiser and where it runs."""
 
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    """Of AdamW, constant after the warm-up."""
     warmup_steps: NonNegative = 5
+    """Steps over which the learning rate rises to its value."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Of AdamW."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Longer gradients are scaled down to this."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Of the matrix products; master weights are always float32."""
     num_minibatches: Positive = 1
     """Optimiser steps a batch is split into."""
     tokens_per_microbatch: Positive = 4096
+    """Tokens a rank computes at once; fewer need less memory and more time."""
     share_prompts: bool = True
     """Compute what the members of a group have in common once."""
     ranks: Positive = 1
+    """Trainer processes that share the model and the batch (FSDP2)."""
     launcher: Literal["local", "torchrun"] = "local"
     """`local`: ranks are our child processes; `torchrun`: you start them, on any machine."""
     listen_host: str = "127.0.0.1"
-    """Where ranks under torchrun connect to."""
+    """Where ranks under torchrun connect to: an address that their machines reach."""
     listen_port: NonNegative = 0
+    """0: any free port."""
     device: str = "auto"
+    """`cpu` or `cuda`; `auto`: a GPU where torch sees one."""
     threads: Positive = 1
+    """Of torch, in each rank; more than one pays only on idle cores."""
     step_timeout_s: Seconds = 1800.0
+    """A step that takes longer ends the run: a rank hangs."""
 
 
 class AlgorithmSection(Section):
     """The objective."""
 
     name: str = "grpo"
+    """A preset: advantages and loss; `areal-sdk plugins` lists them."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Below 1 - `clip_low` the policy's ratio is clipped; acts from the second minibatch on."""
     clip_high: Annotated[float, Field(gt=0)] = 0.28
+    """Above 1 + `clip_high` the policy's ratio is clipped; acts from the second minibatch on."""
     max_weight: Annotated[float, Field(gt=0)] = 5.0
     """Bound of the weight between the sampler and the policy at the start of the step."""
     proximal: Literal["recompute", "interpolate"] = "recompute"
@@ -151,8 +166,11 @@ class SftSection(Section):
     demonstrations: str | None = None
     """A JSONL file of `{"messages": [...]}`; an agent file may define `demonstrations()` instead."""
     steps: NonNegative = 0
+    """Supervised steps before the first episode; 0: no warm-up."""
     batch: Positive = 32
+    """Demonstrations a step."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Of the supervised steps."""
 
 
 class EvalSection(Section):
@@ -161,14 +179,19 @@ class EvalSection(Section):
     every: NonNegative = 0
     """Steps between evaluations during training; 0: only before and after."""
     before: bool = True
+    """Measure the model as it comes."""
     after: bool = True
+    """Measure what the run ended with."""
     tasks: Positive = 100
     """At most this many tasks of each split."""
     samples: Positive = 1
     """Attempts a task."""
     temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """0: the likeliest token, always."""
     max_concurrency: Positive = 32
+    """Episodes of an evaluation that run at the same time."""
     splits: tuple[str, ...] = ("eval",)
+    """What `tasks(split)` is asked for; the first one decides which weights are the best."""
     keep_best: bool = True
     """Export the best weights seen at an evaluation to `checkpoints/best`."""
     stop_at_success: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -179,10 +202,11 @@ class GatewaySection(Section):
     """The OpenAI-compatible endpoint."""
 
     host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 lets other machines in."""
     port: NonNegative = 0
     """0: any free port."""
     admin_key: str | None = Field(default=None, repr=False)
-    """Generated at start-up when not given; never written to the run directory."""
+    """Password of the gateway; made up at start-up when not given, never stored in the run."""
 
 
 class Config(Section):
@@ -195,10 +219,13 @@ class Config(Section):
     tasks: str | None = None
     """A JSONL file or a plugin's dataset; default: the agent file's own `tasks(split)`."""
     eval_tasks: str | None = None
+    """The same, for the held-out splits; with `tasks` and without it nothing is measured."""
     rewards: dict[str, float] = Field(default_factory=dict)
     """Reward names and weights; empty: the agent's own verdict."""
     env: str | None = None
     """An environment to play, in place of an agent."""
+    plugins: tuple[str, ...] = ()
+    """Python files to load as plugins, beside those that are installed."""
     init_from: str | None = None
     """A run directory whose best (or last) weights to start from."""
     run: RunSection = RunSection()
@@ -251,154 +278,3 @@ def _section(values: Any, name: str) -> JSON:
     """A copy of a table of `values`; empty where there is none, or no table."""
     section = values.get(name) if isinstance(values, Mapping) else None
     return dict(section) if isinstance(section, Mapping) else {}
-
-
-_NAMED_TABLES = ("agent", "env")
-"""Keys that are a name, or a table of options with the name inside."""
-
-
-def load_config(
-    *,
-    file: Path | None = None,
-    settings: Iterable[str] = (),
-    overrides: Mapping[str, Any] | None = None,
-) -> Config:
-    """Merge a TOML file, `a.b=c` settings and a command's flags (dotted keys) over the defaults."""
-    values: JSON = read_toml(file) if file else {}
-    for setting in settings:
-        key, separator, raw = setting.partition("=")
-        if not separator:
-            raise ConfigError(f"--set {setting!r}: write it as section.key=value")
-        _assign(values, key.strip(), _parse_value(raw))
-    for key, value in (overrides or {}).items():
-        _assign(values, key, value)
-    return parse_config(values)
-
-
-def parse_config(values: Mapping[str, Any]) -> Config:
-    gathered = _gather_options(dict(values))
-    _refuse_lost_secrets(gathered)
-    try:
-        return Config.model_validate(gathered)
-    except ValidationError as exc:
-        raise ConfigError(explain(exc, Config)) from None
-
-
-def read_toml(path: Path) -> JSON:
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"no such config file: {path}") from None
-    except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"{path} cannot be read: {exc}") from None
-    except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
-
-
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """One line for the first problem: the field, the value, and the way out."""
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = known_keys(model)
-        near = difflib.get_close_matches(where, known, n=1) or [
-            key for key in known if key.endswith(f".{first['loc'][-1]}")
-        ]
-        hint = f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-        return f"unknown setting {where!r}{hint}"
-    message = first["msg"].removeprefix("Value error, ")
-    if not where:
-        return message
-    return f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}"
-
-
-def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
-    """Every dotted key a model accepts."""
-    keys: list[str] = []
-    for name, field in model.model_fields.items():
-        annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            keys += known_keys(annotation, f"{prefix}{name}.")
-        else:
-            keys.append(f"{prefix}{name}")
-    return keys
-
-
-def _refuse_lost_secrets(values: JSON) -> None:
-    """A run directory does not store secrets; what it stores instead must not become one."""
-    gateway = values.get("gateway")
-    if isinstance(gateway, dict) and gateway.get("admin_key") == REMOVED:
-        del gateway["admin_key"]  # a new one is made up
-    for key, value in _leaves(values):
-        if isinstance(value, str) and REMOVED in value:
-            key = key.removeprefix("options.")
-            raise ConfigError(
-                f"{key} is a secret, and run directories do not store those: "
-                f"give it again, with --set {key}=..."
-            )
-
-
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _parse_value(raw: str) -> Any:
-    """A TOML value where it is one, else the text itself, so that quotes are optional."""
-    try:
-        return tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
-        return raw
-
-
-def _assign(values: JSON, key: str, value: Any) -> None:
-    *parents, leaf = key.split(".")
-    for depth, parent in enumerate(parents):
-        inner = values.setdefault(parent, {})
-        if isinstance(inner, str) and not depth and parent in _NAMED_TABLES:
-            inner = values[parent] = {"name": inner}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"cannot set {key!r}: {parent!r} is a value, not a section")
-        values = inner
-    if not parents and leaf in _NAMED_TABLES and isinstance(values.get(leaf), dict):
-        values[leaf]["name"] = value  # the options stay, whichever came first
-    else:
-        values[leaf] = value
-
-
-def _gather_options(values: JSON) -> JSON:
-    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]` and `[agent]` tables as `options`.
-
-    A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
-    """
-    options = {name: dict(table) for name, table in values.pop("options", {}).items()}
-    rewards = dict(values.get("rewards", {}))
-    given = values.pop("reward", {})
-    if not isinstance(given, Mapping) or not all(isinstance(t, Mapping) for t in given.values()):
-        raise ConfigError(f"reward = {given!r}: write [reward.NAME] weight = 1.0")
-    for name, table in given.items():
-        table = dict(table)
-        rewards[name] = table.pop("weight", rewards.get(name, 1.0))
-        options[f"reward.{name}"] = options.get(f"reward.{name}", {}) | table
-    env = values.get("env")
-    if isinstance(env, dict):
-        name = env.pop("name", None) or (next(iter(env)) if len(env) == 1 else None)
-        if name is None:
-            raise ConfigError('name the environment to play: [env] name = "..."')
-        options.update({f"env.{key}": dict(table) for key, table in env.items()})
-        values["env"] = name
-    engine = values.get("engine")
-    if isinstance(engine, dict):  # [engine.sglang] and the like belong to that engine
-        values["engine"] = {k: v for k, v in engine.items() if not isinstance(v, dict)}
-        for key, table in engine.items():
-            if isinstance(table, dict):
-                options[f"engine.{key}"] = options.get(f"engine.{key}", {}) | table
-    agent = values.get("agent")
-    if isinstance(agent, dict):
-        agent = dict(agent)
-        values["agent"] = agent.pop("name", "")
-        options["agent"] = options.get("agent", {}) | agent
-    return {**values, "rewards": rewards, "options": options}

@@ -1,0 +1,47 @@
+"""Settings of a run: what there is (`sections`), and how it is read (`loading`).
+
+Precedence, low to high: defaults, `--config run.toml`, `--set a.b=c`, a command's own flags.
+An unknown key is an error that names the nearest known one.
+"""
+
+from areal_sdk.config.idle import idle_settings
+from areal_sdk.config.loading import explain, known_keys, load_config, parse_config, read_toml
+from areal_sdk.config.sections import (
+    AlgorithmSection,
+    Config,
+    EngineSection,
+    EvalSection,
+    GatewaySection,
+    NonNegative,
+    Positive,
+    RolloutSection,
+    RunSection,
+    Seconds,
+    Section,
+    SftSection,
+    TrainerSection,
+)
+from areal_sdk.config.tables import REMOVED
+
+__all__ = [
+    "REMOVED",
+    "AlgorithmSection",
+    "Config",
+    "EngineSection",
+    "EvalSection",
+    "GatewaySection",
+    "NonNegative",
+    "Positive",
+    "RolloutSection",
+    "RunSection",
+    "Seconds",
+    "Section",
+    "SftSection",
+    "TrainerSection",
+    "explain",
+    "idle_settings",
+    "known_keys",
+    "load_config",
+    "parse_config",
+    "read_toml",
+]

@@ -1,0 +1,101 @@
+"""Settings that were given and can change nothing in this run, each with the reason.
+
+A value that equals the default cannot surprise anybody, so it says nothing: a file with all the
+settings, such as `--dry-run` prints, is silent.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from areal_sdk.config.keys import join_key
+from areal_sdk.config.sections import Config
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """`keys` do nothing where `is_idle`."""
+
+    keys: tuple[str, ...]
+    is_idle: Callable[[Config], bool]
+    why: str
+
+
+_RULES = (
+    _Rule(
+        ("trainer.listen_host", "trainer.listen_port"),
+        lambda c: c.trainer.launcher != "torchrun",
+        'only ranks under torchrun connect there (trainer.launcher = "torchrun")',
+    ),
+    _Rule(
+        ("algorithm.clip_low", "algorithm.clip_high", "algorithm.proximal"),
+        lambda c: c.trainer.num_minibatches == 1,
+        "with one minibatch a step nothing is ever clipped (trainer.num_minibatches)",
+    ),
+    _Rule(
+        ("sft.demonstrations", "sft.batch", "sft.learning_rate"),
+        lambda c: not c.sft.steps,
+        "there is no warm-up without sft.steps",
+    ),
+    _Rule(
+        ("rollout.wait_s",),
+        lambda c: c.rollout.stale != "wait",
+        'nothing is waited for unless rollout.stale = "wait"',
+    ),
+    _Rule(
+        (
+            "eval_tasks",
+            "eval.tasks",
+            "eval.samples",
+            "eval.temperature",
+            "eval.max_concurrency",
+            "eval.splits",
+        ),
+        lambda c: not (c.eval.before or c.eval.after or c.eval.every),
+        "nothing is measured: eval.before, eval.after and eval.every are off",
+    ),
+)
+
+
+def idle_settings(config: Config) -> list[str]:
+    """One line for each setting that was given and that training with `config` never looks at."""
+    lines = [
+        f"{key} = {_value(config, key)!r} changes nothing: {rule.why}"
+        for rule in _RULES
+        if rule.is_idle(config)
+        for key in rule.keys
+        if _value(config, key) != _value(_DEFAULTS, key)
+    ]
+    return lines + list(_idle_tables(config))
+
+
+def _idle_tables(config: Config) -> Iterator[str]:
+    """Options of an environment, an engine or an agent that does not play."""
+    for table, options in config.options.items():
+        kind, _, name = table.partition(".")
+        if not options:
+            continue
+        if kind == "env" and name != config.env:
+            why = f"the environment played is {config.env!r}" if config.env else "no env is played"
+        elif kind == "engine" and name != _engine_table(config):
+            why = f"the engine is {config.engine.name!r}"
+        elif table == "agent" and config.env is not None:
+            why = f"no agent plays, but the environment {config.env!r}"
+        else:
+            continue
+        yield f"[{join_key(kind, *([name] if name else []))}] changes nothing: {why}"
+
+
+def _engine_table(config: Config) -> str:
+    """Addresses are those of SGLang servers."""
+    name = config.engine.name
+    return "sglang" if name.startswith(("http://", "https://")) else name
+
+
+def _value(config: Config, key: str) -> object:
+    found: object = config
+    for part in key.split("."):
+        found = getattr(found, part)
+    return found
+
+
+_DEFAULTS = Config()

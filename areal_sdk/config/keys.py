@@ -1,0 +1,75 @@
+"""Keys with dots, written as in TOML: `rollout.batch`, `reward."judge.strict".weight`."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from areal_sdk.errors import ConfigError
+
+JSON = dict[str, Any]
+
+NAMED_TABLES = ("agent", "env")
+"""Keys that are a name, or a table of options with the name inside."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_PART = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^."'\s]+))\s*(?:\.(?=.)|$)""")
+
+
+def split_key(key: str) -> list[str]:
+    """The parts of a dotted key; a part with dots of its own stands in quotes.
+
+    >>> split_key('reward."judge.strict".weight')
+    ['reward', 'judge.strict', 'weight']
+    """
+    parts: list[str] = []
+    position = 0
+    while position < len(key) or not parts:
+        match = _PART.match(key, position)
+        if match is None:
+            raise ConfigError(f"{key!r} is not a setting: write section.key")
+        parts.append(next(part for part in match.groups() if part is not None))
+        position = match.end()
+    return parts
+
+
+def join_key(*parts: str) -> str:
+    """The dotted key of `parts`, as `split_key` reads it.
+
+    >>> join_key("reward", "judge.strict", "weight")
+    'reward."judge.strict".weight'
+    """
+    return ".".join(part if _BARE.fullmatch(part) else f'"{part}"' for part in parts)
+
+
+def assign(values: JSON, key: str, value: Any) -> None:
+    """Set the value at a dotted key; sections on the way are made."""
+    *parents, leaf = split_key(key)
+    for depth, parent in enumerate(parents):
+        inner = values.setdefault(parent, {})
+        if isinstance(inner, str) and not depth and parent in NAMED_TABLES:
+            inner = values[parent] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"cannot set {key!r}: {parent!r} is a value, not a section")
+        values = inner
+    if not parents and leaf in NAMED_TABLES and isinstance(values.get(leaf), dict):
+        values[leaf]["name"] = value  # the options stay, whichever came first
+    else:
+        values[leaf] = value
+
+
+def parse_value(raw: str) -> Any:
+    """A TOML value where it is one, else the text itself, so that quotes are optional."""
+    try:
+        return tomllib.loads(f"value = {raw}")["value"]
+    except tomllib.TOMLDecodeError:
+        return raw
+
+
+def leaves(values: Mapping[str, Any], *prefix: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value inside, with the parts of its key."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, *prefix, key)
+        else:
+            yield (*prefix, key), value

@@ -1,0 +1,81 @@
+"""From a TOML file, `--set` and flags to one checked `Config`; errors name key, value and cure."""
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from areal_sdk.config.keys import JSON, assign, parse_value
+from areal_sdk.config.sections import Config
+from areal_sdk.config.tables import gather_options, refuse_lost_secrets
+from areal_sdk.errors import ConfigError
+
+
+def load_config(
+    *,
+    file: Path | None = None,
+    settings: Iterable[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """Merge a TOML file, `a.b=c` settings and a command's flags (dotted keys) over the defaults."""
+    values: JSON = read_toml(file) if file else {}
+    for setting in settings:
+        key, separator, raw = setting.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {setting!r}: write it as section.key=value")
+        assign(values, key.strip(), parse_value(raw))
+    for key, value in (overrides or {}).items():
+        assign(values, key, value)
+    return parse_config(values)
+
+
+def parse_config(values: Mapping[str, Any]) -> Config:
+    gathered = gather_options(dict(values))
+    refuse_lost_secrets(gathered)
+    try:
+        return Config.model_validate(gathered)
+    except ValidationError as exc:
+        raise ConfigError(explain(exc, Config)) from None
+
+
+def read_toml(path: Path) -> JSON:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"no such config file: {path}") from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from None
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(f"{path}: not valid TOML: {exc}") from None
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """One line for the first problem: the field, the value, and the way out."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = known_keys(model)
+        near = difflib.get_close_matches(where, known, n=1) or [
+            key for key in known if key.endswith(f".{first['loc'][-1]}")
+        ]
+        hint = f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+        return f"unknown setting {where!r}{hint}"
+    message = first["msg"].removeprefix("Value error, ")
+    if not where:
+        return message
+    return f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key a model accepts."""
+    keys: list[str] = []
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            keys += known_keys(annotation, f"{prefix}{name}.")
+        else:
+            keys.append(f"{prefix}{name}")
+    return keys

@@ -1,0 +1,103 @@
+"""Tables whose keys are names: options of the agent and of plugins, and the secrets in them."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from areal_sdk.config.keys import JSON, join_key, leaves
+from areal_sdk.errors import ConfigError
+
+REMOVED = "(removed)"
+"""What run directories store in the place of a secret."""
+
+
+def gather_options(values: JSON) -> JSON:
+    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]` and `[agent]` tables as `options`.
+
+    A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
+    """
+    options = {name: dict(table) for name, table in _table(values.pop("options", {}), "options")}
+    values = {**values, "rewards": dict(_given(values.get("rewards", {}), "rewards"))}
+    _gather_rewards(values, options)
+    _gather_env(values, options)
+    _gather_engine(values, options)
+    _gather_agent(values, options)
+    return {**values, "options": options}
+
+
+def _gather_rewards(values: JSON, options: dict[str, JSON]) -> None:
+    rewards = values["rewards"]
+    for name, table in _table(values.pop("reward", {}), "reward"):
+        table = dict(table)
+        rewards[name] = table.pop("weight", rewards.get(name, 1.0))
+        options[f"reward.{name}"] = options.get(f"reward.{name}", {}) | table
+
+
+def _gather_env(values: JSON, options: dict[str, JSON]) -> None:
+    env = values.get("env")
+    if not isinstance(env, dict):
+        return
+    env = dict(env)
+    name = env.pop("name", None) or (next(iter(env)) if len(env) == 1 else None)
+    if name is None:
+        raise ConfigError('name the environment to play: [env] name = "..."')
+    options.update({f"env.{key}": dict(table) for key, table in _table(env, "env")})
+    values["env"] = name
+
+
+def _gather_engine(values: JSON, options: dict[str, JSON]) -> None:
+    """`[engine.sglang]` and the like belong to that engine."""
+    engine = values.get("engine")
+    if not isinstance(engine, dict):
+        return
+    values["engine"] = {k: v for k, v in engine.items() if not isinstance(v, dict)}
+    for key, table in engine.items():
+        if isinstance(table, dict):
+            options[f"engine.{key}"] = options.get(f"engine.{key}", {}) | table
+
+
+def _gather_agent(values: JSON, options: dict[str, JSON]) -> None:
+    agent = values.get("agent")
+    if not isinstance(agent, dict):
+        return
+    agent = dict(agent)
+    values["agent"] = agent.pop("name", "")
+    options["agent"] = options.get("agent", {}) | agent
+
+
+def refuse_lost_secrets(values: JSON) -> None:
+    """A run directory does not store secrets; what it stores instead must not become one."""
+    gateway = values.get("gateway")
+    if isinstance(gateway, dict) and gateway.get("admin_key") == REMOVED:
+        del gateway["admin_key"]  # a new one is made up
+    for parts, value in leaves(values):
+        if isinstance(value, str) and REMOVED in value:
+            key = _as_written(parts)
+            raise ConfigError(
+                f"{key} is a secret, and run directories do not store those: "
+                f"give it again, with --set {shlex.quote(f'{key}=...')}"
+            )
+
+
+def _as_written(parts: tuple[str, ...]) -> str:
+    """The key a user writes: `options` holds tables such as "reward.judge" under one name."""
+    if parts[0] != "options" or len(parts) < 3:
+        return join_key(*parts)
+    kind, _, name = parts[1].partition(".")
+    return join_key(kind, *([name] if name else []), *parts[2:])
+
+
+def _given(value: object, key: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} = {value!r}: that is a section, [{key}]")
+    return value
+
+
+def _table(value: object, key: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The tables inside section `key`, by name."""
+    tables = _given(value, key)
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            written = join_key(key, name)
+            raise ConfigError(f"{written} = {table!r}: options stand in a table, [{key}.NAME]")
+    return list(tables.items())
