@@ -6,8 +6,8 @@ Plain frozen dataclasses: no tensors, no I/O, picklable, JSON-able.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -60,9 +60,13 @@ class Exclusion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One model call, in tokens, exactly as the engine saw and produced it."""
+    """One model call, in tokens, exactly as the engine saw and produced it.
 
-    prompt_tokens: tuple[int, ...]
+    A turn that goes on from another keeps only what it adds: a long conversation is stored once.
+    """
+
+    new_tokens: tuple[int, ...]
+    """The prompt after the turn that it goes on from; the whole prompt where there is none."""
     output_tokens: tuple[int, ...]
     """Every sampled token, stop tokens and tokens hidden by a stop string included."""
     logprobs: tuple[float, ...]
@@ -83,16 +87,76 @@ class Turn:
     num_stale_kv: int = 0
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
     duration_s: float = 0.0
+    num_prompt: int = field(init=False)
+    """Tokens of the whole prompt."""
+    _before: "Turn | None" = field(default=None, repr=False, compare=False)
+    """The turn whose tokens the prompt begins with. Pickles hold the whole prompt instead."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.output_tokens), len(self.logprobs), len(self.versions)}
         if len(lengths) != 1:
             raise ValueError(f"output_tokens, logprobs and versions differ in length: {lengths}")
+        if self._before is not None and self.parent is None:
+            object.__setattr__(self, "new_tokens", self.prompt_tokens)
+            object.__setattr__(self, "_before", None)
+        shared = self._before.num_tokens if self._before else 0
+        object.__setattr__(self, "num_prompt", shared + len(self.new_tokens))
+
+    def __getstate__(self) -> list[Any]:
+        return _state(self, new_tokens=self.prompt_tokens, _before=None)
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt + len(self.output_tokens)
+
+    @property
+    def prompt_tokens(self) -> tuple[int, ...]:
+        """Everything that the model was given."""
+        if self._before is None:
+            return self.new_tokens
+        pieces = [self.new_tokens]
+        before: Turn | None = self._before
+        while before is not None:
+            pieces += (before.output_tokens, before.new_tokens)
+            before = before._before
+        tokens: list[int] = []
+        for piece in reversed(pieces):
+            tokens += piece
+        return tuple(tokens)
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The whole prompt and the output."""
+        return self.prompt_tokens + self.output_tokens
+
+    def extends(self, other: "Turn") -> bool:
+        """Whether the prompt begins with all tokens of `other`."""
+        if self._before is other:
+            return True
+        return self.prompt_tokens[: other.num_tokens] == other.tokens
+
+    def _shared_with(self, turns: "Sequence[Turn]") -> "Turn":
+        """This turn, sharing tokens with none but its parent in `turns`."""
+        before, parent = self._before, self.parent
+        if before is None or any(turn is before for turn in turns[parent:][:1]):
+            return self
+        return replace(self, new_tokens=self.prompt_tokens, _before=None)
 
     @property
     def text(self) -> str:
         """The text the client saw; empty when the turn was only a tool call."""
         return str(self.message.get("content") or "")
+
+
+def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
+    """The values of its fields, some of them changed: what is pickled of it."""
+    names = [f.name for f in fields(item)]
+    return [changed[name] if name in changed else getattr(item, name) for name in names]
+
+
+def _restore(item: "Turn | Episode", state: Sequence[Any]) -> None:
+    for f, value in zip(fields(item), state, strict=True):
+        object.__setattr__(item, f.name, value)
 
 
 class OutcomeKind(StrEnum):
@@ -179,6 +243,27 @@ class Episode:
     truncated: bool = False
     """A turn, token or context limit ended it. Scored like any other unless configured otherwise."""
     duration_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        kept = [turn._shared_with(self.turns) for turn in self.turns]
+        object.__setattr__(self, "turns", tuple(kept))
+
+    def __getstate__(self) -> list[Any]:
+        """What turns share crosses to another process once."""
+        rows = [(turn._before is not None, _state(turn, _before=None)) for turn in self.turns]
+        return [*_state(self, turns=()), rows]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        *own, rows = state
+        _restore(self, own)
+        turns: list[Turn] = []
+        for is_linked, row in rows:
+            turn = object.__new__(Turn)
+            _restore(turn, row)
+            if is_linked and turn.parent is not None:
+                object.__setattr__(turn, "_before", turns[turn.parent])
+            turns.append(turn)
+        object.__setattr__(self, "turns", tuple(turns))
 
     @property
     def reward(self) -> float | None:

@@ -78,7 +78,7 @@ def _verdict(record: EpisodeRecord) -> str:
 def _turn_numbers(record: EpisodeRecord, index: int) -> str:
     turn = record.episode.turns[index]
     parts = [
-        f"{len(turn.prompt_tokens)} + {len(turn.output_tokens)} tokens",
+        f"{turn.num_prompt} + {len(turn.output_tokens)} tokens",
         turn.finish_reason.value,
         f"T {turn.temperature:g}",
     ]

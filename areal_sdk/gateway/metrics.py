@@ -28,7 +28,7 @@ class GatewayMetrics:
     def observe(self, turn: Turn, *, num_cached: int) -> None:
         """Count a recorded turn."""
         self.num_turns += 1
-        self.num_prompt_tokens += len(turn.prompt_tokens)
+        self.num_prompt_tokens += turn.num_prompt
         self.num_cached_tokens += num_cached
         self.num_sampled_tokens += len(turn.output_tokens)
         if turn.fork is not None:

@@ -193,8 +193,9 @@ class CompletionReader:
                 if placement is None
                 else session.history.reason(placement)
             )
+        before = None if prepared.parent is None else session.turns[prepared.parent]
         turn = Turn(
-            prompt_tokens=prepared.prompt.tokens,
+            new_tokens=prepared.prompt.tokens[before.num_tokens if before else 0 :],
             output_tokens=self._tokenizer.intern(self._tokens),
             logprobs=tuple(self._logprobs),
             versions=tuple(self._versions),
@@ -207,6 +208,7 @@ class CompletionReader:
             excluded=self._exclusion(),
             num_stale_kv=last.num_stale_kv,
             duration_s=duration_s,
+            _before=before,
         )
         try:
             index = session.record(turn)
@@ -257,7 +259,8 @@ class CompletionReader:
 
 def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:
     """Why a prompt of token ids does not go on from the latest turn; None if it does."""
-    if any(turn.prompt_tokens == prepared.prompt.tokens for turn in turns):
+    prompt = prepared.prompt.tokens
+    if any(t.num_prompt == len(prompt) and t.prompt_tokens == prompt for t in turns):
         return ForkReason.RESAMPLED
     if prepared.parent is None:
         return ForkReason.EDITED if turns else None

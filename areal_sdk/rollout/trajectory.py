@@ -33,8 +33,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         if fresh:
             trained_turns.update(fresh)
             last = episode.turns[fresh[-1]]  # what follows it would be context of nothing
-            tokens = last.prompt_tokens + last.output_tokens
-            trajectories.append(_sequence(episode, tokens, fresh if train else (), reward))
+            trajectories.append(_sequence(episode, last.tokens, fresh if train else (), reward))
     return tuple(trajectories)
 
 
@@ -51,8 +50,7 @@ def check_parents(turns: Sequence[Turn]) -> None:
             raise ValueError(
                 f"turn {index} names turn {parent} as its parent: parents come earlier"
             )
-        prefix = turns[parent].prompt_tokens + turns[parent].output_tokens
-        if turn.prompt_tokens[: len(prefix)] != prefix:
+        if not turn.extends(turns[parent]):
             raise ValueError(
                 f"turn {index} names turn {parent} as its parent but does not extend its tokens"
             )
@@ -82,8 +80,7 @@ def _sequence(
     turn_of_token = [-1] * len(tokens)
     for index in trained:
         turn = episode.turns[index]
-        start = len(turn.prompt_tokens)
-        span = slice(start, start + len(turn.output_tokens))
+        span = slice(turn.num_prompt, turn.num_tokens)
         length = len(turn.output_tokens)
         loss_mask[span] = [True] * length
         logprobs[span] = turn.logprobs

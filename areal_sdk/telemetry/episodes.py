@@ -183,7 +183,7 @@ def _episode(row: Mapping[str, Any]) -> Episode:
         Episode,
         row,
         task=Task(row["task"]["id"], row["task"]["data"]),
-        turns=tuple(_turn(turn) for turn in row["turns"]),
+        turns=_turns(row["turns"]),
         outcome=_from_json(
             Outcome,
             outcome,
@@ -193,14 +193,23 @@ def _episode(row: Mapping[str, Any]) -> Episode:
     )
 
 
-def _turn(row: Mapping[str, Any]) -> Turn:
-    return _from_json(
-        Turn,
-        row,
-        finish_reason=FinishReason(row["finish_reason"]),
-        fork=ForkReason(row["fork"]) if row["fork"] else None,
-        excluded=Exclusion(row["excluded"]) if row["excluded"] else None,
-    )
+def _turns(rows: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
+    """The turns, sharing tokens as they did when they were written."""
+    turns: list[Turn] = []
+    for row in rows:
+        new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # before 0.2
+        is_whole = row.pop("num_prompt", len(new)) == len(new)
+        turn = _from_json(
+            Turn,
+            row,
+            new_tokens=tuple(new),
+            finish_reason=FinishReason(row["finish_reason"]),
+            fork=ForkReason(row["fork"]) if row["fork"] else None,
+            excluded=Exclusion(row["excluded"]) if row["excluded"] else None,
+            _before=None if is_whole else turns[row["parent"]],
+        )
+        turns.append(turn)
+    return tuple(turns)
 
 
 def _reason(name: str | None) -> DropReason | None:

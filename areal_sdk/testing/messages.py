@@ -57,7 +57,7 @@ def make_episode(
         output = (2, 3)
         turns.append(
             Turn(
-                prompt_tokens=prompt,
+                new_tokens=prompt,
                 output_tokens=output,
                 logprobs=(-0.5, -0.5),
                 versions=(0, 0),

@@ -43,7 +43,7 @@ def tasks(count: int) -> list[Task]:
 def turn(*versions: int, prompt: tuple[int, ...] = (1, 2, 3), parent: int | None = None) -> Turn:
     """A turn with one output token for each version."""
     return Turn(
-        prompt_tokens=prompt,
+        new_tokens=prompt,
         output_tokens=tuple(100 + index for index in range(len(versions))),
         logprobs=tuple(-0.5 - index for index in range(len(versions))),
         versions=versions,

@@ -1,0 +1,90 @@
+"""Turns of one conversation share their tokens: in memory, on disk and on the wire."""
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.rollout.trajectory import to_trajectories
+from areal_sdk.telemetry.episodes import EpisodeWriter, find_episode
+from areal_sdk.types import Episode, Outcome, Task, Turn
+
+
+def conversation(length: int, *, first_prompt: int = 500) -> Iterator[Turn]:
+    """Turns that each add five tokens to the prompt and sample three."""
+    before, token = None, 0
+    for index in range(length):
+        new = tuple(range(token, token + (first_prompt if before is None else 5)))
+        token += len(new)
+        said = (token, token + 1, token + 2)
+        token += 3
+        parent = None if before is None else index - 1
+        before = Turn(new, said, (-0.5,) * 3, (0,) * 3, parent=parent, _before=before)
+        yield before
+
+
+def episode(turns: tuple[Turn, ...]) -> Episode:
+    return Episode("e", Task("t"), turns, Outcome.scored(1.0))
+
+
+def test_a_turn_has_its_whole_prompt_and_stores_what_it_adds() -> None:
+    turns = tuple(conversation(50))
+    everything = tuple(range(turns[-1].num_tokens))
+    for turn in turns:
+        assert turn.tokens == everything[: turn.num_tokens]
+        assert turn.prompt_tokens == everything[: turn.num_prompt]
+    assert sum(len(turn.new_tokens) for turn in turns) == 500 + 49 * 5
+    (trajectory,) = to_trajectories(episode(turns))
+    assert trajectory.tokens == everything
+    assert trajectory.num_trained == 150
+
+
+@pytest.mark.parametrize("length", [1, 2, 2000])
+def test_an_episode_crosses_to_another_process_whole_and_once(length: int) -> None:
+    before = episode(tuple(conversation(length)))
+    packed = pickle.dumps(before, protocol=pickle.HIGHEST_PROTOCOL)
+    after = pickle.loads(packed)
+    assert after == before
+    assert after.turns[-1].tokens == before.turns[-1].tokens
+    assert len(packed) < 5000 + 400 * length
+    assert all(turn.extends(after.turns[turn.parent]) for turn in after.turns[1:])
+    assert len(after.turns[-1].new_tokens) <= 500
+
+
+def test_a_turn_alone_crosses_with_its_whole_prompt() -> None:
+    *_, last = conversation(2000)
+    after = pickle.loads(pickle.dumps(last))
+    assert (after.tokens, after.num_prompt) == (last.tokens, last.num_prompt)
+
+
+def test_what_is_written_of_an_episode_grows_with_its_tokens(tmp_path: Path) -> None:
+    for length in (10, 100):
+        writer = EpisodeWriter(tmp_path / str(length))
+        before = episode(tuple(conversation(length)))
+        writer.write(before)
+        writer.close()
+        record = find_episode(tmp_path / str(length), "e")
+        assert record is not None
+        assert record.episode == before
+        assert record.episode.turns[-1].tokens == before.turns[-1].tokens
+        (file,) = (tmp_path / str(length)).glob("*.jsonl")
+        assert file.stat().st_size < 4000 + 500 * length
+
+
+def test_turns_taken_out_of_their_conversation_keep_their_prompts() -> None:
+    first, second, third = conversation(3)
+    assert replace(second, parent=None).tokens == second.tokens
+    for kept in ((first, replace(third, parent=0)), (replace(first), second, third), (third,)):
+        taken = episode(kept)
+        again = pickle.loads(pickle.dumps(taken))
+        for turn, original in zip(again.turns, kept, strict=True):
+            assert turn.tokens == original.tokens
+
+
+def test_a_turn_that_keeps_its_whole_prompt_still_extends_its_parent() -> None:
+    first, second = conversation(2)
+    whole = replace(second, new_tokens=second.prompt_tokens, _before=None)
+    assert whole.extends(first)
+    assert not replace(whole, new_tokens=(9, *whole.new_tokens[1:])).extends(first)
