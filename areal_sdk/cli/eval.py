@@ -16,6 +16,7 @@ import click
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--samples", type=int, help="Attempts a task (for pass@k).")
 @click.option("--num-tasks", type=int, help="At most this many tasks.")
 @click.option("--temperature", type=float, help="Default: 0 for one sample, 1 for several.")
@@ -35,6 +36,7 @@ def evaluate(
     settings: tuple[str, ...],
     as_json: bool,
     rewards: tuple[str, ...],
+    plugins: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Evaluate AGENT on held-out tasks.
@@ -55,7 +57,7 @@ def evaluate(
         raise click.UsageError(
             "--temperature is for models we serve: with --base-url the agent's own sampling counts"
         )
-    settings_of = overrides(agent, rewards, flags)
+    settings_of = overrides(agent, rewards, plugins, flags)
     if flags.get("temperature") is None and (flags.get("samples") or 1) > 1:
         settings_of["eval.temperature"] = 1.0
     config = load_config(file=file, settings=settings, overrides=settings_of)

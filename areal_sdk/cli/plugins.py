@@ -1,5 +1,6 @@
 """`areal-sdk plugins`: what is installed, what it brings, and what failed and why."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,15 +10,16 @@ if TYPE_CHECKING:
 
 
 @click.command(name="plugins")
-@click.option("--json", "as_json", is_flag=True)
-def plugins(as_json: bool) -> None:
+@click.option("--plugin", "files", multiple=True, metavar="FILE", help="And what this file brings.")
+@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+def plugins(files: tuple[str, ...], as_json: bool) -> None:
     """List plugins. Exits with 1 when one of them failed or two claim one name.
 
     Nothing that a plugin registered by reference is imported for this.
     """
     from areal_sdk.plugins import load_plugins
 
-    loaded = load_plugins()
+    loaded = load_plugins(files=map(Path, files))
     if as_json:
         import orjson
 

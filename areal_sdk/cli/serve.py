@@ -9,6 +9,7 @@ import click
 @click.command()
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--host", help="Default: 127.0.0.1.")
 @click.option("--port", type=int, default=8000, show_default=True)
 @click.option("--admin-key", envvar="AREAL_SDK_ADMIN_KEY", help="Default: made up at start-up.")
@@ -29,5 +30,5 @@ def serve(file: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
         "admin_key": "gateway.admin_key",
         "engine": "engine.name",
     }
-    overrides = {keys.get(k, k): value for k, value in flags.items() if value is not None}
+    overrides = {keys.get(k, k): value for k, value in flags.items() if value not in (None, ())}
     serve_config(load_config(file=file, settings=settings, overrides=overrides), say=click.echo)

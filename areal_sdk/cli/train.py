@@ -14,6 +14,7 @@ import click
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=int, help="Optimiser steps.")
 @click.option("--seed", type=int)
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
@@ -25,6 +26,7 @@ import click
 def train(
     agent: str | None,
     rewards: tuple[str, ...],
+    plugins: tuple[str, ...],
     file: Path | None,
     settings: tuple[str, ...],
     resume: Path | None,
@@ -47,13 +49,19 @@ def train(
     from areal_sdk.loop import check, resume_training, train_config
 
     if resume is not None:
-        given = [agent, *rewards, file, *(value for value in flags.values() if value is not None)]
+        given = [
+            agent,
+            *rewards,
+            *plugins,
+            file,
+            *(value for value in flags.values() if value is not None),
+        ]
         if any(given):
             raise ConfigError("--resume takes its settings from the run: give only --set with it")
         summary = resume_training(resume, settings=settings, quiet=as_json)
     else:
         config = load_config(
-            file=file, settings=settings, overrides=overrides(agent, rewards, flags)
+            file=file, settings=settings, overrides=overrides(agent, rewards, plugins, flags)
         )
         if dry_run:
             check(config)
@@ -78,17 +86,23 @@ _FLAG_KEYS = {
 }
 
 
-def overrides(agent: str | None, rewards: tuple[str, ...], flags: dict[str, Any]) -> dict[str, Any]:
+def overrides(
+    agent: str | None, rewards: tuple[str, ...], plugins: tuple[str, ...], flags: dict[str, Any]
+) -> dict[str, Any]:
     """Flags as dotted settings; a flag that was not given says nothing."""
+    from areal_sdk.config.keys import join_key
+
     found: dict[str, Any] = {
         _FLAG_KEYS.get(name, name): value for name, value in flags.items() if value is not None
     }
     if agent is not None:
         found["agent"] = agent
+    if plugins:
+        found["plugins"] = plugins
     for reward in rewards:
         name, _, weight = reward.partition("=")
         try:
-            found[f"reward.{name}.weight"] = float(weight or 1.0)
+            found[join_key("reward", name, "weight")] = float(weight or 1.0)
         except ValueError:
             raise click.BadParameter(f"--reward {reward!r}: write NAME or NAME=WEIGHT") from None
     return found

@@ -1,5 +1,6 @@
 """The commands as functions: configuration in, summary out. Each runs its own event loop."""
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.config import Config, load_config, parse_config
+from areal_sdk.config import Config, idle_settings, load_config, parse_config
 from areal_sdk.errors import ArealError
 from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
 from areal_sdk.loop.evaluation import run_evaluation
@@ -17,12 +18,14 @@ from areal_sdk.loop.running import StoppedAtOnce, run_to_the_end
 from areal_sdk.loop.runs import Plan, make_plan, run_training
 from areal_sdk.loop.serving import run_server
 from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.plugins import load_plugins
+from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live import LiveWriter
 from areal_sdk.telemetry.waits import waits_on_signal
 from areal_sdk.types import Task
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -99,7 +102,7 @@ def check(config: Config) -> None:
 def serve_config(config: Config, *, say: Callable[[str], None]) -> None:
     """Serve until interrupted."""
     try:
-        run_to_the_end(run_server(config, plugins=load_plugins(), say=say))
+        run_to_the_end(run_server(config, plugins=_load_plugins(config), say=say))
     except KeyboardInterrupt:
         return
     except ExceptionGroup as group:
@@ -112,7 +115,9 @@ def _plan(
     agent: object | None = None,
     tasks: Mapping[str, Sequence[Task]] | None = None,
 ) -> Plan:
-    plugins = load_plugins()
+    for line in idle_settings(config):
+        logger.warning("%s", line)
+    plugins = _load_plugins(config)
     program = load_program(config, plugins=plugins, agent=agent)
     return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
 
@@ -189,7 +194,7 @@ def _evaluate(
     agent: object | None = None,
     tasks: Mapping[str, Sequence[Task]] | None = None,
 ) -> EvalReport:
-    plugins = load_plugins()
+    plugins = _load_plugins(config)
     program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})
     try:
         return run_to_the_end(
@@ -199,6 +204,10 @@ def _evaluate(
         )
     except ExceptionGroup as group:
         raise _cause(group) from group
+
+
+def _load_plugins(config: Config) -> Plugins:
+    return load_plugins(files=map(Path, config.plugins))
 
 
 def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Sequence[Task]]:

@@ -139,7 +139,9 @@ class Registry(Generic[T]):
     def _unknown(self, name: str) -> str:
         known = self.names()
         message = f"unknown {self.kind} {name!r}; known: {', '.join(known) or 'none'}"
-        if near := difflib.get_close_matches(name, known, n=1):
+        if longer := [one for one in known if one.startswith(f"{name}.")]:
+            message += f'; a name with dots stands in quotes: {self.kind}."{longer[0]}"'
+        elif near := difflib.get_close_matches(name, known, n=1):
             message += f"; did you mean {near[0]!r}?"
         if absent := self._absent():
             message += f" ({absent})"

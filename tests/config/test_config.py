@@ -64,7 +64,7 @@ def test_a_weight_that_is_no_number_names_the_flag() -> None:
     import click
 
     with pytest.raises(click.BadParameter, match="NAME=WEIGHT"):
-        overrides(None, ("exact_match=much",), {})
+        overrides(None, ("exact_match=much",), (), {})
 
 
 class Theirs:

@@ -1,0 +1,56 @@
+"""What was set and can change nothing is said; what was not set never is."""
+
+import pytest
+
+from areal_sdk.config import Config, idle_settings, parse_config
+from areal_sdk.config.idle import _RULES
+from areal_sdk.config.loading import known_keys
+
+
+def test_the_defaults_are_silent() -> None:
+    assert idle_settings(Config()) == []
+
+
+def test_a_file_with_every_default_written_out_is_silent() -> None:
+    assert idle_settings(parse_config(Config().model_dump(exclude_none=True))) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"trainer": {"listen_port": 5000}}, "trainer.listen_port = 5000 changes nothing: only"),
+        ({"algorithm": {"clip_low": 0.1}}, "trainer.num_minibatches"),
+        ({"sft": {"batch": 8}}, "no warm-up without sft.steps"),
+        ({"rollout": {"stale": "drop", "wait_s": 5}}, 'unless rollout.stale = "wait"'),
+        ({"eval": {"before": False, "after": False, "samples": 4}}, "nothing is measured"),
+        ({"env": {"name": "maze", "other": {"size": 3}}}, "[env.other] changes nothing"),
+        ({"engine": {"sglang": {"servers": 2}}}, "[engine.sglang] changes nothing"),
+        ({"env": "maze", "options": {"agent": {"style": "terse"}}}, "no agent plays"),
+    ],
+)
+def test_a_setting_that_can_change_nothing_says_why(values: dict[str, object], told: str) -> None:
+    (line,) = idle_settings(parse_config(values))
+    assert told in line
+    assert "changes nothing" in line
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"trainer": {"listen_port": 5000, "launcher": "torchrun"}},
+        {"algorithm": {"clip_low": 0.1}, "trainer": {"num_minibatches": 2}},
+        {"sft": {"batch": 8, "steps": 3}},
+        {"rollout": {"wait_s": 5}},
+        {"eval": {"before": False, "every": 5, "after": False, "samples": 4}},
+        {"env": {"maze": {"size": 3}}},
+        {"engine": {"name": "http://127.0.0.1:1", "sglang": {"transport": "disk"}}},
+        {"agent": {"name": "mine.py", "style": "terse"}},
+    ],
+)
+def test_a_setting_that_matters_is_not_complained_about(values: dict[str, object]) -> None:
+    assert idle_settings(parse_config(values)) == []
+
+
+def test_every_rule_is_about_settings_that_exist() -> None:
+    keys = [key for rule in _RULES for key in rule.keys]
+    assert set(keys) <= set(known_keys(Config))
