@@ -19,6 +19,8 @@ from areal_sdk.errors import EngineError
 JSON = dict[str, Any]
 
 _NUM_ERROR_CHARACTERS = 300
+_SUCCESS = (200, 202)
+"""202: a router will do it soon."""
 
 
 class ServerFault(EngineError):
@@ -263,6 +265,20 @@ class SGLangClient:
     async def resume_memory(self, tags: Sequence[str]) -> None:
         await self._weights("/resume_memory_occupation", {"tags": list(tags)})
 
+    # of a router
+
+    async def workers(self) -> dict[str, str]:
+        """By address: the ids of the servers registered with this router."""
+        listed = (await self._get("/workers"))["workers"]
+        return {str(worker["url"]).rstrip("/"): str(worker["id"]) for worker in listed}
+
+    async def add_worker(self, address: str) -> None:
+        """Queued: it is registered once it has answered the router."""
+        await self._post("/workers", {"url": address})
+
+    async def remove_worker(self, worker_id: str) -> None:
+        await self._call("DELETE", f"/workers/{worker_id}", None, self.deadlines.control_s)
+
     # inside
 
     async def _weights(self, path: str, body: JSON) -> None:
@@ -286,7 +302,7 @@ class SGLangClient:
                 headers={"Content-Type": "application/json", **self._headers},
                 timeout=timeout,
             ) as response:
-                if response.status != 200:
+                if response.status not in _SUCCESS:
                     await self._raise_refusal(path, response)
                 raw = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:

@@ -5,7 +5,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from areal_sdk.backends.sglang.model_info import read_model_info
 from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.pool import Member, Pool, State
 from areal_sdk.backends.sglang.publisher import Publisher
+from areal_sdk.backends.sglang.router import Router
 from areal_sdk.backends.sglang.supervisor import Supervisor
 from areal_sdk.backends.sglang.swap import SwapTimes, interrupt
 from areal_sdk.backends.sglang.transport import DiskTransport, WeightSender
@@ -81,7 +82,9 @@ class SGLangEngine(InferenceEngine):
         self._pool = Pool([])
         self._publisher: Publisher | None = None
         self._exit = AsyncExitStack()
+        self._supervisor: Supervisor
         self._watches: list[asyncio.Task[None]] = []
+        self._checking: asyncio.Future[list[None]] | None = None
         self._request_ids = itertools.count()
         self.num_failovers = 0
         """Attempts that ended in a fault and were continued."""
@@ -106,13 +109,7 @@ class SGLangEngine(InferenceEngine):
         if self._launcher is not None:
             servers += [(process.address, process) for process in self._launcher.start_all()]
         self._pool.members = [
-            Member(
-                SGLangClient(
-                    address, session, deadlines=self.options.deadlines, api_key=self._api_key
-                ),
-                process,
-            )
-            for address, process in servers
+            Member(self._client(address, session), process) for address, process in servers
         ]
         try:
             async with asyncio.TaskGroup() as group:
@@ -130,19 +127,30 @@ class SGLangEngine(InferenceEngine):
         await check_agreement(self._pool.members, self.canary, self._model)
         for member in self._pool.members:
             await self._publisher.adopt(member)
-        supervisor = Supervisor(
+        if self.options.router is not None:
+            router = Router(self._client(self.options.router, session))
+            await router.adopt(self._pool)
+            self._pool.entry = router
+            self._exit.push_async_callback(router.leave)
+            self._watches = [asyncio.create_task(router.keep(self._pool), name="keep the router")]
+        supervisor = self._supervisor = Supervisor(
             self._pool,
             self._publisher,
             model=self._model,
             restart=self._launcher.restart if self._launcher is not None else None,
             options=self.options.supervision,
         )
-        self._watches = [
+        self._watches += [
             asyncio.create_task(supervisor.watch(member), name=f"watch {member.address}")
             for member in self._pool.members
         ]
         for watch in self._watches:
             watch.add_done_callback(_report_bug)
+
+    def _client(self, address: str, session: aiohttp.ClientSession) -> SGLangClient:
+        return SGLangClient(
+            address, session, deadlines=self.options.deadlines, api_key=self._api_key
+        )
 
     def _make_publisher(self) -> Publisher:
         options = self.options
@@ -225,7 +233,10 @@ class SGLangEngine(InferenceEngine):
     async def pause(self) -> None:
         """Requests wait here, not in a server, so that no deadline runs out meanwhile."""
         self._pool.running.clear()
-        await asyncio.gather(*(interrupt(member) for member in self._pool.ready))
+        ready, router = self._pool.ready, self._pool.entry
+        if router is not None:
+            await interrupt(router, ready)
+        await asyncio.gather(*(interrupt(member) for member in ready))
 
     async def resume(self) -> None:
         self._pool.running.set()
@@ -332,10 +343,22 @@ class SGLangEngine(InferenceEngine):
         raise ServerFault(f"{member.address} ended a request without a reason")
 
     async def _suspect(self, member: Member, error: EngineError) -> None:
+        if member is self._pool.entry:
+            await self._check_all(error)
+            return
         if member.state is State.READY:  # the first of many that meet the same fault
             logger.warning("requests on %s continue elsewhere: %s", member.address, error)
             await self._pool.set_state(member, State.SUSPECT, str(error))
         member.wake.set()
+
+    async def _check_all(self, error: EngineError) -> None:
+        """A router does not say whose fault it was: look at every server before asking again."""
+        if self._checking is None or self._checking.done():
+            logger.warning("requests continue elsewhere: %s", error)
+            self._checking = asyncio.gather(*(self._supervisor.check(m) for m in self.members))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.options.no_server_timeout_s):
+                await asyncio.shield(self._checking)
 
     def _decode(self, tokens: list[int]) -> str:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)

@@ -20,7 +20,8 @@ DEFAULT_VERSION = "0.5.23"
 TESTED_VERSIONS = ("0.5.23",)
 
 _CPU_TORCH = "torch==2.13.0"
-_CPU_WITHOUT_DEPENDENCIES = ("triton==3.9.0", "torchvision==0.28.0", "xgrammar==0.2.7")
+_ROUTER = "sglang-router==0.3.2"
+_CPU_WITHOUT_DEPENDENCIES = ("triton==3.9.0", "torchvision==0.28.0", "xgrammar==0.2.7", _ROUTER)
 _CPU_DEPENDENCIES = [
     "accelerate",
     "aiohttp",
@@ -133,7 +134,7 @@ def install(
         _install_cpu(python, directory, version, say)
     else:
         say(f"installing sglang=={version} and what it pins (several gigabytes)")
-        _pip(python, directory, f"sglang[all]=={version}")
+        _pip(python, directory, f"sglang[all]=={version}", _ROUTER)
     say("compiling and importing it once")
     _run([str(python), "-m", "compileall", "-q", "-j", "2", str(directory / "lib")], None)
     probe = "import sglang.srt.entrypoints.http_server, sglang; print(sglang.__version__)"

@@ -13,6 +13,7 @@ from areal_sdk.backends.sglang.transport import (
     TransportName,
     WeightSender,
 )
+from areal_sdk.errors import EngineError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,19 @@ class SGLangOptions:
     """Of the `distributed` transport: `gloo` on CPU, `nccl` on CUDA."""
     host: str = "127.0.0.1"
     """Where servers reach the weight sender (`distributed`)."""
+    router: str | None = None
+    """Address of an sglang-router that requests go through; it gets our servers from us."""
     colocated: bool = False
     """The trainer computes on the servers' devices: they lend it their memory for its steps."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     supervision: SupervisionOptions = field(default_factory=SupervisionOptions)
+
+    def __post_init__(self) -> None:
+        if self.router is not None and self.interrupt != "retract":
+            raise EngineError(
+                f"a router does not say where a request runs, so that a swap cannot {self.interrupt} "
+                'those of one server: use interrupt = "retract"'
+            )
 
     def transport_of(self, sender: WeightSender, disk: DiskTransport) -> Transport:
         if self.transport == "tensor":

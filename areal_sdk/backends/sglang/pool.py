@@ -90,6 +90,8 @@ class Pool:
         self.running = asyncio.Event()
         """Cleared while the engine is paused by its owner: nothing is sent."""
         self.running.set()
+        self.entry: Member | None = None
+        """Where requests go instead: a router, which places them itself."""
         self._tie_break = random.Random(0)
 
     @property
@@ -101,8 +103,12 @@ class Pool:
             member.state = state
             member.reason = reason
             self._changed.notify_all()
+        if self.entry is not None:
+            self.entry.gate.clear()
+            self.entry.wake.set()
         if state is State.DOWN:
-            member.client.abandon()
+            # Of streams through a router nobody knows the server: all continue elsewhere.
+            (self.entry or member).client.abandon()
 
     async def acquire(self, session: str, *, timeout_s: float) -> Member:
         """The server for the next attempt, once one is ready and not being swapped."""
@@ -110,11 +116,11 @@ class Pool:
             await self.running.wait()  # as long as the owner likes: no server's fault
             try:
                 async with asyncio.timeout(timeout_s):
-                    member = await self._choose(session)
+                    member = self.entry or await self._choose(session)
                     await member.gate.wait()
             except TimeoutError:
                 raise self.nobody_ready(timeout_s) from None
-            if member.state is State.READY and self.running.is_set():
+            if (member is self.entry or member.state is State.READY) and self.running.is_set():
                 return member
 
     async def wait_ready(self, *, timeout_s: float) -> None:
@@ -128,10 +134,15 @@ class Pool:
         return EngineError(f"no SGLang server was ready for {timeout_s:g} s: {self.describe()}")
 
     def describe(self) -> str:
-        return "; ".join(
+        lines = [
             f"{m.address} is {m.state}" + (f" ({m.reason})" if m.reason else "")
             for m in self.members
-        )
+        ]
+        if self.entry is not None and not self.entry.gate.is_set():
+            lines.append(
+                f"the router {self.entry.address} does not have them ({self.entry.reason})"
+            )
+        return "; ".join(lines)
 
     async def _choose(self, session: str) -> Member:
         async with self._changed:

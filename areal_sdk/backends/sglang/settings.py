@@ -29,6 +29,9 @@ class SGLangSection(Section):
     """Of the distributed transport."""
     group_host: str = "127.0.0.1"
     """Address of this machine as servers reach it, for the distributed transport."""
+    router: str | None = None
+    """Address of an sglang-router that runs without servers: requests go through it, and it gets
+    the servers from us. Default: requests are placed here, sessions where their prefix is cached."""
     tp_size: Positive = 1
     """GPUs a server."""
     kv_tokens: Positive | None = None
@@ -104,6 +107,7 @@ def engine_from_settings(
             backend=own.group_backend,
             host=own.group_host,
             colocated=own.colocated,
+            router=own.router,
         ),
     )
 

@@ -57,11 +57,15 @@ class Supervisor:
                 async with asyncio.timeout(self._options.check_every_s):
                     await member.wake.wait()
             member.wake.clear()
-            async with member.care:
-                try:
-                    await self._look(member)
-                except EngineError as exc:
-                    await self._set_down(member, str(exc))
+            await self.check(member)
+
+    async def check(self, member: Member) -> None:
+        """Look once, now."""
+        async with member.care:
+            try:
+                await self._look(member)
+            except EngineError as exc:
+                await self._set_down(member, str(exc))
 
     async def _look(self, member: Member) -> None:
         if member.process is not None and not member.process.is_running:
@@ -77,7 +81,8 @@ class Supervisor:
         elif member.state is State.SUSPECT or self._is_quiet(member):
             if member.swap_lock.locked():
                 return  # it is held on purpose, and its swap has deadlines of its own
-            await member.client.probe(is_busy=member.num_running > 0)
+            is_busy = member.num_running > 0 or self._pool.entry is not None
+            await member.client.probe(is_busy=is_busy)
             if member.state is State.SUSPECT:
                 await self._readmit(member)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
@@ -101,10 +102,11 @@ async def _interrupt(member: Member, mode: InterruptMode, drain_timeout_s: float
             ) from None
 
 
-async def interrupt(member: Member) -> None:
+async def interrupt(member: Member, servers: Sequence[Member] = ()) -> None:
     """Abort our requests on a server that nothing new is sent to; they know that it was us.
 
-    One that was on its way when the gate closed arrives after the abort: ask again until none is left.
+    One that was on its way when the gate closed arrives after the abort: ask again until none is
+    left. Those of a router are on any of its `servers`.
     """
     deadline_s = member.client.deadlines.control_s
     ends_at = time.monotonic() + deadline_s
@@ -113,7 +115,7 @@ async def interrupt(member: Member) -> None:
         while member.num_running:
             if time.monotonic() > ends_at:
                 raise ServerFault(f"{member.address} did not abort requests in {deadline_s:g} s")
-            await member.client.abort_all()
+            await asyncio.gather(*(server.client.abort_all() for server in servers or (member,)))
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await member.idle.wait()

@@ -1,6 +1,7 @@
 """One real server on the CPU, one engine over it: the smoke that runs everywhere."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -97,3 +98,32 @@ async def test_a_label_only_update_names_new_tokens_without_a_pause(
     result = await engine.generate(GenerateRequest(PROMPT, 4, ignore_eos=True))
     assert (engine.version, set(result.versions)) == (1, {1})
     assert worst_error(PROMPT, result, [checkpoints[0]] * 2) < 1e-3
+
+
+async def test_an_answer_is_json_of_its_schema_also_when_weights_change_in_it(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    assert engine.info.constrains_json
+    await engine.update_weights(weights(checkpoints[1], 1))
+    flags = {"type": "array", "items": {"type": "boolean"}, "minItems": 60, "maxItems": 60}
+    schema = {
+        "type": "object",
+        "properties": {"flags": flags, "colour": {"enum": ["red", "blue"]}},
+        "required": ["flags", "colour"],
+        "additionalProperties": False,
+    }
+    sampled: list[GenerateChunk] = []
+    update: asyncio.Task[None] | None = None
+    async for chunk in engine.stream(GenerateRequest(PROMPT, 3000, json_schema=schema)):
+        sampled.append(chunk)
+        if len(sampled) == 20:
+            update = asyncio.create_task(engine.update_weights(weights(checkpoints[2], 2)))
+    assert update is not None
+    await update
+    result = await collect(_replayed(sampled))
+    assert set(result.versions) == {1, 2}
+    assert result.finish_reason is FinishReason.STOP
+    answer = json.loads(engine._decode([t for t in result.tokens if t < 256]))
+    assert len(answer["flags"]) == 60
+    assert answer["colour"] in ("red", "blue")

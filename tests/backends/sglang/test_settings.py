@@ -7,10 +7,11 @@ import pytest
 from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.launch import ServerOptions, ServerProcess
 from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
+from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.registry import Registry, start_time
 from areal_sdk.backends.sglang.settings import engine_from_settings, server_addresses
 from areal_sdk.config import EngineSection
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.models import make_tiny_model
 
 ADDRESS = "http://127.0.0.1:30000"
@@ -36,6 +37,11 @@ def test_one_gpu_has_no_nccl_group_of_engine_and_trainer(tmp_path: Path) -> None
         engine_from_settings(
             EngineSection(name="sglang"), settings, model_dir=tmp_path, log_dir=tmp_path
         )
+
+
+def test_a_router_leaves_swaps_to_the_servers() -> None:
+    with pytest.raises(EngineError, match='use interrupt = "retract"'):
+        SGLangOptions(router=ADDRESS, interrupt="abort")
 
 
 def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""A real sglang-router in front of real servers: it places requests, weights go past it."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from areal_sdk.backends.sglang import Launcher, ServerOptions, SGLangEngine, SGLangOptions
+from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.environment import SGLangEnvironment
+from areal_sdk.backends.sglang.launch import ServerProcess, free_ports
+from areal_sdk.engine import GenerateRequest
+from areal_sdk.errors import EngineError
+from areal_sdk.types import WeightUpdate
+from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.rescoring import worst_error
+from tests.backends.sglang.test_processes import OPTIONS
+from tests.backends.sglang.waiting import until
+
+pytestmark = pytest.mark.slow
+
+PROMPT = tuple(b"router")
+
+
+def weights(checkpoint: Path, version: int) -> WeightUpdate:
+    return WeightUpdate(version, str(checkpoint / "model.safetensors"))
+
+
+@pytest.fixture
+def router(environment: SGLangEnvironment, tmp_path: Path) -> Iterator[str]:
+    """The address of a router without servers."""
+    python = str(environment.python)
+    if subprocess.run([python, "-c", "import sglang_router"], capture_output=True).returncode:
+        pytest.skip("this SGLang environment has no sglang-router: make sglang-cpu in a new one")
+    port, metrics = free_ports(2)
+    flags = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
+    flags += ["--disable-retries", "--disable-circuit-breaker", "--log-level", "warn"]
+    with (tmp_path / "router.log").open("wb") as log:
+        command = [python, "-m", "sglang_router.launch_router", *flags]
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+        asyncio.run(_answers(f"http://127.0.0.1:{port}"))
+        yield f"http://127.0.0.1:{port}"
+        process.kill()
+        process.wait(timeout=10)
+
+
+async def _answers(address: str) -> None:
+    async with aiohttp.ClientSession() as session, asyncio.timeout(60):
+        while True:
+            try:
+                await SGLangClient(address, session).workers()
+            except EngineError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+async def test_requests_go_through_the_router_and_weights_past_it(
+    router: str, environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    options = SGLangOptions(
+        router=router,
+        transport="tensor",
+        deadlines=OPTIONS.deadlines,
+        supervision=OPTIONS.supervision,
+        no_server_timeout_s=OPTIONS.no_server_timeout_s,
+    )
+    launcher = Launcher(
+        ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
+    )
+    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
+    await engine.start()
+    try:
+        await engine.update_weights(weights(checkpoints[1], 1))
+        prompts = [bytes([i]) * 20 + bytes(PROMPT) for i in range(65, 73)]
+        generations = [
+            asyncio.create_task(engine.generate(GenerateRequest(tuple(p), 500, ignore_eos=True)))
+            for p in prompts
+        ]
+        await asyncio.gather(*(until_sampling(member.client) for member in engine.members))
+        await engine.update_weights(weights(checkpoints[2], 2))
+        victim = engine.members[0]
+        assert victim.process is not None
+        victim.process.signal(signal.SIGKILL)
+        results = await asyncio.gather(*generations)
+        assert [len(result.tokens) for result in results] == [500] * 8
+        assert engine.num_failovers >= 1
+        assert any(len(set(result.versions)) > 1 for result in results)
+        for prompt, result in zip(prompts, results, strict=True):
+            assert worst_error(tuple(prompt), result, checkpoints) < 1e-3
+
+        assert await behind(router) == {engine.members[1].address}
+        await until(lambda: victim.state == "ready", timeout_s=180)
+        await asyncio.wait_for(engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True)), 60)
+        assert await behind(router) == {member.address for member in engine.members}
+    finally:
+        await engine.aclose()
+    assert await behind(router) == set()
+
+
+async def test_a_router_of_somebody_else_is_refused(
+    router: str, server: ServerProcess, make_engine: MakeEngine
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        await SGLangClient(router, session).add_worker(server.address)
+        async with asyncio.timeout(30):
+            while not await behind(router):  # noqa: ASYNC110 - it announces nothing
+                await asyncio.sleep(0.05)
+    other = server.address.replace("127.0.0.1", "localhost")
+    with pytest.raises(EngineError, match=r"also serves http://127.*a router of its own"):
+        await make_engine(other, router=router)
+
+
+async def behind(router: str) -> set[str]:
+    async with aiohttp.ClientSession() as session:
+        return set(await SGLangClient(router, session).workers())
+
+
+async def until_sampling(client: SGLangClient) -> None:
+    async with asyncio.timeout(60):
+        while not (await client.loads())["num_running_reqs"]:  # noqa: ASYNC110 - it announces nothing
+            await asyncio.sleep(0.02)
