@@ -1,23 +1,24 @@
 """The gateway: an HTTP server that looks like OpenAI's and records what the policy says."""
 
-import hmac
 import secrets
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.access import Access
+from areal_sdk.gateway.accounts import Accounts, Quota, User
 from areal_sdk.gateway.completion import Completer
-from areal_sdk.gateway.control import ControlPlane, take_reward
+from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.live import LiveLimits, LiveSessions
 from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.renderer import Renderer
 from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.templates import ChatTemplate
@@ -39,8 +40,6 @@ from areal_sdk.gateway.wire.http import (
 )
 from areal_sdk.gateway.wire.responses_endpoint import ResponsesEndpoint
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
 
 class Gateway:
     """Serves one engine to many sessions.
@@ -60,7 +59,12 @@ class Gateway:
         sampling: SamplingPolicy | None = None,
         admin_key: str | None = None,
         max_request_s: float = 600.0,
+        users: Sequence[User] = (),
+        quota: Quota | None = None,
+        live: LiveLimits | None = None,
+        cors_origins: Sequence[str] = (),
     ) -> None:
+        """`users` and `live` are for callers from outside; `quota` is the admin key's own."""
         tokenizer = Tokenizer.load(model_dir)
         renderer = Renderer(tokenizer, ChatTemplate.load(model_dir))
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
@@ -69,8 +73,12 @@ class Gateway:
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
         self.sessions = SessionStore(completer, sampling=sampling or SamplingPolicy())
+        self.live = LiveSessions(self.sessions, limits=live)
+        """The sessions of callers; those of a run's own agents are in `sessions` alone."""
+        accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
+        self._access = Access(self.sessions, self.live, accounts)
+        self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._engine = engine
-        self._has_given_key = admin_key is not None
         self._chat = Endpoint(
             completer,
             lambda body, session: ChatReply(body, session, model=model_name, tokenizer=tokenizer),
@@ -80,51 +88,30 @@ class Gateway:
         )
         self._messages = Endpoint(completer, lambda body, _: MessagesReply(body, model=model_name))
         self._responses = ResponsesEndpoint(completer, model=model_name)
-        self._control = ControlPlane(self.sessions, engine, base_url=lambda: self.base_url)
-        self._runner: web.AppRunner | None = None
-        self._base_url = ""
+        self._control = ControlPlane(
+            self.sessions,
+            self.live,
+            engine,
+            access=self._access,
+            accounts=accounts,
+            base_url=lambda: self.base_url,
+        )
         self._started_at = int(time.time())
 
     @property
     def base_url(self) -> str:
         """`http://host:port/v1`; known once started."""
-        if not self._base_url:
-            raise ConfigError("the gateway has no address yet: await gateway.start() first")
-        return self._base_url
+        return self._server.base_url
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen. Port 0 takes a free one."""
-        if host not in _LOOPBACK and not self._has_given_key:
-            raise ConfigError(
-                f"refusing to listen on {host} with a generated admin key: pass an admin key, or "
-                "listen on 127.0.0.1"
-            )
-        runner = web.AppRunner(
-            self._application(),
-            access_log=None,
-            handler_cancellation=True,  # a client that leaves frees its slot in the engine
-            shutdown_timeout=1.0,
-        )
-        await runner.setup()
-        site = web.TCPSite(runner, host, port)
-        try:
-            await site.start()
-        except OSError as exc:
-            await runner.cleanup()
-            raise ConfigError(
-                f"cannot listen on {host}:{port} ({exc.strerror or exc}): choose another port, or "
-                "0 for any free one"
-            ) from exc
-        self._runner = runner
-        bound = runner.addresses[0][1]
-        self._base_url = f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1"
+        await self._server.start(self._application(), host=host, port=port)
 
     async def aclose(self) -> None:
         """Stop listening and close every session. Safe to call twice."""
+        self.live.close_all()
         self.sessions.close_all()
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._server.aclose()
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
@@ -132,6 +119,8 @@ class Gateway:
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
         self._control.add_routes(app.router, guard=self._admin_only)
+        for prefix in ("/v1", "/s/{slug}/v1"):
+            self._control.add_own_routes(app.router, prefix, guard=self._guard)
         app.router.add_get("/openapi.json", self._guard(self._get_openapi))
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._add_openai_routes(app.router, prefix)
@@ -155,7 +144,6 @@ class Gateway:
         )
         router.add_get(f"{prefix}/models", self._guard(self._get_models))
         router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model))
-        router.add_post(f"{prefix}/reward", self._guard(self._post_reward))
         router.add_post(f"{prefix}/embeddings", self._guard(self._no_embeddings))
 
     def _add_anthropic_routes(self, router: web.UrlDispatcher, path: str) -> None:
@@ -168,30 +156,21 @@ class Gateway:
 
     def _admin_only(self, handler: Handler) -> Handler:
         async def authorised(request: web.Request) -> web.StreamResponse:
-            if not self._is_admin(_key_of(request)):
+            if not self._access.is_admin(request):
                 raise ApiError(401, "This needs the admin key.", code="invalid_api_key")
             return await handler(request)
 
         return self._guard(authorised)
 
-    def _is_admin(self, key: str) -> bool:
-        return hmac.compare_digest(key.encode(errors="replace"), self.admin_key.encode())
-
     async def _get_openapi(self, request: web.Request) -> web.Response:
         return json_response(openapi_document())
-
-    async def _post_reward(self, request: web.Request) -> web.Response:
-        session = self._authorise(request)
-        if session is None:
-            raise ApiError(400, "The admin key names no session: use /control/sessions/{id}/reward")
-        return await take_reward(request, session)
 
     async def _health(self, request: web.Request) -> web.Response:
         return json_response({"status": "ok", "version": self._engine.version})
 
     def _sample(self, endpoint: Endpoint) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
-            with self._session_for(request) as session:
+            with self._access.sampling(request) as session:
                 return await endpoint.answer(request, session)
 
         return handler
@@ -200,24 +179,24 @@ class Gateway:
         """What a session stored belongs to it alone: the admin, who has none, finds nothing."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
-            with self._session_for(request) as session:
+            with self._access.reading(request) as session:
                 return json_response(act(session, request.match_info["id"]))
 
         return handler
 
     async def _count_input_tokens(self, request: web.Request) -> web.Response:
-        with self._session_for(request) as session:
+        with self._access.reading(request) as session:
             body = parse_body(await read_body(request))
             return json_response(self._responses.count(body, session))
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        with self._session_for(request) as session:
+        with self._access.reading(request) as session:
             body = parse_body(await read_body(request))
             asked = parse_messages_request(Fields(body), max_new_tokens=None)
             return json_response({"input_tokens": self._completer.count(session, asked)})
 
     async def _no_embeddings(self, request: web.Request) -> web.Response:
-        self._authorise(request)
+        self._access.caller(request)
         raise ApiError(
             501, "A policy has no embeddings: send them to another endpoint.", retry=False
         )
@@ -227,11 +206,11 @@ class Gateway:
         return web.Response(text=text, content_type="text/plain")
 
     async def _get_models(self, request: web.Request) -> web.Response:
-        self._authorise(request)
+        self._access.caller(request)
         return json_response({"object": "list", "data": [self._model()]})
 
     async def _get_model(self, request: web.Request) -> web.Response:
-        self._authorise(request)
+        self._access.caller(request)
         name = request.match_info["model"]
         if name != self.model_name:
             raise ApiError(
@@ -247,46 +226,6 @@ class Gateway:
             "owned_by": "areal-sdk",
             "max_model_len": self._engine.info.max_context,
         }
-
-    def _authorise(self, request: web.Request) -> Session | None:
-        """The session that the request names, None for the admin; 401 for anybody else."""
-        slug = request.match_info.get("slug")
-        if slug is not None:
-            session = self.sessions.by_slug(slug)
-            if session is None:
-                raise ApiError(401, "This URL names no session.", code="invalid_session")
-            return session
-        key = _key_of(request)
-        if not key:
-            raise ApiError(
-                401,
-                "No API key was given: use the session's key, or its own URL.",
-                code="invalid_api_key",
-            )
-        session = self.sessions.by_key(key)
-        if session is None and not self._is_admin(key):
-            raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
-        return session
-
-    @contextmanager
-    def _session_for(self, request: web.Request) -> Iterator[Session]:
-        """The session a request speaks in; the admin gets one of its own, closed afterwards."""
-        session = self._authorise(request)
-        if session is not None:
-            yield session
-            return
-        session = self.sessions.open(f"admin-{secrets.token_hex(8)}", split="live")
-        try:
-            yield session
-        finally:
-            session.close()
-
-
-def _key_of(request: web.Request) -> str:
-    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and key:
-        return key.strip()
-    return request.headers.get("x-api-key", "")
 
 
 async def _not_found(request: web.Request) -> web.StreamResponse:

@@ -8,9 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway.access import Access
+from areal_sdk.gateway.accounts import ADMIN, Accounts
 from areal_sdk.gateway.errors import ApiError, bad_request
+from areal_sdk.gateway.live import Ending, LiveSession, LiveSessions
 from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.session import Session, SessionLimits
+from areal_sdk.gateway.session import PostedReward, Session, SessionLimits
 from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.http import Handler, json_response, parse_body, read_body
@@ -22,10 +25,22 @@ class ControlPlane:
     """Opens, reads and closes sessions over HTTP, and holds the engine."""
 
     def __init__(
-        self, sessions: SessionStore, engine: InferenceEngine, *, base_url: Callable[[], str]
+        self,
+        sessions: SessionStore,
+        live: LiveSessions,
+        engine: InferenceEngine,
+        *,
+        access: Access,
+        accounts: Accounts,
+        base_url: Callable[[], str],
     ) -> None:
         self._sessions = sessions
+        self._live = live
         self._engine = engine
+        self._access = access
+        self._accounts = accounts
+        self.group_size: int | None = None
+        """Siblings that every group must have, where somebody learns from groups."""
         self._base_url = base_url
 
     def add_routes(self, router: web.UrlDispatcher, *, guard: Callable[[Handler], Handler]) -> None:
@@ -39,12 +54,22 @@ class ControlPlane:
         router.add_post("/control/pause", guard(self._pause))
         router.add_post("/control/resume", guard(self._resume))
 
+    def add_own_routes(
+        self, router: web.UrlDispatcher, prefix: str, *, guard: Callable[[Handler], Handler]
+    ) -> None:
+        """What callers may do with their own sessions."""
+        router.add_post(f"{prefix}/reward", guard(self._reward_own))
+        router.add_post(f"{prefix}/end", guard(self._end_own))
+
     async def _open(self, request: web.Request) -> web.Response:
         """One session, or a group of siblings."""
         raw = await read_body(request)
         fields = Fields(parse_body(raw) if raw else {})
         name = fields.text("id") or f"live-{secrets.token_hex(8)}"
         size = fields.integer("group_size", least=1, most=_LARGEST_GROUP)
+        account = self._accounts.by_name(fields.text("user") or ADMIN)
+        if account is None:
+            raise bad_request(f"user {fields.get('user')!r} is not known here", param="user")
         options: dict[str, Any] = {
             "limits": _parse_limits(fields),
             "sampling": _parse_sampling(fields),
@@ -52,12 +77,30 @@ class ControlPlane:
             "split": fields.choice("split", ("train", "eval", "live")) or "live",
         }
         fields.refuse_unknown()
+        self._check_group(size)
         names = [name] if size is None else [f"{name}/{i}" for i in range(size)]
-        taken = next((n for n in names if self._sessions.get(n) is not None), None)
+        taken = next((n for n in names if self._is_taken(n)), None)
         if taken is not None:
             raise ApiError(409, f"Session {taken!r} is open already.", code="session_exists")
-        sessions = [self._sessions.open(n, **options) for n in names]
-        return json_response({"sessions": [self._address(s) for s in sessions]}, status=201)
+        account.admit_sessions(len(names))
+        group = "" if size is None else name
+        opened = [
+            self._live.open(
+                account, n, group=group, group_size=len(names), sibling=sibling, **options
+            )
+            for sibling, n in enumerate(names)
+        ]
+        return json_response({"sessions": [self._address(s.session) for s in opened]}, status=201)
+
+    def _check_group(self, size: int | None) -> None:
+        if self.group_size is not None and size is not None and size != self.group_size:
+            raise bad_request(
+                f"this server learns from groups of {self.group_size} (rollout.group_size)",
+                param="group_size",
+            )
+
+    def _is_taken(self, name: str) -> bool:
+        return self._sessions.get(name) is not None or self._live.get(name) is not None
 
     def _address(self, session: Session) -> dict[str, Any]:
         return {
@@ -67,18 +110,57 @@ class ControlPlane:
         }
 
     async def _list(self, request: web.Request) -> web.Response:
-        return json_response({"sessions": [_summary(session) for session in self._sessions]})
+        """The open ones, and those that wait for their reward."""
+        waiting = [live.session for live in self._live if live.ended is not None]
+        sessions = [*self._sessions, *waiting]
+        return json_response({"sessions": [self._summary(session) for session in sessions]})
 
     async def _trace(self, request: web.Request) -> web.Response:
-        return json_response(_trace(self._session(request)))
+        return json_response(self._whole(self._session(request)))
 
     async def _close(self, request: web.Request) -> web.Response:
         session = self._session(request)
-        session.close()
-        return json_response(_trace(session))
+        self._end(session)
+        return json_response(self._whole(session))
 
     async def _reward(self, request: web.Request) -> web.Response:
-        return await take_reward(request, self._session(request))
+        fields = await _reward_fields(request)
+        return self._judge(self._session(request), fields)
+
+    async def _reward_own(self, request: web.Request) -> web.Response:
+        fields = await _reward_fields(request)
+        turn = fields.get("turn")
+        session = self._access.to_judge(request, turn if isinstance(turn, str) else None)
+        return self._judge(session, fields)
+
+    async def _end_own(self, request: web.Request) -> web.Response:
+        caller = self._access.caller(request)
+        session = self._access.known(caller)
+        if session is None:
+            raise ApiError(400, "Which session? Use its own key or address, or its name.")
+        self._end(session)
+        return json_response(self._summary(session))
+
+    def _judge(self, session: Session, fields: Fields) -> web.Response:
+        reward = require(fields.number("reward", least=float("-inf")), "reward")
+        turn = fields.get("turn")
+        if isinstance(turn, bool) or not isinstance(turn, (int, str, type(None))):
+            raise bad_request("turn must be a turn's index or a reply's id", param="turn")
+        fields.refuse_unknown()
+        live = self._live.get(session.id)
+        posted: PostedReward
+        if live is not None:
+            posted = self._live.reward(live, reward, turn=turn)
+        else:
+            posted = session.post_reward(reward, turn=turn)
+        return json_response({"id": session.id, **asdict(posted)})
+
+    def _end(self, session: Session) -> None:
+        live = self._live.get(session.id)
+        if live is not None:
+            self._live.end(live, Ending.CLIENT)
+        else:
+            session.close()
 
     async def _weights(self, request: web.Request) -> web.Response:
         return json_response({"version": self._engine.version})
@@ -94,25 +176,28 @@ class ControlPlane:
     def _session(self, request: web.Request) -> Session:
         name = request.match_info["id"]
         session = self._sessions.get(name)
+        if session is None and (live := self._live.get(name)) is not None:
+            session = live.session
         if session is None:
             raise ApiError(404, f"No session {name!r} is open.", code="session_not_found")
         return session
 
+    def _summary(self, session: Session) -> dict[str, Any]:
+        return _summary(session, self._live.get(session.id))
 
-async def take_reward(request: web.Request, session: Session) -> web.Response:
-    """Record the reward that a request carries."""
-    fields = Fields(parse_body(await read_body(request)))
-    reward = require(fields.number("reward", least=float("-inf")), "reward")
-    turn = fields.get("turn")
-    if isinstance(turn, bool) or not isinstance(turn, (int, str, type(None))):
-        raise bad_request("turn must be a turn's index or a reply's id", param="turn")
-    fields.refuse_unknown()
-    posted = session.post_reward(reward, turn=turn)
-    return json_response({"id": session.id, **asdict(posted)})
+    def _whole(self, session: Session) -> dict[str, Any]:
+        return _trace(session, self._live.get(session.id))
 
 
-def _parse_limits(fields: Fields) -> SessionLimits:
-    given = Fields(fields.mapping("limits") or {})
+async def _reward_fields(request: web.Request) -> Fields:
+    return Fields(parse_body(await read_body(request)))
+
+
+def _parse_limits(fields: Fields) -> SessionLimits | None:
+    mapping = fields.mapping("limits")
+    if mapping is None:
+        return None
+    given = Fields(mapping)
     limits = SessionLimits(
         max_turns=given.integer("max_turns", least=1),
         max_tokens=given.integer("max_tokens", least=1),
@@ -136,21 +221,23 @@ def _parse_sampling(fields: Fields) -> SamplingPolicy | None:
     )
 
 
-def _summary(session: Session) -> dict[str, Any]:
+def _summary(session: Session, live: LiveSession | None) -> dict[str, Any]:
     return {
         "id": session.id,
+        "user": live.account.name if live is not None else None,
         "split": session.split,
         "num_turns": len(session.turns),
         "num_sampled_tokens": session.num_sampled,
         "truncated": session.truncated,
+        "closed": session.is_closed,
         "faults": session.faults,
     }
 
 
-def _trace(session: Session) -> dict[str, Any]:
+def _trace(session: Session, live: LiveSession | None) -> dict[str, Any]:
     """Everything that is known of a session: its turns in tokens, its verdicts, its notices."""
     return {
-        **_summary(session),
+        **_summary(session, live),
         "notices": session.notices,
         "excluded_tokens": dict(session.excluded),
         "rewards": [asdict(reward) for reward in session.rewards],

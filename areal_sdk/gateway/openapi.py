@@ -65,8 +65,9 @@ def _openai_paths() -> dict[str, Any]:
         },
         "/v1/embeddings": {"post": _operation("Refused: a policy has none", "Error")},
         "/v1/reward": {
-            "post": _operation("Reward the key's own session", "Reward", body="RewardRequest")
+            "post": _operation("Reward the caller's own session", "Reward", body="RewardRequest")
         },
+        "/v1/end": {"post": _operation("End the caller's own session", "Summary")},
     }
 
 
@@ -261,10 +262,12 @@ def _control_schemas() -> dict[str, _Schema]:
     )
     summary = {
         "id": _TEXT,
+        "user": _MAYBE_TEXT,
         "split": _TEXT,
         "num_turns": _COUNT,
         "num_sampled_tokens": _COUNT,
         "truncated": _FLAG,
+        "closed": _FLAG,
         "faults": _list(_TEXT),
     }
     turn = {"anyOf": [_COUNT, _TEXT, {"type": "null"}]}
@@ -272,6 +275,7 @@ def _control_schemas() -> dict[str, _Schema]:
     return {
         "OpenRequest": _object(
             id=_TEXT,
+            user=_TEXT,
             group_size={"type": "integer", "minimum": 1, "maximum": 1024},
             split={"enum": ["train", "eval", "live"]},
             seed=_COUNT,
@@ -279,7 +283,8 @@ def _control_schemas() -> dict[str, _Schema]:
             sampling=sampling,
         ),
         "Sessions": _object("sessions", sessions=_list(address)),
-        "Summaries": _object("sessions", sessions=_list(_object("id", **summary))),
+        "Summaries": _object("sessions", sessions=_list(_ref("Summary"))),
+        "Summary": _object("id user split closed", **summary),
         "Trace": _object("id turns rewards", turns=_list({"type": "object"}), **summary),
         "RewardRequest": _object("reward", reward=_NUMBER, turn=turn),
         "Reward": _object("id reward", id=_TEXT, reward=_NUMBER, turn=turn),

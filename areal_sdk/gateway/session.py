@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import quote
 
 from areal_sdk.errors import ConfigError
@@ -18,9 +18,6 @@ from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
 from areal_sdk.gateway.history import History
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.types import Exclusion, Message, Tool, Turn
-
-if TYPE_CHECKING:
-    from areal_sdk.gateway.completion import Completer
 
 _ID_ALPHABET = string.ascii_letters + string.digits
 
@@ -52,6 +49,14 @@ class SessionClosedError(Exception):
     """A turn came too late: the episode it belongs to is over."""
 
 
+class Completes(Protocol):
+    """What samples a session's turns."""
+
+    async def complete(self, session: "Session", request: ChatRequest) -> Turn:
+        """Sample and record one turn."""
+        ...
+
+
 class Session:
     """One episode. Clients reach it by `base_url` or by `key`; its turns are recorded here."""
 
@@ -59,7 +64,7 @@ class Session:
         self,
         session_id: str,
         *,
-        completer: "Completer",
+        completer: Completes,
         on_close: Callable[["Session"], None],
         limits: SessionLimits,
         sampling: SamplingPolicy,

@@ -2,15 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import session_closed
+from areal_sdk.gateway.keyring import Keyring
 from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.session import Session, SessionLimits
-
-if TYPE_CHECKING:
-    from areal_sdk.gateway.completion import Completer
+from areal_sdk.gateway.session import Completes, Session, SessionLimits
 
 _REMEMBERED_CLOSED = 10_000
 
@@ -20,14 +17,14 @@ _UNLIMITED = SessionLimits()
 class SessionStore:
     """The open sessions, by key and by URL."""
 
-    def __init__(self, completer: "Completer", *, sampling: SamplingPolicy) -> None:
+    def __init__(self, completer: Completes, *, sampling: SamplingPolicy) -> None:
         self._completer = completer
         self._sampling = sampling
         self._by_id: dict[str, Session] = {}
-        self._by_key: dict[str, Session] = {}
-        self._by_slug: dict[str, Session] = {}
-        self._closed: OrderedDict[str, None] = OrderedDict()
-        """Keys and slugs of sessions that are over: their late requests deserve a clear answer."""
+        self._by_secret: Keyring[Session] = Keyring()
+        """By key and by slug: no key looks like a slug."""
+        self._closed: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of what named sessions that are over: late requests deserve a clear answer."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -53,8 +50,8 @@ class SessionStore:
             split=split,
         )
         self._by_id[session_id] = session
-        self._by_key[session.key] = session
-        self._by_slug[session.slug] = session
+        for secret in (session.key, session.slug):
+            self._by_secret.add(secret, session)
         return session
 
     def __iter__(self) -> Iterator[Session]:
@@ -63,16 +60,10 @@ class SessionStore:
     def get(self, session_id: str) -> Session | None:
         return self._by_id.get(session_id)
 
-    def by_key(self, key: str) -> Session | None:
-        """The open session of that key; raises `session_closed` if it was one."""
-        return self._find(self._by_key, key)
-
-    def by_slug(self, slug: str) -> Session | None:
-        return self._find(self._by_slug, slug)
-
-    def _find(self, sessions: dict[str, Session], name: str) -> Session | None:
-        session = sessions.get(name)
-        if session is None and name in self._closed:
+    def by_secret(self, secret: str) -> Session | None:
+        """The open session of that key or slug; raises `session_closed` if it was one."""
+        session = self._by_secret.find(secret)
+        if session is None and self._by_secret.digest(secret) in self._closed:
             raise session_closed()
         return session
 
@@ -81,8 +72,9 @@ class SessionStore:
             session.close()
 
     def _forget(self, session: Session) -> None:
-        del self._by_id[session.id], self._by_key[session.key], self._by_slug[session.slug]
-        for name in (session.key, session.slug):
-            self._closed[name] = None
+        del self._by_id[session.id]
+        for secret in (session.key, session.slug):
+            self._by_secret.remove(secret)
+            self._closed[self._by_secret.digest(secret)] = None
         while len(self._closed) > 2 * _REMEMBERED_CLOSED:
             self._closed.popitem(last=False)

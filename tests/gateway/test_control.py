@@ -33,7 +33,9 @@ async def test_a_session_is_opened_rewarded_read_and_closed(start_gateway: Start
     (address,) = body["sessions"]
     async with (
         aiohttp.ClientSession(headers={"x-api-key": address["api_key"]}) as http,
-        http.post(f"{address['base_url']}/chat/completions", json={"messages": HI}) as reply,
+        http.post(
+            f"{address['base_url']}/chat/completions", json={"model": "policy", "messages": HI}
+        ) as reply,
     ):
         reply_id = (await reply.json())["id"]
     path = "/control/sessions/task%201/a"
@@ -65,10 +67,13 @@ async def test_a_group_is_opened_at_once(start_gateway: StartGateway) -> None:
 async def test_a_session_rewards_itself_with_its_own_key(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway()
     session, other = gateway.sessions.open("e"), gateway.sessions.open("other")
-    assert (await post(session, gateway, {"reward": 1.0}, path="reward"))[0] == 200
+    assert (await control(gateway, "POST", "/v1/reward", {"reward": 1.0}, key=session.key))[
+        0
+    ] == 200
     assert [r.reward for r in session.rewards] == [1.0]
     assert other.rewards == []
-    status, body = await post(session, gateway, {"reward": 1.0, "turn": 3}, path="reward")
+    posted = {"reward": 1.0, "turn": 3}
+    status, body = await control(gateway, "POST", "/v1/reward", posted, key=session.key)
     assert (status, body["error"]["param"]) == (400, "turn")
 
 
@@ -133,10 +138,9 @@ async def test_the_document_describes_every_route(start_gateway: StartGateway) -
         for path, operations in document["paths"].items()
         for method in operations
     }
-    assert gateway._runner is not None
-    assert gateway._runner.app is not None
+    assert gateway._server.app is not None
     served = set()
-    for route in gateway._runner.app.router.routes():
+    for route in gateway._server.app.router.routes():
         info = route.resource.get_info() if route.resource else {}
         path = re.sub(r":[^}]*}", "}", str(info.get("path") or info.get("formatter")))
         if not path.startswith(("/s/", "/v1/v1/")) and route.method not in ("HEAD", "*"):

@@ -1,0 +1,380 @@
+"""Live sessions: opened by whoever calls, ended by them or by time, rewarded then or later."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.accounts import Account, Accounts, Quota, User
+from areal_sdk.gateway.live import Ending, LiveLimits, LiveSession
+from areal_sdk.testing import Fault, Reply, ScriptedEngine
+from tests.gateway.conftest import StartGateway
+from tests.gateway.test_control import control
+
+HI: list[Any] = [{"role": "user", "content": "Hi"}]
+ALICE = User("alice", "sk-alice-0123456789abcdef")
+BOB = User("bob", "sk-bob-0123456789abcdef")
+USERS = (ALICE, BOB)
+
+
+class Watcher:
+    """Observes live sessions."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.begun: list[str] = []
+        self.ended: list[LiveSession] = []
+        self._news = asyncio.Event()
+        gateway.live.observe(self)
+
+    def opened(self, live: LiveSession) -> None:
+        self.begun.append(live.id)
+
+    def finished(self, live: LiveSession) -> None:
+        self.ended.append(live)
+        self._news.set()
+
+    async def next_ended(self) -> LiveSession:
+        async with asyncio.timeout(20):
+            while not self.ended:
+                self._news.clear()
+                await self._news.wait()
+        return self.ended.pop(0)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110 - what is watched has no event
+            await asyncio.sleep(0.001)
+
+
+async def call(
+    gateway: Gateway,
+    path: str = "/v1/chat/completions",
+    body: Any = None,
+    *,
+    key: str = "",
+    method: str = "POST",
+) -> tuple[int, Any, Any]:
+    """Status, JSON and headers of one request."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    url = gateway.base_url.replace("/v1", path)
+    body = {"model": "policy", "messages": HI} if body is None else body
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.request(method, url, json=body if method == "POST" else None) as reply,
+    ):
+        return reply.status, json.loads(await reply.read()), reply.headers
+
+
+async def test_a_session_opens_on_first_use_by_address_or_by_key(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    assert (await call(gateway, "/s/chat-1/v1/chat/completions", key=ALICE.api_key))[0] == 200
+    assert (await call(gateway, key=f"{ALICE.api_key}/chat-1"))[0] == 200
+    assert (await call(gateway, key=f"{ALICE.api_key}/chat-2"))[0] == 200
+    assert watcher.begun == ["alice/chat-1", "alice/chat-2"]
+    first = gateway.live.get("alice/chat-1")
+    assert first is not None
+    assert len(first.session.turns) == 2
+
+
+async def test_the_openai_client_takes_either_form(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    root = gateway.base_url.removesuffix("/v1")
+    for base_url, key in (
+        (f"{root}/s/one/v1", ALICE.api_key),
+        (gateway.base_url, f"{ALICE.api_key}/one"),
+    ):
+        async with AsyncOpenAI(base_url=base_url, api_key=key) as client:
+            await client.chat.completions.create(model="policy", messages=HI)
+    live = gateway.live.get("alice/one")
+    assert live is not None
+    assert len(live.session.turns) == 2
+
+
+async def test_a_bare_key_gets_a_session_a_request_rewarded_by_its_reply(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    _, reply, _ = await call(gateway, key=ALICE.api_key)
+    assert not watcher.ended, "it waits for its reward"
+    posted = {"reward": 0.5, "turn": reply["id"]}
+    assert (await call(gateway, "/v1/reward", posted, key=BOB.api_key))[0] == 404
+    assert (await call(gateway, "/v1/reward", posted, key=ALICE.api_key))[0] == 200
+    live = await watcher.next_ended()
+    assert live.ended is Ending.REQUEST
+    assert [(r.reward, r.turn) for r in live.session.rewards] == [(0.5, 0)]
+    assert (await call(gateway, "/v1/reward", posted, key=ALICE.api_key))[0] == 404
+
+
+async def test_a_reward_for_the_episode_ends_it(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    key = f"{ALICE.api_key}/e"
+    await call(gateway, key=key)
+    assert (await call(gateway, "/v1/reward", {"reward": 1}, key=key))[0] == 200
+    assert (await watcher.next_ended()).ended is Ending.REWARD
+    status, body, headers = await call(gateway, key=key)
+    assert (status, body["error"]["code"]) == (409, "session_closed")
+    assert headers["x-should-retry"] == "false"
+
+
+async def test_a_reward_may_come_after_the_end(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    _, opened = await control(gateway, "POST", "/control/sessions", {"id": "e", "user": "bob"})
+    (address,) = opened["sessions"]
+    key = address["api_key"]
+    await call(gateway, key=key)
+    status, summary, _ = await call(gateway, "/v1/end", {}, key=key)
+    assert (status, summary["closed"], summary["user"]) == (200, True, "bob")
+    assert (await call(gateway, key=key))[0] == 409, "it takes no more turns"
+    assert not watcher.ended
+    assert (await call(gateway, "/v1/reward", {"reward": 1}, key=key))[0] == 200
+    assert (await watcher.next_ended()).ended is Ending.CLIENT
+    assert (await call(gateway, "/v1/reward", {"reward": 1}, key=key))[0] == 409, "too late"
+
+
+async def test_nobody_waits_for_a_reward_for_ever(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS, live=LiveLimits(reward_wait_s=0.01))
+    watcher = Watcher(gateway)
+    await call(gateway, key=ALICE.api_key)
+    live = await watcher.next_ended()
+    assert not live.is_judged
+
+
+async def test_a_silent_session_ends(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway(
+        "ok", users=USERS, live=LiveLimits(idle_s=0.05, reward_wait_s=0.01)
+    )
+    watcher = Watcher(gateway)
+    await call(gateway, key=f"{ALICE.api_key}/e")
+    assert (await watcher.next_ended()).ended is Ending.IDLE
+    assert len(gateway.sessions) == 0
+
+
+async def test_a_session_that_waits_for_the_engine_is_not_silent(
+    start_gateway: StartGateway,
+) -> None:
+    script = Reply("slow", fault=Fault.HANG, after=1)
+    gateway, _ = await start_gateway(
+        script, users=USERS, live=LiveLimits(idle_s=0.02), max_request_s=0.5
+    )
+    watcher = Watcher(gateway)
+    status, _, _ = await call(gateway, key=f"{ALICE.api_key}/e")
+    assert status == 504
+    assert (await watcher.next_ended()).session.faults
+
+
+async def test_rewarded_turns_finish_an_ended_session(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    key = f"{ALICE.api_key}/e"
+    for turn in range(2):
+        await call(gateway, key=key)
+        await call(gateway, "/v1/reward", {"reward": 0.5, "turn": turn}, key=key)
+    assert not watcher.ended, "it may go on"
+    await call(gateway, "/v1/end", {}, key=key)
+    assert (await watcher.next_ended()).is_judged
+
+
+async def test_one_user_cannot_reach_the_session_of_another(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    await call(gateway, key=f"{ALICE.api_key}/private")
+    mine = gateway.live.get("alice/private")
+    assert mine is not None
+    for path in ("chat/completions", "reward", "end"):
+        await call(gateway, f"/s/private/v1/{path}", {"reward": 1.0}, key=BOB.api_key)
+        await call(gateway, f"/v1/{path}", {"reward": 1.0}, key=f"{BOB.api_key}/private")
+        status, _, _ = await call(gateway, f"/s/private/v1/{path}", {"reward": 1.0})
+        assert status == 401
+        # A name has no separator in it, so that none reaches into another's names.
+        status, _, _ = await call(
+            gateway, f"/s/..%2Falice%2Fprivate/v1/{path}", {"reward": 1.0}, key=BOB.api_key
+        )
+        assert status in (400, 404)
+    assert (await control(gateway, "GET", "/control/sessions/alice/private", key=BOB.api_key))[
+        0
+    ] == 401
+    assert len(mine.session.turns) == 1
+    assert mine.session.rewards == []
+    assert mine.ended is None
+
+
+async def test_a_stored_response_is_its_sessions_own(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    _, stored, _ = await call(
+        gateway, "/v1/responses", {"model": "policy", "input": "Hi"}, key=f"{ALICE.api_key}/private"
+    )
+    path = f"/v1/responses/{stored['id']}"
+    assert (await call(gateway, path, key=f"{ALICE.api_key}/private", method="GET"))[0] == 200
+    for key in (f"{ALICE.api_key}/other", f"{BOB.api_key}/private", BOB.api_key):
+        assert (await call(gateway, path, key=key, method="GET"))[0] == 404
+
+
+QUOTAS: dict[str, tuple[Quota, str]] = {
+    "requests": (Quota(requests_per_minute=2), "2 requests a minute"),
+    "tokens": (Quota(tokens_per_minute=3), "3 sampled tokens a minute"),
+}
+
+
+@pytest.mark.parametrize(("quota", "what"), QUOTAS.values(), ids=QUOTAS)
+async def test_over_quota_is_a_429_that_says_when(
+    start_gateway: StartGateway, quota: Quota, what: str
+) -> None:
+    users = (User("alice", ALICE.api_key, quota), BOB)
+    gateway, engine = await start_gateway("some words", users=users)
+    watcher = Watcher(gateway)
+    while (answer := await call(gateway, key=ALICE.api_key))[0] == 200:
+        assert engine.num_requests < 9
+    status, body, headers = answer
+    assert (status, body["error"]["code"]) == (429, "rate_limit_exceeded")
+    assert what in body["error"]["message"]
+    assert 1 <= int(headers["Retry-After"]) <= 300
+    assert len(watcher.begun) == engine.num_requests, "what is refused is no episode"
+    assert (await call(gateway, key=BOB.api_key))[0] == 200, "others have their own"
+
+
+async def test_too_many_requests_at_once_are_refused(start_gateway: StartGateway) -> None:
+    hang = Reply("never ends", fault=Fault.HANG, after=1)
+    users = (User("alice", ALICE.api_key, Quota(max_running=2)),)
+    gateway, _ = await start_gateway(hang, users=users)
+    metrics = gateway._metrics
+    running = [asyncio.create_task(call(gateway, key=ALICE.api_key)) for _ in range(2)]
+    await until(lambda: metrics.num_running == 2)
+    assert (await call(gateway, key=ALICE.api_key))[0] == 429
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    await until(lambda: metrics.num_running == 0)
+
+
+async def test_too_many_open_sessions_are_refused_until_one_ends(
+    start_gateway: StartGateway,
+) -> None:
+    users = (User("alice", ALICE.api_key, Quota(max_sessions=2)),)
+    gateway, _ = await start_gateway("ok", users=users)
+    Watcher(gateway)
+    for name in ("a", "b"):
+        assert (await call(gateway, key=f"{ALICE.api_key}/{name}"))[0] == 200
+    assert (await call(gateway, key=f"{ALICE.api_key}/c"))[0] == 429
+    status, _ = await control(
+        gateway, "POST", "/control/sessions", {"id": "g", "group_size": 2, "user": "alice"}
+    )
+    assert status == 429
+    await call(gateway, "/v1/end", {}, key=f"{ALICE.api_key}/a")
+    assert (await call(gateway, key=f"{ALICE.api_key}/c"))[0] == 200
+
+
+async def test_of_too_many_that_wait_for_a_reward_the_oldest_gives_up(
+    start_gateway: StartGateway,
+) -> None:
+    users = (User("alice", ALICE.api_key, Quota(max_sessions=2)),)
+    gateway, _ = await start_gateway("ok", users=users)
+    watcher = Watcher(gateway)
+    for _ in range(5):
+        assert (await call(gateway, key=ALICE.api_key))[0] == 200
+    assert [live.id for live in watcher.ended] == watcher.begun[:3]
+
+
+async def test_the_sdk_waits_as_long_as_a_429_says(start_gateway: StartGateway) -> None:
+    users = (User("alice", ALICE.api_key, Quota(requests_per_minute=60)),)
+    gateway, _ = await start_gateway("ok", users=users)
+    account = gateway._access._accounts.by_name("alice")
+    assert account is not None
+    account._requests.spend(60)
+    async with AsyncOpenAI(base_url=gateway.base_url, api_key=ALICE.api_key) as client:
+        await client.chat.completions.create(model="policy", messages=HI)
+        account._requests.spend(60)
+        with pytest.raises(openai.RateLimitError):
+            await client.with_options(max_retries=0).chat.completions.create(
+                model="policy", messages=HI
+            )
+
+
+async def test_what_nobody_observes_is_forgotten_when_it_ends(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    for _ in range(3):
+        await call(gateway, key=ALICE.api_key)
+    assert list(gateway.live) == []
+    assert len(gateway.sessions) == 0
+
+
+async def test_closing_the_gateway_ends_every_session(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    await call(gateway, key=ALICE.api_key)
+    await call(gateway, key=f"{ALICE.api_key}/e")
+    await gateway.aclose()
+    assert [live.ended for live in watcher.ended] == [Ending.REQUEST, Ending.SHUTDOWN]
+
+
+BAD_USERS: dict[str, tuple[list[User], str]] = {
+    "a short key": ([User("a", "sk-short")], "at least 16"),
+    "a key twice": ([User("a", ALICE.api_key), User("b", ALICE.api_key)], "the same api_key"),
+    "a name twice": ([ALICE, User("alice", BOB.api_key)], "taken"),
+    "the admin's name": ([User("admin", BOB.api_key)], "taken"),
+    "a name with a slash": ([User("a/b", BOB.api_key)], "letters"),
+}
+
+
+@pytest.mark.parametrize(("users", "message"), BAD_USERS.values(), ids=BAD_USERS)
+def test_bad_users_are_refused_at_start(users: list[User], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Accounts(users, admin_key="sk-admin-0123456789abcdef")
+
+
+def test_an_allowance_refills_as_time_passes() -> None:
+    times: Iterator[float] = iter([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])
+    account = Account("a", Quota(requests_per_minute=60), clock=lambda: next(times, 1.0))
+    allowance = account._requests
+    allowance.spend(60)
+    assert [allowance.wait_s() for _ in range(3)] == [1.0, 0.5, 0.0]
+
+
+async def test_pages_of_other_origins_may_call_only_when_asked(
+    start_gateway: StartGateway,
+) -> None:
+    origin = {"Origin": "https://app.example"}
+    gateway, _ = await start_gateway("ok")
+    async with (
+        aiohttp.ClientSession(headers=origin) as http,
+        http.options(f"{gateway.base_url}/models") as reply,
+    ):
+        assert reply.status == 404
+        assert "Access-Control-Allow-Origin" not in reply.headers
+    gateway, _ = await start_gateway("ok", cors_origins=["https://app.example"])
+    for name, allowed in (("https://app.example", True), ("https://evil.example", False)):
+        async with (
+            aiohttp.ClientSession(headers={"Origin": name}) as http,
+            http.options(f"{gateway.base_url}/chat/completions") as reply,
+        ):
+            assert reply.status == 204
+            assert (reply.headers.get("Access-Control-Allow-Origin") == name) is allowed
+
+
+async def test_keys_never_show_in_what_is_told(
+    start_gateway: StartGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(ScriptedEngine):
+        def stream(self, request: Any) -> Any:
+            raise RuntimeError("a bug")
+
+    gateway, _ = await start_gateway("ok", users=USERS, engine_class=Failing)
+    status, body, _ = await call(gateway, key=ALICE.api_key)
+    assert status == 500
+    _, sessions = await control(gateway, "GET", "/control/sessions")
+    _, metrics, _ = 0, repr(USERS), 0
+    for text in (json.dumps(body), json.dumps(sessions), metrics, caplog.text):
+        assert ALICE.api_key not in text
+        assert gateway.admin_key not in text
