@@ -140,7 +140,7 @@ class Registry(Generic[T]):
         known = self.names()
         message = f"unknown {self.kind} {name!r}; known: {', '.join(known) or 'none'}"
         if longer := [one for one in known if one.startswith(f"{name}.")]:
-            message += f'; a name with dots stands in quotes: {self.kind}."{longer[0]}"'
+            message += f'; a name with dots stands in quotes in a key: ."{longer[0]}".'
         elif near := difflib.get_close_matches(name, known, n=1):
             message += f"; did you mean {near[0]!r}?"
         if absent := self._absent():

@@ -69,5 +69,5 @@ def test_a_dotted_name_without_quotes_is_told_to_quote_it(tmp_path: Path) -> Non
     )
     plugins = load_plugins(files=[file])
     (name,) = load_config(settings=["reward.pkg.judge.x=1"]).rewards
-    with pytest.raises(ConfigError, match=r'stands in quotes: reward\."pkg\.judge"'):
+    with pytest.raises(ConfigError, match=r'stands in quotes in a key: \."pkg\.judge"\.'):
         plugins.rewards.get(name)
