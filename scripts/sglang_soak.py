@@ -3,7 +3,7 @@
     python scripts/sglang_soak.py [--minutes 30] [--every 20]
 
 Starts `areal-sdk train` with two CPU servers of the tiny model, and every so many seconds kills one
-of them, or stops it for a while. At the end the ledger must balance with no episode lost to the
+of those that are up, or stops it for a while. At the end the ledger must balance with no episode lost to the
 faults, the run must have ended by itself, and no two training steps may be further apart than the
 deadline.
 """
@@ -14,6 +14,7 @@ import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -59,26 +60,34 @@ def start_training(directory: Path, minutes: float) -> "subprocess.Popen[bytes]"
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def servers_of(pid: int) -> list[int]:
-    """The SGLang servers that a process has started."""
+def serving(pid: int) -> list[int]:
+    """The SGLang servers that a process has started and that are up; one that starts is none yet."""
     found = []
     for directory in Path("/proc").iterdir():
         if directory.name.isdigit():
             try:
                 parent = directory.joinpath("stat").read_text().rsplit(")", 1)[1].split()[1]
-                command = directory.joinpath("cmdline").read_bytes()
+                command = directory.joinpath("cmdline").read_bytes().decode().split("\0")
             except OSError:
                 continue
-            if int(parent) == pid and b"sglang.launch_server" in command:
-                found.append(int(directory.name))
+            if int(parent) == pid and "sglang.launch_server" in command:
+                port = int(command[command.index("--port") + 1])
+                if listens(port):
+                    found.append(int(directory.name))
     return sorted(found)
 
 
-def break_something(pid: int, draw: random.Random) -> str:
-    """One fault; returns what it was."""
-    servers = servers_of(pid)
+def listens(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.settimeout(1.0)
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def break_something(pid: int, draw: random.Random) -> str | None:
+    """One fault; returns what it was. None: nothing is up that could be broken."""
+    servers = serving(pid)
     if not servers:
-        return "nothing runs"
+        return None
     victim = draw.choice(servers)
     if draw.random() < 0.5:
         os.killpg(victim, signal.SIGKILL)
@@ -130,11 +139,14 @@ def main() -> None:
         try:
             while not has_stepped(Path(directory) / "soak") and training.poll() is None:
                 time.sleep(1.0)
+            due_at = time.monotonic()
             while training.poll() is None and time.monotonic() < ends_at:
-                time.sleep(arguments.every)
-                if training.poll() is None:
-                    faults.append(break_something(training.pid, draw))
-                    print(faults[-1], flush=True)
+                time.sleep(max(0.0, due_at - time.monotonic()))
+                due_at = time.monotonic() + arguments.every
+                fault = break_something(training.pid, draw) if training.poll() is None else None
+                if fault is not None:
+                    faults.append(fault)
+                    print(fault, flush=True)
             code = training.poll()
         finally:
             if training.poll() is None:
