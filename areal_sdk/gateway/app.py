@@ -4,7 +4,6 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
@@ -38,7 +37,8 @@ from areal_sdk.gateway.wire.http import (
     parse_body,
     read_body,
 )
-from areal_sdk.gateway.wire.responses_endpoint import ResponsesEndpoint
+from areal_sdk.gateway.wire.models import ServedModel, get_model, list_models
+from areal_sdk.gateway.wire.responses_endpoint import Query, ResponsesEndpoint
 
 
 class Gateway:
@@ -175,12 +175,12 @@ class Gateway:
 
         return handler
 
-    def _stored(self, act: Callable[[Session, str], dict[str, Any]]) -> Handler:
+    def _stored(self, act: Callable[[Session, str, Query], web.Response]) -> Handler:
         """What a session stored belongs to it alone: the admin, who has none, finds nothing."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
             with self._access.reading(request) as session:
-                return json_response(act(session, request.match_info["id"]))
+                return act(session, request.match_info["id"], request.query)
 
         return handler
 
@@ -207,25 +207,14 @@ class Gateway:
 
     async def _get_models(self, request: web.Request) -> web.Response:
         self._access.caller(request)
-        return json_response({"object": "list", "data": [self._model()]})
+        return list_models(request, self._model())
 
     async def _get_model(self, request: web.Request) -> web.Response:
         self._access.caller(request)
-        name = request.match_info["model"]
-        if name != self.model_name:
-            raise ApiError(
-                404, f"The model {name!r} does not exist", param="model", code="model_not_found"
-            )
-        return json_response(self._model())
+        return get_model(request, self._model())
 
-    def _model(self) -> dict[str, Any]:
-        return {
-            "id": self.model_name,
-            "object": "model",
-            "created": self._started_at,
-            "owned_by": "areal-sdk",
-            "max_model_len": self._engine.info.max_context,
-        }
+    def _model(self) -> ServedModel:
+        return ServedModel(self.model_name, self._started_at, self._engine.info.max_context)
 
 
 async def _not_found(request: web.Request) -> web.StreamResponse:

@@ -14,7 +14,7 @@ from areal_sdk.gateway.errors import bad_request, context_overflow
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
-from areal_sdk.gateway.request import ChatRequest, ToolUse
+from areal_sdk.gateway.request import ChatRequest, ToolUse, without_oldest
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.templates import TemplateRefusal
 from areal_sdk.gateway.tokenizer import Tokenizer
@@ -65,13 +65,10 @@ class Completer:
         allowed = session.admit()
         if request.json_schema is not None and not self._engine.info.constrains_json:
             raise bad_request(
-                "this engine cannot constrain its output to JSON: leave response_format out",
-                param="response_format",
+                f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
+                param=request.schema_field,
             )
-        if request.prompt_tokens is not None:
-            placed = self._place_tokens(session, request, request.prompt_tokens)
-        else:
-            placed = self._place_messages(session, request)
+        placed = self._place(session, request)
         num_prompt = len(placed.prompt.tokens)
         room = self.max_context - num_prompt
         if room <= 0:
@@ -86,6 +83,19 @@ class Completer:
             client_chose_length=asked is not None and asked <= limit,
             sampling=session.sampling.decide(request.sampling),
         )
+
+    def _place(self, session: Session, request: ChatRequest) -> Prepared:
+        if request.prompt_tokens is not None:
+            return self._place_tokens(session, request, request.prompt_tokens)
+        placed = self._place_messages(session, request)
+        while request.drops_oldest and len(placed.prompt.tokens) >= self.max_context:
+            shorter = without_oldest(request.messages)
+            if shorter is None:
+                break
+            session.notice("the oldest messages were left out: the client asked for truncation")
+            request = replace(request, messages=shorter)
+            placed = self._place_messages(session, request)
+        return placed
 
     def _place_messages(self, session: Session, request: ChatRequest) -> Prepared:
         messages = session.history.canonical(
@@ -108,11 +118,9 @@ class Completer:
             prompt = self._first(chat, opening)
             fork = ForkReason.TEMPLATE_UNSTABLE
             return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
-        # The long tuple is copied once: what is short is put together first.
-        tokens = turn.prompt_tokens + (turn.output_tokens + added.tokens)
         return Prepared(
             request,
-            Prompt(tokens, added.opens_reasoning),
+            Prompt(turn.tokens + added.tokens, added.opens_reasoning),
             placement,
             parent=placement.parent,
             new_messages=messages[known:],
@@ -149,14 +157,14 @@ class Completer:
     ) -> Prepared:
         """Token ids are taken as they are; they extend the longest turn that they begin with."""
         parent, known = None, 0
+        begins_with: list[bool] = []
         for index, turn in enumerate(session.turns):
-            whole = len(turn.prompt_tokens) + len(turn.output_tokens)
-            if (
-                whole > known
-                and tokens[: len(turn.prompt_tokens)] == turn.prompt_tokens
-                and tokens[len(turn.prompt_tokens) : whole] == turn.output_tokens
-            ):
-                parent, known = index, whole
+            start, end = turn.num_prompt - len(turn.new_tokens), turn.num_tokens
+            added = turn.new_tokens + turn.output_tokens
+            shared = start == 0 or (turn.parent is not None and begins_with[turn.parent])
+            begins_with.append(shared and tokens[start:end] == added)
+            if begins_with[-1] and end > known:
+                parent, known = index, end
         return Prepared(request, Prompt(tokens, opens_reasoning=False), parent=parent)
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:

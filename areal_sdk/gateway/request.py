@@ -7,6 +7,8 @@ from typing import Any, Literal, cast
 
 from areal_sdk.types import Exclusion, Message, Tool
 
+_LEADING = ("system", "developer")
+
 
 class ToolUse(StrEnum):
     AUTO = "auto"
@@ -68,6 +70,10 @@ class ChatRequest:
     logprobs: bool = False
     num_top_logprobs: int = 0
     json_schema: Mapping[str, Any] | None = None
+    schema_field: str = "response_format"
+    """Where the client asked for `json_schema`."""
+    drops_oldest: bool = False
+    """Leave the oldest messages out where the context is too short for all of them."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables for the chat template, such as enable_thinking."""
 
@@ -76,6 +82,20 @@ class ChatRequest:
         if all(isinstance(item, int) for item in prompt):
             return replace(self, prompt_tokens=tuple(cast(Sequence[int], prompt)))
         return replace(self, messages=tuple(cast(Sequence[Message], prompt)))
+
+
+def without_oldest(messages: Sequence[Message]) -> tuple[Message, ...] | None:
+    """The same conversation from its second question on, or None where there is only one.
+
+    What leads it (system, developer) stays; no call is kept without its result, or the reverse.
+    """
+    num_leading = next(
+        (i for i, m in enumerate(messages) if m.get("role") not in _LEADING), len(messages)
+    )
+    for index in range(num_leading + 1, len(messages)):
+        if messages[index].get("role") == "user":
+            return (*messages[:num_leading], *messages[index:])
+    return None
 
 
 @dataclass(frozen=True, slots=True)

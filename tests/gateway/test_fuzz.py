@@ -43,6 +43,7 @@ BLOCKS: list[Any] = [
 
 BODIES: dict[str, dict[str, Any]] = {
     "chat/completions": {
+        "model": "m",
         "messages": [{"role": "system", "content": "s"}, USER, ANSWER, RESULT],
         "tools": TOOLS,
         "tool_choice": {"type": "function", "function": {"name": "calculator"}},
@@ -55,8 +56,16 @@ BODIES: dict[str, dict[str, Any]] = {
         "response_format": {"type": "text"},
         "chat_template_kwargs": {"enable_thinking": True},
     },
-    "completions": {"prompt": [[1, 2], "x"], "echo": True, "max_tokens": 3, "stop": "x", "n": 1},
+    "completions": {
+        "model": "m",
+        "prompt": [[1, 2], "x"],
+        "echo": True,
+        "max_tokens": 3,
+        "stop": "x",
+        "n": 1,
+    },
     "responses": {
+        "model": "m",
         "input": ITEMS,
         "tools": [FLAT_TOOL],
         "tool_choice": {"type": "function", "name": "calculator"},
@@ -66,6 +75,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "instructions": "s",
     },
     "messages": {
+        "model": "m",
         "messages": BLOCKS,
         "max_tokens": 9,
         "system": [{"type": "text", "text": "s"}],

@@ -21,6 +21,7 @@ from areal_sdk.types import Message
 from tests.gateway.conftest import StartGateway
 
 HI: list[Message] = [{"role": "user", "content": "Hi"}]
+ASK = {"model": "policy", "messages": HI}
 
 
 async def post(
@@ -32,6 +33,8 @@ async def post(
     headers: dict[str, str] | None = None,
 ) -> tuple[int, Any]:
     url = f"{session.base_url(gateway.base_url)}/{path}"
+    if isinstance(body, dict):
+        body = {"model": "policy", **body}
     data = io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
     async with aiohttp.ClientSession() as http, http.post(url, data=data, headers=headers) as reply:
         raw = await reply.read()
@@ -88,7 +91,7 @@ async def test_the_x_api_key_header_names_the_session_too(start_gateway: StartGa
     session = gateway.sessions.open("e")
     async with (
         aiohttp.ClientSession(headers={"x-api-key": session.key}) as http,
-        http.post(f"{gateway.base_url}/chat/completions", json={"messages": HI}) as reply,
+        http.post(f"{gateway.base_url}/chat/completions", json=ASK) as reply,
     ):
         assert reply.status == 200
     assert len(session.turns) == 1
@@ -124,6 +127,7 @@ BAD_REQUESTS: dict[str, tuple[Any, str | None]] = {
     "no JSON": (b"{", None),
     "a list": ([], None),
     "no messages": ({}, "messages"),
+    "no model": ({"messages": HI, "model": None}, "model"),
     "empty messages": ({"messages": []}, "messages"),
     "unknown role": ({"messages": [{"role": "robot", "content": ""}]}, "messages[0].role"),
     "an image": (
@@ -216,7 +220,7 @@ async def test_a_large_body_is_read_and_a_huge_one_refused(start_gateway: StartG
 async def test_lone_surrogates_are_replaced(start_gateway: StartGateway) -> None:
     gateway, engine = await start_gateway("ok")
     session = gateway.sessions.open("e")
-    body = b'{"messages": [{"role": "user", "content": "a\\ud83d b\\u0000"}]}'
+    body = b'{"model": "m", "messages": [{"role": "user", "content": "a\\ud83d b\\u0000"}]}'
     status, _ = await post(session, gateway, body)
     assert status == 200
     assert "a\ufffd b\x00" in engine.decode(engine.requests[0].tokens)
@@ -268,10 +272,10 @@ async def test_a_client_that_leaves_frees_its_slot(
     url = f"{session.base_url(gateway.base_url)}/chat/completions"
     async with aiohttp.ClientSession() as http:
         if stream:
-            async with http.post(url, json={"messages": HI, "stream": True}) as reply:
+            async with http.post(url, json={**ASK, "stream": True}) as reply:
                 await reply.content.readline()
         else:
-            request = asyncio.create_task(http.post(url, json={"messages": HI}))
+            request = asyncio.create_task(http.post(url, json=ASK))
             await asyncio.wait_for(engine.begun.wait(), 5)
             request.cancel()
             await asyncio.gather(request, return_exceptions=True)

@@ -206,12 +206,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown item": ({"input": [{"type": "computer_call"}]}, "input[0]"),
     "an unknown reference": ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
     "a hosted tool": ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0]"),
-    "background": ({"input": "x", "background": True}, "background"),
+    "background, unstored": ({"input": "x", "background": True, "store": False}, "background"),
+    "a conversation": ({"input": "x", "conversation": "c"}, "conversation"),
     "unknown include": ({"input": "x", "include": ["everything"]}, "include"),
     "unknown field": ({"input": "x", "colour": 1}, "colour"),
     "a schema": (
         {"input": "x", "text": {"format": {"type": "json_schema", "name": "s", "schema": {}}}},
-        "response_format",
+        "text.format",
     ),
 }
 

@@ -21,6 +21,7 @@ class MessagesReply:
 
     def __init__(self, body: Any, *, model: str) -> None:
         fields = Fields(body)
+        require(fields.text("model"), "model")
         limit = require(fields.integer("max_tokens", least=1), "max_tokens")
         self.stream = fields.flag("stream")
         self._shows_thinking = (fields.mapping("thinking") or {}).get("type") in _THINKS
@@ -53,7 +54,14 @@ class MessagesReply:
             content.append({"type": "text", "text": message["content"], "citations": None})
         for call in message.get("tool_calls") or ():
             content.append(_tool_use_block(call["id"], call["function"]))
-        return {**self._head, "content": content, **_stop(done), "usage": self._usage(done)}
+        return {
+            **self._head,
+            "content": content,
+            **_stop(done),
+            "stop_details": None,
+            "container": None,
+            "usage": self._usage(done),
+        }
 
     def events(self, choice: int, delta: Delta) -> Iterator[bytes]:
         if not self._has_begun:
@@ -82,8 +90,10 @@ class MessagesReply:
         (done,) = completed
         yield from self._stop_block()
         usage = self._usage(done)
-        change = {"type": "message_delta", "delta": {**_stop(done), "container": None}}
-        yield event({**change, "usage": usage}, name="message_delta")
+        change = {**_stop(done), "stop_details": None, "container": None}
+        cumulative = {name: usage[name] for name in _CUMULATIVE}
+        last = {"type": "message_delta", "delta": change, "usage": cumulative}
+        yield event(last, name="message_delta")
         yield event({"type": "message_stop"}, name="message_stop")
 
     def error_event(self, error: ApiError) -> bytes:
@@ -95,6 +105,8 @@ class MessagesReply:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
             "usage": usage,
         }
         message = {**self._head, **unfinished}
@@ -124,14 +136,25 @@ class MessagesReply:
         self._num_blocks += 1
 
     def _usage(self, done: Completed) -> dict[str, Any]:
-        num_fresh = len(done.turn.prompt_tokens) - done.num_cached
+        num_fresh = done.turn.num_prompt - done.num_cached
         return {
             **_no_usage(),
             "input_tokens": num_fresh,
             "cache_read_input_tokens": done.num_cached,
             "output_tokens": len(done.turn.output_tokens),
+            "output_tokens_details": {"thinking_tokens": done.num_reasoning},
         }
 
+
+_CUMULATIVE = (
+    "input_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens",
+    "output_tokens_details",
+    "server_tool_use",
+)
+"""What the usage at a stream's end tells."""
 
 _THINKS = ("enabled", "adaptive")
 
@@ -165,8 +188,12 @@ def _stop(done: Completed) -> dict[str, Any]:
 def _no_usage() -> dict[str, Any]:
     return {
         "input_tokens": 0,
+        "cache_creation": None,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
+        "inference_geo": None,
         "output_tokens": 0,
+        "output_tokens_details": None,
+        "server_tool_use": None,
         "service_tier": "standard",
     }

@@ -15,6 +15,7 @@ from areal_sdk.types import Message, Tool
 _ACCEPTED = (
     "model",
     "metadata",
+    "speed",
     "service_tier",
     "cache_control",
     "betas",
@@ -38,6 +39,7 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
         stop=tuple(s for s in strings(fields.items("stop_sequences") or (), "stop_sequences") if s),
         sampling=_parse_sampling(fields),
         json_schema=_parse_output_schema(fields),
+        schema_field="output_config.format",
         template_options=_thinking_options(thinking),
     )
     fields.accept(*_ACCEPTED)

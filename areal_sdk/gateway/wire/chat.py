@@ -15,6 +15,7 @@ from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.options import (
+    fingerprint,
     finish_reason,
     named_tool_choice,
     parse_response_format,
@@ -28,7 +29,6 @@ from areal_sdk.gateway.wire.reply import event
 from areal_sdk.types import Message, Tool
 
 _ACCEPTED = (
-    "model",
     "user",
     "store",
     "metadata",
@@ -48,6 +48,7 @@ _WITHOUT_EFFECT = ("prediction", "moderation", "web_search_options", "audio")
 
 def parse(body: Any) -> "ChatCall":
     fields = Fields(body)
+    require(fields.text("model"), "model")
     messages = require(fields.items("messages"), "messages")
     if not messages:
         raise bad_request("messages is empty: send at least one message", param="messages")
@@ -182,13 +183,13 @@ class ChatReply:
             "choices": [self._choice(i, done) for i, done in enumerate(completed)],
             "usage": usage(completed),
             "service_tier": "default",
-            "system_fingerprint": None,
+            "system_fingerprint": fingerprint(completed),
         }
 
     def _choice(self, index: int, done: Completed) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
-            "message": {"refusal": None, **done.turn.message},
+            "message": {"refusal": None, "annotations": [], **done.turn.message},
             "logprobs": None,
             "finish_reason": finish_reason(done),
         }

@@ -25,6 +25,7 @@ class CompletionsReply:
 
     def __init__(self, body: Any, *, model: str, tokenizer: Tokenizer) -> None:
         fields = Fields(body)
+        require(fields.text("model"), "model")
         num_logprobs = fields.integer("logprobs", least=0, most=20)
         self._echo = fields.flag("echo")
         if self._echo and num_logprobs is not None:
@@ -48,7 +49,7 @@ class CompletionsReply:
         ]
         self.stream = fields.flag("stream")
         self._include_usage = Fields(fields.mapping("stream_options") or {}).flag("include_usage")
-        fields.accept("model", "user")
+        fields.accept("user")
         fields.refuse("suffix", "the policy continues text and does not fill gaps")
         fields.refuse_unknown()
         self._tokenizer = tokenizer

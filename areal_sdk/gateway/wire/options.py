@@ -102,8 +102,13 @@ def finish_reason(done: Completed) -> str:
     return "tool_calls" if done.turn.message.get("tool_calls") else "stop"
 
 
+def fingerprint(completed: Sequence[Completed]) -> str:
+    """What changes when answers may: the newest weights that sampled a token of this one."""
+    return f"weights-{max((max(d.turn.versions, default=0) for d in completed), default=0)}"
+
+
 def usage(completed: Sequence[Completed]) -> dict[str, Any]:
-    num_prompt = len(completed[0].turn.prompt_tokens)
+    num_prompt = completed[0].turn.num_prompt
     num_sampled = sum(len(done.turn.output_tokens) for done in completed)
     return {
         "prompt_tokens": num_prompt,

@@ -1,14 +1,22 @@
-"""`/v1/responses`: the endpoint, and what was stored of each session."""
+"""`/v1/responses` and what is stored below it, for each session its own."""
 
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from aiohttp import web
 
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.wire.endpoint import Endpoint
+from areal_sdk.gateway.wire.fields import Fields
+from areal_sdk.gateway.wire.http import json_response
 from areal_sdk.gateway.wire.responses import ResponsesReply
+from areal_sdk.gateway.wire.responses_request import parse_count
 from areal_sdk.gateway.wire.responses_store import ResponseStore
+
+Query = Mapping[str, str]
 
 
 class ResponsesEndpoint(Endpoint):
@@ -21,35 +29,75 @@ class ResponsesEndpoint(Endpoint):
         super().__init__(completer, self._read)
 
     def _read(self, body: Any, session: Session) -> ResponsesReply:
-        store = self.store(session)
-        return ResponsesReply(body, model=self._model, tokenizer=self._tokenizer, store=store)
+        return ResponsesReply(
+            body,
+            session,
+            model=self._model,
+            tokenizer=self._tokenizer,
+            store=self.store(session),
+        )
 
     def count(self, body: Any, session: Session) -> dict[str, Any]:
         """Prompt tokens that a request would have, without a turn."""
-        (asked,) = self._read(body, session).requests
-        num_tokens = self._completer.count(session, asked)
+        num_tokens = self._completer.count(session, parse_count(body, self.store(session)))
         return {"object": "response.input_tokens", "input_tokens": num_tokens}
 
     def store(self, session: Session) -> ResponseStore:
         return self._stores.setdefault(session, ResponseStore())
 
-    def retrieve(self, session: Session, response_id: str) -> dict[str, Any]:
-        return self.store(session).get(response_id).response
+    def retrieve(self, session: Session, response_id: str, query: Query) -> web.Response:
+        """The response, or with `stream=true` its events once more, after number `starting_after`."""
+        stored = self.store(session).get(response_id)
+        if query.get("stream", "false").lower() != "true":
+            return json_response(stored.response)
+        if not stored.events:
+            raise bad_request(
+                "Only a response made with background and stream can be streamed again.",
+                param="stream",
+            )
+        last = _number(query, "starting_after", least=0, most=2**31)
+        body = b"".join(stored.events[0 if last is None else last + 1 :])
+        return web.Response(body=body, content_type="text/event-stream")
 
-    def delete(self, session: Session, response_id: str) -> dict[str, Any]:
+    def delete(self, session: Session, response_id: str, query: Query) -> web.Response:
         self.store(session).delete(response_id)
-        return {"id": response_id, "object": "response", "deleted": True}
+        return json_response({"id": response_id, "object": "response", "deleted": True})
 
-    def cancel(self, session: Session, response_id: str) -> dict[str, Any]:
-        self.store(session).get(response_id)
-        raise bad_request("Cannot cancel a response that is not running in the background.")
+    def cancel(self, session: Session, response_id: str, query: Query) -> web.Response:
+        """A background response is finished by the time it has an id: cancelling changes nothing."""
+        stored = self.store(session).get(response_id)
+        if not stored.response["background"]:
+            raise bad_request("Cannot cancel a response that is not running in the background.")
+        return json_response(stored.response)
 
-    def input_items(self, session: Session, response_id: str) -> dict[str, Any]:
-        items = self.store(session).get(response_id).input_items[::-1]
-        return {
-            "object": "list",
-            "data": items,
-            "first_id": items[0]["id"] if items else None,
-            "last_id": items[-1]["id"] if items else None,
-            "has_more": False,
-        }
+    def input_items(self, session: Session, response_id: str, query: Query) -> web.Response:
+        """One page of what the response answered, the latest first unless asked otherwise."""
+        items = self.store(session).get(response_id).input_items
+        fields = Fields(dict(query))
+        if fields.choice("order", ("asc", "desc")) != "asc":
+            items = items[::-1]
+        ids = [item["id"] for item in items]
+        if (after := fields.text("after")) is not None:
+            if after not in ids:
+                raise bad_request(f"after is {after!r}, which is no item's id", param="after")
+            items = items[ids.index(after) + 1 :]
+        limit = _number(query, "limit", least=1, most=100) or 20
+        page = items[:limit]
+        return json_response(
+            {
+                "object": "list",
+                "data": page,
+                "first_id": page[0]["id"] if page else None,
+                "last_id": page[-1]["id"] if page else None,
+                "has_more": len(items) > limit,
+            }
+        )
+
+
+def _number(query: Query, name: str, *, least: int, most: int) -> int | None:
+    """A number in a query string; None where it is missing."""
+    text = query.get(name)
+    if text is None:
+        return None
+    value: Any = int(text) if text.isdecimal() and len(text) < 20 else text
+    return Fields({name: value}).integer(name, least=least, most=most)

@@ -17,6 +17,8 @@ class StoredResponse:
     input_items: list[Item]
     conversation: tuple[Message, ...]
     """Everything said up to and including the response, instructions left out."""
+    events: tuple[bytes, ...] = ()
+    """Its stream, if it was made in the background: event i has sequence number i."""
 
 
 class ResponseStore:
