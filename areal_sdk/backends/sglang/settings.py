@@ -39,7 +39,7 @@ class SGLangSection(Section):
     memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of a GPU's memory for weights and KV."""
     seeded: bool = False
-    """Honour seeds of requests; slower (SGLang's deterministic inference)."""
+    """Honour seeds of requests; slower (SGLang's deterministic inference, which wants a GPU)."""
     colocated: bool = False
     """Engine and trainer share a device: servers hold generation and lend their memory to each
     training step. `memory_fraction` must leave room for what the trainer keeps between steps."""
@@ -119,6 +119,11 @@ def _environment(section: EngineSection, own: SGLangSection) -> SGLangEnvironmen
         raise ConfigError(
             f"engine.device = {section.device!r}, but the SGLang environment was made for "
             f"{installed}: areal-sdk engine install sglang{'' if environment.cpu else ' --cpu'}"
+        )
+    if own.seeded and environment.cpu:
+        raise ConfigError(
+            "engine.sglang.seeded: SGLang's deterministic inference has no attention for a CPU; "
+            'seeds are honoured there by engine.name = "local"'
         )
     return environment
 

@@ -39,6 +39,15 @@ def test_one_gpu_has_no_nccl_group_of_engine_and_trainer(tmp_path: Path) -> None
         )
 
 
+def test_seeds_on_a_cpu_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "areal-sdk-sglang").write_text("0.5.23 cpu\n")
+    settings = {"seeded": True, "environment": str(tmp_path)}
+    with pytest.raises(ConfigError, match=r"seeded.*CPU.*engine.name = \"local\""):
+        engine_from_settings(
+            EngineSection(name="sglang"), settings, model_dir=tmp_path, log_dir=tmp_path
+        )
+
+
 def test_a_router_leaves_swaps_to_the_servers() -> None:
     with pytest.raises(EngineError, match='use interrupt = "retract"'):
         SGLangOptions(router=ADDRESS, interrupt="abort")
