@@ -353,7 +353,10 @@ class SGLangEngine(InferenceEngine):
 
     async def _check_all(self, error: EngineError) -> None:
         """A router does not say whose fault it was: look at every server before asking again."""
+        assert self._pool.entry is not None
         if self._checking is None or self._checking.done():
+            self._pool.entry.gate.clear()  # or was it the router's own?
+            self._pool.entry.wake.set()
             logger.warning("requests continue elsewhere: %s", error)
             self._checking = asyncio.gather(*(self._supervisor.check(m) for m in self.members))
         with suppress(TimeoutError):

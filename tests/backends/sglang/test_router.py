@@ -30,22 +30,41 @@ def weights(checkpoint: Path, version: int) -> WeightUpdate:
     return WeightUpdate(version, str(checkpoint / "model.safetensors"))
 
 
+class RouterProcess:
+    """A router without servers, which can be started again at its address."""
+
+    def __init__(self, python: Path, log: Path) -> None:
+        port, metrics = free_ports(2)
+        self.address = f"http://127.0.0.1:{port}"
+        self._log = log
+        self._command = [str(python), "-m", "sglang_router.launch_router", "--host", "127.0.0.1"]
+        self._command += ["--port", str(port), "--prometheus-port", str(metrics)]
+        self._command += ["--disable-retries", "--disable-circuit-breaker", "--log-level", "warn"]
+
+    def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=10)
+
+
 @pytest.fixture
-def router(environment: SGLangEnvironment, tmp_path: Path) -> Iterator[str]:
-    """The address of a router without servers."""
-    python = str(environment.python)
-    if subprocess.run([python, "-c", "import sglang_router"], capture_output=True).returncode:
+def process(environment: SGLangEnvironment, tmp_path: Path) -> Iterator[RouterProcess]:
+    probe = [str(environment.python), "-c", "import sglang_router"]
+    if subprocess.run(probe, capture_output=True).returncode:
         pytest.skip("this SGLang environment has no sglang-router: make sglang-cpu in a new one")
-    port, metrics = free_ports(2)
-    flags = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics)]
-    flags += ["--disable-retries", "--disable-circuit-breaker", "--log-level", "warn"]
-    with (tmp_path / "router.log").open("wb") as log:
-        command = [python, "-m", "sglang_router.launch_router", *flags]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        asyncio.run(_answers(f"http://127.0.0.1:{port}"))
-        yield f"http://127.0.0.1:{port}"
-        process.kill()
-        process.wait(timeout=10)
+    process = RouterProcess(environment.python, tmp_path / "router.log")
+    process.start()
+    asyncio.run(_answers(process.address))
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def router(process: RouterProcess) -> str:
+    return process.address
 
 
 async def _answers(address: str) -> None:
@@ -100,6 +119,24 @@ async def test_requests_go_through_the_router_and_weights_past_it(
     finally:
         await engine.aclose()
     assert await behind(router) == set()
+
+
+async def test_requests_outlive_the_router(
+    process: RouterProcess,
+    server: ServerProcess,
+    checkpoints: list[Path],
+    make_engine: MakeEngine,
+) -> None:
+    engine = await make_engine(server.address, router=process.address)
+    generation = asyncio.create_task(engine.generate(GenerateRequest(PROMPT, 500, ignore_eos=True)))
+    await until_sampling(engine.members[0].client)
+    process.kill()
+    await until(lambda: engine.num_failovers > 0)
+    assert engine.members[0].state == "ready"
+    process.start()
+    result = await generation
+    assert len(result.tokens) == 500
+    assert worst_error(PROMPT, result, checkpoints) < 1e-3
 
 
 async def test_a_router_of_somebody_else_is_refused(
