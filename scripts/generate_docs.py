@@ -11,6 +11,7 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.cli.main import COMMANDS, cli
 from areal_sdk.config import Config
 
@@ -75,6 +76,8 @@ def _config() -> Iterator[str]:
     for name, field in sections.items():
         model: Any = field.annotation
         yield from _table(f"`[{name}]`", model)
+        if name == "engine":
+            yield from _table("`[engine.sglang]`", SGLangSection)
 
 
 def _table(title: str, model: type[BaseModel], leave_out: Collection[str] = ()) -> Iterator[str]:

@@ -18,7 +18,7 @@ class SGLangSection(Section):
     """SGLang servers: how many, how they get new weights, and what a swap does to requests."""
 
     servers: Positive = 1
-    """Servers to start; ignored where `engine.name` names addresses."""
+    """Servers to start, where `engine.name` names none that run."""
     environment: Path | None = None
     """Where `areal-sdk engine install sglang --into` put it; default: the usual place."""
     transport: Literal["disk", "tensor", "distributed"] = "tensor"
