@@ -12,6 +12,7 @@
     + CallTimeoutError: it did not answer before the call's deadline
     + RemoteError: code in the child raised
   - WaitTimeoutError: something that was waited for by name did not happen in time
+  - StorageError: the run directory cannot be written; the run must stop
   - LedgerError: the books do not balance; the run must stop
   - RolloutError: no episode can be completed; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
@@ -93,6 +94,10 @@ class RemoteError(ProcessError):
 
 class WaitTimeoutError(ArealError):
     """A named wait reached its deadline."""
+
+
+class StorageError(ArealError):
+    """A run cannot write to its directory: its disk is full, or it may not."""
 
 
 class LedgerError(ArealError):

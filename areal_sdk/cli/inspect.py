@@ -95,7 +95,7 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     for evaluation in evaluations:
         click.echo(
             f"eval       {evaluation['name']}: {evaluation['split']}: "
-            f"{_numbers(evaluation, only=EVAL_NUMBERS)}"
+            f"{_numbers(evaluation, only=EVAL_NUMBERS)}  {_weights(evaluation)}"
         )
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")
@@ -166,6 +166,12 @@ def _books(ledger: dict[str, Any]) -> str:
 def _numbers(values: dict[str, Any], *, only: tuple[str, ...]) -> str:
     found = [(key, values[key]) for key in only if isinstance(values.get(key), (int, float))]
     return "  ".join(f"{key.removeprefix('batch/')} {value:.4g}" for key, value in found)
+
+
+def _weights(evaluation: dict[str, Any]) -> str:
+    """The versions that were measured: training goes on beside an evaluation."""
+    first, last = evaluation.get("from_version"), evaluation.get("to_version")
+    return f"v{first}" if first == last else f"v{first}-v{last}"
 
 
 def _first(values: Any) -> str:

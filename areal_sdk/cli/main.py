@@ -132,6 +132,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, ArealError):
         click.secho("error: ", fg="red", err=True, nl=False)
         click.echo(_one_line(str(error)), err=True)
+        for note in getattr(error, "__notes__", ()):
+            click.echo(note, err=True)
         return 2 if isinstance(error, (ConfigError, PluginError)) else 1
     click.secho("internal error: ", fg="red", err=True, nl=False)
     what = f"{type(error).__name__}: {_one_line(str(error))}"

@@ -133,9 +133,9 @@ def _train(
     if run_dir is None:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
-        run_dir.write_plugins(plan.plugins.installed_versions())
     else:
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))  # new limits
+    changed_plugins = run_dir.record_plugins(plan.plugins.installed_versions())
     state = RunState()
     progress = Progress(
         run_dir,
@@ -143,8 +143,9 @@ def _train(
         total_steps=config.run.steps,
         writer=None if quiet else LiveWriter(sys.stderr),
         notify=plan.plugins.notify,
-        truncated=config.rollout.truncated,
     )
+    for change in changed_plugins:
+        progress.say(f"warning: plugin {change}: what is sampled from here on may differ")
     with run_dir.in_use(), _waits_on_signal():
         try:
             summary = run_to_the_end(
@@ -157,7 +158,10 @@ def _train(
         except KeyboardInterrupt:
             summary = _interrupted(run_dir, state)
         except ExceptionGroup as group:
-            raise _cause(group) from group
+            raise _with_way_on(_cause(group), run_dir) from group
+        except ArealError as error:
+            _with_way_on(error, run_dir)
+            raise
         finally:  # whatever the reason
             plan.plugins.notify.on_run_end(
                 run_dir=str(run_dir.path), summary={"steps": float(state.step)}
@@ -170,6 +174,12 @@ def _waits_on_signal() -> AbstractContextManager[None]:
     if threading.current_thread() is threading.main_thread():
         return waits_on_signal()
     return nullcontext()
+
+
+def _with_way_on(error: BaseException, run_dir: RunDir) -> BaseException:
+    if latest_checkpoint(run_dir.checkpoints) is not None:
+        error.add_note(f"go on with: areal-sdk train --resume {run_dir.path}")
+    return error
 
 
 def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:

@@ -39,6 +39,8 @@ class Evaluator:
     reached: bool = False
     """`eval.stop_at_success` was reached."""
     _running: "asyncio.Task[Reports] | None" = None
+    _is_waiting: bool = False
+    """One came due while another ran."""
     _background: "asyncio.TaskGroup | None" = field(default=None, repr=False)
 
     @property
@@ -77,6 +79,18 @@ class Evaluator:
         if best is not None:
             self.state.best_success, self.state.best_step = best["success"], best["step"]
 
+    async def measure_first(self) -> Reports:
+        """Evaluate the weights the run begins with; there may be nothing left to teach them."""
+        reports = await self.measure("before")
+        success = _success(reports)
+        if self._is_enough(success):
+            self.reached = True
+            self.progress.say(
+                f"nothing to train: success is {success:.3f} before the first step, and "
+                f"eval.stop_at_success is {self.section.stop_at_success:g}"
+            )
+        return reports
+
     async def measure_last(self) -> Reports:
         """Evaluate the weights the run ended with; the best ones may be these."""
         candidate = await self._export_candidate() if self.section.every else None
@@ -87,10 +101,19 @@ class Evaluator:
         self._background = background
 
     async def maybe_begin(self) -> None:
-        """Begin an evaluation if one is due and none is running."""
-        due = self.section.every and self.state.step % self.section.every == 0
-        if not due or not self.tasks or (self._running and not self._running.done()):
+        """Begin an evaluation if one is due. While another runs it waits, and several are one."""
+        due = bool(self.section.every) and self.state.step % self.section.every == 0
+        if not self.tasks or not (due or self._is_waiting):
             return
+        if self._running is not None and not self._running.done():
+            if due:
+                self.progress.say(
+                    f"note: the evaluation of step {self.state.step} begins when the one that "
+                    "still runs has ended; to keep up, raise eval.every or lower eval.tasks"
+                )
+            self._is_waiting = True
+            return
+        self._is_waiting = False
         assert self._background is not None, "attach comes first"
         candidate, step = await self._export_candidate(), self.state.step
         self._running = self._background.create_task(
@@ -98,9 +121,17 @@ class Evaluator:
         )
 
     async def finish(self) -> None:
-        """Wait for the evaluation that is running, if any."""
+        """Wait for the evaluation that runs, if any, and for one that waits, unless it is repeated."""
         if self._running is not None:
             await self._running
+        if self._is_waiting and not self.section.after and not self.reached:
+            await self.maybe_begin()
+            assert self._running is not None
+            await self._running
+
+    def _is_enough(self, success: float | None) -> bool:
+        target = self.section.stop_at_success
+        return success is not None and target is not None and success >= target
 
     async def _export_candidate(self) -> Path | None:
         if not self.section.keep_best or self.rig.trainer is None or not self.tasks:
@@ -113,9 +144,8 @@ class Evaluator:
         """Evaluate; the first split decides whether these weights are the best so far."""
         try:
             reports = await self.measure(name)
-            first = next(iter(reports.values()), None)
-            if first is not None and first.success is not None:  # else: nothing was scored
-                success, target = first.success.value, self.section.stop_at_success
+            success = _success(reports)
+            if success is not None:
                 best = self.state.best_success
                 if candidate is not None and (best is None or success > best):
                     await in_thread(
@@ -123,11 +153,17 @@ class Evaluator:
                         name="keep best",
                     )
                     self.state.best_success, self.state.best_step = success, step
-                self.reached = self.reached or (target is not None and success >= target)
+                self.reached = self.reached or self._is_enough(success)
             return reports
         finally:
             if candidate is not None:
                 shutil.rmtree(candidate, ignore_errors=True)
+
+
+def _success(reports: Reports) -> float | None:
+    """Of the first split; None where nothing was scored."""
+    first = next(iter(reports.values()), None)
+    return first.success.value if first is not None and first.success is not None else None
 
 
 def _keep(candidate: Path, best: Path, *, success: float, step: int) -> None:

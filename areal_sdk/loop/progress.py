@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from areal_sdk.errors import StorageError
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.rollout.groups import Rejection, Truncated, triage
+from areal_sdk.rollout.groups import Member, Rejection
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live import LiveState, LiveWriter
 from areal_sdk.telemetry.waits import current_waits
@@ -34,14 +35,12 @@ class Progress:
         total_steps: int,
         writer: LiveWriter | None,
         notify: Observers,
-        truncated: Truncated = "score",
     ) -> None:
         self._run_dir = run_dir
         self._name = name
         self._total_steps = total_steps
         self._writer = writer
         self._notify = notify
-        self._truncated: Truncated = truncated
         self._metrics = MetricsLog(run_dir.metrics)
         self._episodes = EpisodeWriter(run_dir.episodes)
         self._sampled, self._trained = Rate(), Rate()
@@ -93,9 +92,8 @@ class Progress:
         if self._writer is not None:
             self._writer.message(text)
 
-    def finished(self, episode: Episode) -> None:
-        """A training episode ended, whatever became of it."""
-        verdict = triage(episode, truncated=self._truncated)
+    def finished(self, episode: Episode, verdict: Member | Rejection) -> None:
+        """A training episode ended, and this became of it."""
         if isinstance(verdict, Rejection):
             self._episodes.write(episode, dropped=verdict.reason, version=self._state.version)
         else:
@@ -125,7 +123,7 @@ class Progress:
         reward = f"{report.reward.value:.3f}" if report.reward else "-"
         self.say(
             f"{name}: {report.split}: success {success}, reward {reward}, "
-            f"{report.num_tasks} tasks in {report.duration_s:.0f} s"
+            f"{report.num_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}"
         )
         for kind, message in report.first_errors.items():
             self.say(f"  {report.errors[kind]} x {kind}: {message}")
@@ -171,14 +169,18 @@ class Progress:
             if self._writer is None or self._writer.repaints:
                 self._show()
             else:
-                self._run_dir.write_live(self._live().as_json())
+                self._write_live(self._live())
             await asyncio.sleep(REFRESH_S)
 
     def _show(self) -> None:
         live = self._live()
-        self._run_dir.write_live(live.as_json())
+        self._write_live(live)
         if self._writer is not None and (self._writer.repaints or self._state.step):
             self._writer.update(live)
+
+    def _write_live(self, live: LiveState) -> None:
+        with contextlib.suppress(StorageError):  # what cannot be missed will say so
+            self._run_dir.write_live(live.as_json())
 
     def _live(self) -> LiveState:
         batch, buffer = self._batch, self._buffer
@@ -199,6 +201,11 @@ class Progress:
             waits=_waits(),
             note=self._note,
         )
+
+
+def _span(versions: tuple[int, int]) -> str:
+    first, last = versions
+    return f"weights v{first}" if first == last else f"weights v{first}-v{last}"
 
 
 def _waits() -> Sequence[Mapping[str, Any]]:

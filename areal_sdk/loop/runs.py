@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import Config
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
 from areal_sdk.loop.engines import check_engine
 from areal_sdk.loop.measure import Evaluator, Reports
 from areal_sdk.loop.models import find_model
+from areal_sdk.loop.patience import stalled_s
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
@@ -122,9 +124,11 @@ async def run_training(
         evaluator.recall_best()
         before: Reports = {}
         if config.eval.before and checkpoint is None:
-            before = await evaluator.measure("before")
+            before = await evaluator.measure_first()
         ended = await _train(rig, plan, state, ledger, tasks, evaluator, progress)
-        after: Reports = await evaluator.measure_last() if config.eval.after else {}
+        after: Reports = {}
+        if config.eval.after and (state.step or not before):  # else it measured these weights
+            after = await evaluator.measure_last()
         await rig.trainer.export(run_dir.checkpoints / "final")
         return RunSummary(
             run_dir=str(run_dir.path),
@@ -173,6 +177,7 @@ async def _train(
             truncated=rollout.truncated,
             drop_incomplete=rollout.incomplete_groups == "drop",
             on_episode=progress.finished,
+            stalled_s=stalled_s(config),
         )
         progress.watch(buffer)
         rig.engine.on_outage = buffer.hold
@@ -196,9 +201,10 @@ async def _train(
                 await checkpoints.save_last(
                     rig.trainer, state, timeout_s=timeout_s, say=progress.say
                 )
+            with suppress(StorageError):  # `error` says more
+                rig.run_dir.write_ledger(ledger.snapshot())
             raise
-        finally:  # what was running is booked as cancelled by now
-            rig.run_dir.write_ledger(ledger.snapshot())
+    rig.run_dir.write_ledger(ledger.snapshot())  # what was running is booked as cancelled by now
     await checkpoints.save(rig.trainer, state)
     return ended
 

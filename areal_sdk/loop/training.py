@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.measure import Evaluator
+from areal_sdk.loop.patience import cut_timeout_s
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
@@ -25,9 +26,6 @@ from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
 
 UPDATE_TIMEOUT_S = 600.0
-
-MIN_CUT_TIMEOUT_S = 3600.0
-"""A batch may take this long, or as long as its episodes may."""
 
 
 @dataclass(slots=True)
@@ -71,7 +69,7 @@ class TrainingLoop:
     async def _steps(self) -> str:
         while (ended := self._why_end()) is None:
             batch = await self.buffer.cut_batch(
-                version=self.state.version, timeout_s=self._cut_timeout_s
+                version=self.state.version, timeout_s=cut_timeout_s(self.rig.config)
             )
             if not batch.finished:
                 return "tasks"
@@ -82,13 +80,6 @@ class TrainingLoop:
             if batch.exhausted:
                 return "tasks"
         return ended
-
-    @property
-    def _cut_timeout_s(self) -> float:
-        """Two generations of the longest episodes, with every retry."""
-        rollout = self.rig.config.rollout
-        longest_s = rollout.episode_timeout_s * (1 + rollout.infra_retries)
-        return max(MIN_CUT_TIMEOUT_S, 2 * longest_s + rollout.wait_s)
 
     def _why_end(self) -> str | None:
         run = self.rig.config.run

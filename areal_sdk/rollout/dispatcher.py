@@ -24,9 +24,8 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
 STALLED_S = 4 * 3600.0
-"""With no episode ended and no version raised for so long, something is wedged."""
 
-Observer = Callable[[Episode], None]
+Observer = Callable[[Episode, Member | Rejection], None]
 
 
 class Dispatcher:
@@ -45,8 +44,12 @@ class Dispatcher:
         truncated: Truncated = "score",
         drop_incomplete: bool = False,
         on_episode: Observer | None = None,
+        stalled_s: float = STALLED_S,
     ) -> None:
-        """`drop_incomplete`: one failed sibling costs its group; the others are cancelled."""
+        """`drop_incomplete`: one failed sibling costs its group; the others are cancelled.
+
+        `stalled_s`: with no episode ended and no version raised for so long, something is wedged.
+        """
         self._runner = runner
         self._tasks = tasks
         self._ledger = ledger
@@ -54,6 +57,7 @@ class Dispatcher:
         self._truncated: Truncated = truncated
         self._drop_incomplete = drop_incomplete
         self._on_episode = on_episode
+        self._stalled_s = stalled_s
         self._main: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
         buffer.on_consumed = tasks.consume
@@ -88,7 +92,7 @@ class Dispatcher:
             async with asyncio.TaskGroup() as groups:
                 while self._admit_all(groups):
                     what = f"dispatcher: a slot in the gate (version {self._buffer.version})"
-                    async with waiting(what, timeout_s=STALLED_S):
+                    async with waiting(what, timeout_s=self._stalled_s):
                         await self._buffer.changed.wait()
             self._buffer.exhaust()
         except* Exception as group:  # noqa: BLE001 - a bug, or unbalanced books: the loop is told
@@ -145,7 +149,7 @@ class Dispatcher:
             if self._drop_incomplete:
                 self._give_up(group)
         if self._on_episode is not None:
-            self._on_episode(episode)
+            self._on_episode(episode, verdict)
 
     def _give_up(self, group: PendingGroup) -> None:
         """The group will not be trained: what its other siblings would play is wasted."""

@@ -1,6 +1,7 @@
 """Files that are whole whenever somebody reads them, whatever happened to the writer."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -8,6 +9,9 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.errors import StorageError
+
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -22,18 +26,19 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 
     Not `durable`, and a power cut may bring back an older one: for what is written all the time.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as exc:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise cannot_write(path, exc) from exc
     if durable:
         _sync_directory(path.parent)
 
@@ -46,12 +51,15 @@ class JsonLines:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.size = _end_of_last_line(self._file)
-        os.ftruncate(self._file, self.size)
-        os.lseek(self._file, self.size, os.SEEK_SET)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self.size = _end_of_last_line(self._file)
+            os.ftruncate(self._file, self.size)
+            os.lseek(self._file, self.size, os.SEEK_SET)
+        except OSError as exc:
+            raise cannot_write(path, exc) from exc
 
     def append(self, record: Any) -> tuple[int, int]:
         """Write one line; returns where it begins and how long it is."""
@@ -59,11 +67,11 @@ class JsonLines:
         start = self.size
         try:
             _write_all(self._file, line)
-        except OSError:  # no space: leave whole lines behind
+        except OSError as exc:  # no space: leave whole lines behind
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, start)
                 os.lseek(self._file, start, os.SEEK_SET)
-            raise
+            raise cannot_write(self.path, exc) from exc
         self.size += len(line)
         return start, len(line)
 
@@ -71,6 +79,16 @@ class JsonLines:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def cannot_write(path: Path, error: OSError) -> StorageError:
+    """What to say of a file of the run directory, with the cure."""
+    if error.errno in _OUT_OF_SPACE:
+        return StorageError(
+            f"no space left on the disk of {path.parent} ({error.strerror} at {path.name}): "
+            "free some, then resume the run; its checkpoints are as they were"
+        )
+    return StorageError(f"{path} cannot be written: {error.strerror or error}")
 
 
 def read_json_lines(path: Path, *, offset: int = 0) -> Iterator[tuple[int, Any]]:

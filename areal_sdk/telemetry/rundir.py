@@ -1,7 +1,7 @@
 """The run directory: the interface between a run and whoever looks at it, live or a year later.
 
 config.toml     resolved configuration, without secrets
-plugins.json    every installed plugin and its version
+plugins.json    every installed plugin and its version, and those that the run had before
 metrics.jsonl   one line an optimiser step, evaluation or warning
 ledger.json     where every episode went
 episodes/       conversations, tokens, masks, rewards, versions
@@ -23,7 +23,7 @@ from typing import Any, Self
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry import episodes, metrics
 from areal_sdk.telemetry.episodes import EpisodeRecord, EpisodeSummary
-from areal_sdk.telemetry.files import read_json, to_json, write_atomically
+from areal_sdk.telemetry.files import cannot_write, read_json, to_json, write_atomically
 
 REMOVED = "(removed)"
 
@@ -51,6 +51,8 @@ class RunDir:
                     f"the run directory {path} exists: choose another run.name, "
                     f"or go on with it: --resume {path}"
                 ) from None
+            except OSError as exc:
+                raise cannot_write(path, exc) from exc
             return cls(path)
         base = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
         for attempt in range(1000):
@@ -59,6 +61,8 @@ class RunDir:
                 path.mkdir(parents=True)
             except FileExistsError:
                 continue  # another run began in this second
+            except OSError as exc:
+                raise cannot_write(path, exc) from exc
             return cls(path)
         raise ConfigError(f"1000 runs began in one second in {root}")
 
@@ -128,8 +132,21 @@ class RunDir:
 
         write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
 
-    def write_plugins(self, plugins: Any) -> None:
-        write_atomically(self.plugins, to_json(plugins, indent=True))
+    def record_plugins(self, installed: Mapping[str, str]) -> list[str]:
+        """Store the versions a run goes on with, after those it had; returns what has changed."""
+        recorded = self.read_plugins() or {"installed": dict(installed), "earlier": []}
+        before: Mapping[str, str] = recorded["installed"]
+        changes = [
+            f"{name} was {before.get(name, 'not there')}, now it is {installed.get(name, 'gone')}"
+            for name in sorted({*before, *installed})
+            if before.get(name) != installed.get(name)
+        ]
+        earlier = list(recorded["earlier"])
+        if changes:
+            earlier.append({"until": time.time(), "installed": before})
+        document = {"installed": dict(installed), "earlier": earlier}
+        write_atomically(self.plugins, to_json(document, indent=True))
+        return changes
 
     def write_ledger(self, snapshot: Mapping[str, Any]) -> None:
         write_atomically(self.ledger, to_json(snapshot, indent=True), durable=False)
@@ -142,8 +159,10 @@ class RunDir:
 
         return tomllib.loads(self.config.read_text())
 
-    def read_plugins(self) -> Any:
-        return read_json(self.plugins)
+    def read_plugins(self) -> dict[str, Any] | None:
+        """`installed` versions, and the `earlier` ones that parts of the run were made with."""
+        plugins: dict[str, Any] | None = read_json(self.plugins)
+        return plugins
 
     def read_ledger(self) -> dict[str, Any] | None:
         """The last written `Ledger.snapshot()`; None before the first."""

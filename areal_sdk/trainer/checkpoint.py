@@ -147,8 +147,13 @@ def _alone_is_fine() -> Iterator[None]:
 
 
 def _first_failure(error: CheckpointException) -> BaseException:
+    """What explains it: torch's writer hides that the disk is full behind an error of its own."""
     failures = list(error.failures.values())
-    return failures[0][0] if failures else error
+    failure: BaseException = failures[0][0] if failures else error
+    behind: BaseException | None = failure
+    while behind is not None and not isinstance(behind, OSError):
+        behind = behind.__cause__ or behind.__context__
+    return behind or failure
 
 
 def _tensors(trainer: Trainer, *, with_moments: bool, allocate: bool = False) -> dict[str, Tensor]:

@@ -32,17 +32,21 @@ SMALL = {
 
 
 def start_training(
-    directory: Path, *arguments: str, env: Mapping[str, str] | None = None, **settings: Any
+    directory: Path,
+    *arguments: str,
+    agent: Path = AGENT,
+    env: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> "subprocess.Popen[str]":
-    """`areal-sdk train` on the test's agent, with `SMALL` settings and `settings` (a__b for a.b)."""
+    """`areal-sdk train` on `agent`, with `SMALL` settings and `settings` (a__b for a.b)."""
     values = SMALL | {"run.dir": str(directory), "run.name": "run"}
     values |= {key.replace("__", "."): value for key, value in settings.items()}
     options = [part for key, value in values.items() for part in ("--set", f"{key}={_toml(value)}")]
-    return start_command("train", str(AGENT), *options, *arguments, env=env)
+    return start_command("train", str(agent), *options, *arguments, env=env)
 
 
-def resume_training(directory: Path) -> "subprocess.Popen[str]":
-    return start_command("train", "--resume", str(directory / "run"))
+def resume_training(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
+    return start_command("train", "--resume", str(directory / "run"), *arguments)
 
 
 def start_command(*arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":

@@ -11,7 +11,6 @@ import pytest
 from areal_sdk.loop.state import RunSummary
 from tests.loop.runs import (
     DEADLINE_S,
-    SMALL,
     children_of,
     finish,
     resume_training,
@@ -53,10 +52,7 @@ def test_what_was_learnt_is_saved_when_the_trainer_is_idle(tmp_path: Path) -> No
     hold, agent = tmp_path / "hold", tmp_path / "held.py"
     hold.touch()
     agent.write_text(HELD_AGENT.format(hold=hold))
-    settings = SMALL | {"run.dir": tmp_path, "run.name": "run", "run.steps": 3}
-    settings |= {"rollout.shuffle": "false", "eval.before": "false", "eval.after": "false"}
-    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    process = start_command("train", str(agent), *options)
+    process = start_training(tmp_path, agent=agent, run__steps=3, rollout__shuffle=False)
     wait_for_steps(process, tmp_path, 2)  # the first 8 tasks; the third step waits
     process.send_signal(signal.SIGINT)
     output = finish(process, code=1)

@@ -486,7 +486,7 @@ def test_the_deterministic_order_does_not_depend_on_what_ends_first(
 def test_each_sibling_has_its_own_episode_id_and_a_stable_one() -> None:
     run = Run(num_tasks=3, epochs=2, batch=4, group_size=2)
     seen: list[str] = []
-    run.dispatcher._on_episode = lambda episode: seen.append(episode.id)
+    run.dispatcher._on_episode = lambda episode, verdict: seen.append(episode.id)
     simulate(run.steps(3))
     assert sorted(seen) == sorted(
         f"t{task}.{epoch}.{sibling}" for task in range(3) for epoch in (0, 1) for sibling in (0, 1)

@@ -154,7 +154,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         "write_atomically(Path(sys.argv[1]), b'x' * 5000)\n"
     )
     result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True)
-    assert b"OSError" in result.stderr
+    assert b"StorageError: no space left on the disk of" in result.stderr
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -171,7 +171,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
         "lines.append({'n': 'x' * 5000})\n"
     )
     result = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True)
-    assert b"OSError" in result.stderr
+    assert b"StorageError: no space left on the disk of" in result.stderr
     assert path.read_bytes() == b'{"n":1}\n'
 
 
@@ -228,10 +228,27 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert list(run.list_episodes()) == []
     run.write_live({"step": 3})
     run.write_ledger({"started": 1})
-    run.write_plugins([{"name": "math", "version": "1.0"}])
+    assert run.record_plugins({"math": "1.0", "games": "2.0"}) == []
     assert run.read_live() == {"step": 3}
     assert run.read_ledger() == {"started": 1}
-    assert run.read_plugins() == [{"name": "math", "version": "1.0"}]
+    assert run.read_plugins() == {"installed": {"math": "1.0", "games": "2.0"}, "earlier": []}
+
+
+def test_the_plugins_of_a_run_keep_their_history(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.record_plugins({"math": "1.0", "games": "2.0"})
+    assert run.record_plugins({"math": "1.0", "games": "2.0"}) == []
+    assert run.record_plugins({"math": "1.1", "chess": "3"}) == [
+        "chess was not there, now it is 3",
+        "games was 2.0, now it is gone",
+        "math was 1.0, now it is 1.1",
+    ]
+    recorded = run.read_plugins()
+    assert recorded is not None
+    assert recorded["installed"] == {"math": "1.1", "chess": "3"}
+    assert [entry["installed"] for entry in recorded["earlier"]] == [
+        {"math": "1.0", "games": "2.0"}
+    ]
 
 
 @pytest.mark.parametrize("draw", [lambda i: i / 1000, lambda i: (i / 100) ** 4, lambda i: 0.0])

@@ -1,0 +1,18 @@
+"""How long the parts of a run may wait for each other, from how long each may take."""
+
+from areal_sdk.config import Config
+
+MIN_CUT_TIMEOUT_S = 3600.0
+"""A batch may take this long, or as long as its episodes may."""
+
+
+def cut_timeout_s(config: Config) -> float:
+    """For a batch: two generations of the longest episodes, with every retry."""
+    rollout = config.rollout
+    longest_s = rollout.episode_timeout_s * (1 + rollout.infra_retries)
+    return max(MIN_CUT_TIMEOUT_S, 2 * longest_s + rollout.wait_s)
+
+
+def stalled_s(config: Config) -> float:
+    """For a slot in the gate: a batch has to come, to be trained, and its weights to arrive."""
+    return cut_timeout_s(config) + 2 * config.trainer.step_timeout_s

@@ -1,0 +1,161 @@
+"""What must hold of whole runs, in real processes."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.config import parse_config
+from areal_sdk.loop.patience import cut_timeout_s, stalled_s
+from tests.loop.runs import (
+    DEADLINE_S,
+    children_of,
+    finish,
+    run_dir,
+    start_command,
+    start_training,
+    wait_for_steps,
+)
+
+EASY_AGENT = """
+from areal_sdk import Agent, Task
+
+class Easy(Agent):
+    async def run(self, task, context):
+        await context.generate([{"role": "user", "content": "a"}], max_new_tokens=4)
+        return 1.0
+
+def tasks(split):
+    for index in range(64):
+        yield Task(f"{split}-{index}")
+"""
+
+
+@pytest.fixture
+def easy(tmp_path: Path) -> Path:
+    path = tmp_path / "easy.py"
+    path.write_text(EASY_AGENT)
+    return path
+
+
+def test_batches_with_nothing_to_train_raise_the_version_and_end_as_solved(
+    tmp_path: Path, easy: Path
+) -> None:
+    process = start_training(tmp_path, agent=easy, run__steps=100, run__max_empty_batches=3)
+    output = finish(process)
+    assert "ended: solved or hopeless" in output
+    steps = run_dir(tmp_path).read_steps()
+    assert [step["version"] for step in steps] == [1, 2, 3]
+    assert all(step["train/num_trained"] == 0 for step in steps)
+    assert all(step["batch/uniform_groups"] == 4 for step in steps)
+    versions = {episode.version for episode in run_dir(tmp_path).list_episodes()}
+    assert versions >= {1, 2}, "later episodes were sampled under the label-only versions"
+
+
+def test_a_run_that_is_already_good_enough_trains_nothing(tmp_path: Path, easy: Path) -> None:
+    process = start_training(
+        tmp_path, agent=easy, eval__before=True, eval__every=1, eval__stop_at_success=0.9
+    )
+    output = finish(process)
+    assert "nothing to train: success is 1.000 before the first step" in output
+    assert "ended: success" in output
+    assert run_dir(tmp_path).read_steps() == []
+
+
+FROZEN_AGENT = """
+import os, signal
+from pathlib import Path
+import areal_sdk
+from tests.loop.runs import children_of
+from tests.loop.vowels import Vowels, tasks
+
+class Frozen(Vowels):
+    pass
+
+@areal_sdk.hookimpl
+def on_step(step):
+    if step == 1:  # after the step, before its evaluation and its checkpoint
+        (trainer,) = children_of(os.getpid(), "trainer-0")
+        os.kill(trainer, signal.SIGSTOP)
+"""
+
+
+def test_rollouts_go_on_while_an_evaluation_and_a_checkpoint_run(tmp_path: Path) -> None:
+    agent = tmp_path / "frozen.py"
+    agent.write_text(FROZEN_AGENT)
+    process = start_training(
+        tmp_path,
+        agent=agent,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        run__steps=2,
+        run__checkpoint_every=1,
+        rollout__max_staleness=4,
+        eval__every=1,
+        eval__tasks=8,
+        eval__keep_best=False,
+    )
+    wait_for_steps(process, tmp_path, 1)
+    (trainer,) = children_of(process.pid, "trainer-0")
+    try:
+        run, deadline = run_dir(tmp_path), time.monotonic() + DEADLINE_S
+        while True:
+            under_1 = [e for e in run.list_episodes() if e.version == 1]
+            played = sum(e.split == "train" for e in under_1)
+            evaluated = sum(e.split == "eval" for e in under_1)
+            if played >= 32 and evaluated == 8:
+                break
+            assert time.monotonic() < deadline, "rollouts wait for the checkpoint"
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.05)
+        assert not (run.checkpoints / "step-000001").exists(), "it was not being written"
+    finally:
+        os.kill(trainer, signal.SIGCONT)
+    finish(process)
+    assert (run.checkpoints / "step-000002").exists()
+
+
+FRAGILE_ENGINE = """
+import areal_sdk
+from areal_sdk.backends.local import LocalEngine
+from areal_sdk.errors import EngineError
+from tests.loop.vowels import Vowels as Agent_, tasks
+
+class Fragile(LocalEngine):
+    async def update_weights(self, update):
+        if update.version == 2:
+            raise EngineError("version 2 was eaten on the way")
+        await super().update_weights(update)
+
+class Player(Agent_):
+    pass
+
+@areal_sdk.hookimpl
+def register_engines(register):
+    register("fragile", Fragile)
+"""
+
+
+def test_weights_that_cannot_be_delivered_end_the_run_with_that_error(tmp_path: Path) -> None:
+    agent = tmp_path / "fragile.py"
+    agent.write_text(FRAGILE_ENGINE)
+    process = start_command(
+        *("train", str(agent), "--model", "tiny", "--engine", "fragile"),
+        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run", "--set", "run.steps=5"),
+        *("--set", "rollout.batch=16", "--set", "rollout.group_size=4"),
+        *("--set", "eval.before=false", "--set", "trainer.precision=float32"),
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    output = finish(process, code=1)
+    assert "error: version 2 was eaten on the way" in output
+    assert "internal error" not in output
+
+
+def test_waits_are_as_long_as_what_they_wait_for_may_take() -> None:
+    usual = parse_config({"agent": "a.py"})
+    slow = {"episode_timeout_s": 20_000.0, "infra_retries": 1, "wait_s": 30.0}
+    patient = parse_config({"agent": "a.py", "rollout": slow})
+    assert cut_timeout_s(usual) == 2 * 600.0 * 3 + 30.0
+    assert cut_timeout_s(patient) == 2 * 20_000.0 * 2 + 30.0
+    assert stalled_s(patient) > cut_timeout_s(patient) + patient.trainer.step_timeout_s
