@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from aiohttp import web
@@ -17,6 +17,7 @@ from areal_sdk.gateway.session import PostedReward, Session, SessionLimits
 from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.http import Handler, json_response, parse_body, read_body
+from areal_sdk.types import Turn
 
 _LARGEST_GROUP = 1024
 
@@ -241,5 +242,11 @@ def _trace(session: Session, live: LiveSession | None) -> dict[str, Any]:
         "notices": session.notices,
         "excluded_tokens": dict(session.excluded),
         "rewards": [asdict(reward) for reward in session.rewards],
-        "turns": [asdict(turn) for turn in session.turns],
+        "turns": [_turn(turn) for turn in session.turns],
     }
+
+
+def _turn(turn: Turn) -> dict[str, Any]:
+    known = {field.name: getattr(turn, field.name) for field in fields(turn)}
+    del known["_before"], known["new_tokens"]
+    return {**known, "prompt_tokens": turn.prompt_tokens}
