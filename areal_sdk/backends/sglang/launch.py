@@ -26,12 +26,7 @@ BASE_LABEL = "base"
 _NUM_LOG_LINES = 12
 _NUM_LINE_CHARACTERS = 300
 """SGLang writes all of its settings into one line."""
-_DIE_WITH_PARENT = (
-    "import ctypes, os, signal, sys; "
-    "ctypes.CDLL(None).prctl(1, signal.SIGTERM); "
-    "os.getppid() == int(sys.argv[1]) or sys.exit(1); "
-    "os.execv(sys.argv[2], sys.argv[2:])"
-)
+_LEASH = Path(__file__).with_name("leash.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +153,7 @@ def start_server(
     port = port or free_port()
     command = options.command(environment, port=port)
     if not outlives_us:
-        command = [sys.executable, "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+        command = [sys.executable, "-I", str(_LEASH), str(os.getpid()), *command]
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
         try:
