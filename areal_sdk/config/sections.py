@@ -71,6 +71,9 @@ class RolloutSection(Section):
     """Updates a trained token may lag behind (eta)."""
     max_inflight: Positive = 64
     """Episodes that run at the same time."""
+    workers: NonNegative = 0
+    """Processes that agents run in; 0: they run in the main process, where one that computes or
+    blocks holds up all the others."""
     stale: Literal["wait", "drop", "mask"] = "wait"
     """Samples about to be too old: `wait` up to `wait_s` for them, then drop them; `drop` them at
     once; `mask` the tokens that are too old, and train the others."""
@@ -91,7 +94,7 @@ class RolloutSection(Section):
     request_timeout_s: Seconds = 300.0
     """Deadline of one answer of the model."""
     tool_timeout_s: Seconds = 60.0
-    """Deadline of one step of an environment."""
+    """Deadline of one step of an environment, and of what blocks one of `workers`."""
     reward_timeout_s: Seconds = 30.0
     """A reward function that takes longer is killed, and its episode dropped."""
     infra_retries: NonNegative = 2

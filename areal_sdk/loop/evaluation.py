@@ -4,9 +4,10 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
-from areal_sdk.agent import EpisodeContext
+from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway import SamplingPolicy
@@ -16,7 +17,8 @@ from areal_sdk.loop.rig import open_rig
 from areal_sdk.loop.tasks import load_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
-from areal_sdk.rollout.agents import as_play, guard
+from areal_sdk.rollout.agent_pool import AgentPool, playable
+from areal_sdk.rollout.agents import agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.rollout.http_client import shared_http_client
@@ -70,25 +72,29 @@ async def _on_endpoint(
             "--base-url records no turns, so reward functions have nothing to look at: "
             "let the agent return its own verdict"
         )
-    runner = EndpointRunner(config, program, split=split, base_url=url, api_key=api_key)
-    return await evaluate_tasks(
-        runner,
-        tasks,
-        split=split,
-        samples=config.eval.samples,
-        max_concurrency=config.eval.max_concurrency,
-    )
+    async with AsyncExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-eval-"))
+        agent = playable(program.agent, config.rollout, log_dir=Path(scratch))
+        if isinstance(agent, AgentPool):
+            await stack.enter_async_context(agent)
+        return await evaluate_tasks(
+            EndpointRunner(config, agent, split=split, base_url=url, api_key=api_key),
+            tasks,
+            split=split,
+            samples=config.eval.samples,
+            max_concurrency=config.eval.max_concurrency,
+        )
 
 
 class EndpointRunner:
     """Plays against an endpoint that is not ours: no sessions, no tokens, only verdicts."""
 
     def __init__(
-        self, config: Config, program: Program, *, split: str, base_url: str, api_key: str
+        self, config: Config, agent: AgentLike, *, split: str, base_url: str, api_key: str
     ) -> None:
         self._config = config
-        self._name = program.name
-        self._play = as_play(program.agent)
+        self._name = agent_name(agent)
+        self._play = as_play(agent)
         self._split = split
         self._base_url = base_url
         self._api_key = api_key

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from areal_sdk.agent import Agent, AgentLike, RolloutWorkflow
 from areal_sdk.config import Config
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import Plugins
-from areal_sdk.process.user_code import load_user_module
-from areal_sdk.rollout.environments import EnvironmentAgent
+from areal_sdk.process.user_code import load_user_module, refuse_while_importing
+from areal_sdk.rollout.agent_spec import AgentSpec, make_agent
 from areal_sdk.types import Message, Task
 
 TasksFn = Callable[[str], Iterable[Task]]
@@ -27,7 +27,8 @@ class Program:
     """An agent ready to play, and what its file defines beside it."""
 
     name: str
-    agent: AgentLike
+    agent: AgentLike | AgentSpec
+    """A spec where workers make the agent (`rollout.workers`): this process does not."""
     tasks: TasksFn | None = None
     """`tasks(split)` of the agent's file."""
     demonstrations: DemonstrationsFn | None = None
@@ -49,8 +50,9 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
     A file may define an `Agent`, a `RolloutWorkflow`, an `Environment`, a class with one of
     AReaL's signatures, or a function called `agent`.
     """
+    refuse_while_importing("a run")
     if agent is not None:
-        return _program(agent, inspect.getmodule(agent), config, plugins)
+        return _program(agent, inspect.getmodule(agent), config)
     if config.env is not None:
         return _named_environment(config, plugins)
     if not config.agent:
@@ -59,46 +61,48 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
     if path.endswith(".py"):
         module = load_user_module(Path(path))
         plugins.register_module(module, path)
-        return _program(_pick(module, path, name), module, config, plugins)
+        return _program(_pick(module, path, name), module, config)
     if ":" in config.agent:
         module_name, _, name = config.agent.partition(":")
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as exc:
             raise ConfigError(f"agent {config.agent!r}: {exc}") from None
-        return _program(_pick(module, config.agent, name), module, config, plugins)
+        return _program(_pick(module, config.agent, name), module, config)
     found = plugins.agents.get(config.agent)
-    return _program(found, inspect.getmodule(found), config, plugins)
+    return _program(found, inspect.getmodule(found), config)
 
 
 def _named_environment(config: Config, plugins: Plugins) -> Program:
     assert config.env is not None
     if config.agent:
         raise ConfigError(f"agent {config.agent!r} and env {config.env!r} both: give one of them")
-    options = config.options.get(f"env.{config.env}", {})
-    make = plugins.configure("env", config.env, options)
-    module = inspect.getmodule(plugins.environments.get(config.env))
-    return _beside(module, config.env, _environment_agent(make, config.env, config))
+    found = plugins.environments.get(config.env)
+    return _program(
+        found, inspect.getmodule(found), config, name=config.env, table=f"env.{config.env}"
+    )
 
 
-def _program(item: object, module: ModuleType | None, config: Config, plugins: Plugins) -> Program:
-    name = getattr(item, "__name__", type(item).__name__)
-    options = config.options.get("agent", {})
-    if inspect.isclass(item) and issubclass(item, Environment):
-        make = plugins.bind("env", item, options, table="agent")
-        return _beside(module, name, _environment_agent(make, name, config))
-    if inspect.isclass(item):
-        item = plugins.instantiate("agent", item, options)
-    elif callable(item) and options:
-        item = plugins.bind("agent", item, options, table="agent")
-    return _beside(module, name, cast(AgentLike, item))
-
-
-def _environment_agent(make: Callable[..., Any], name: str, config: Config) -> EnvironmentAgent:
-    return EnvironmentAgent(make, name=name, step_timeout_s=config.rollout.tool_timeout_s)
-
-
-def _beside(module: ModuleType | None, name: str, agent: AgentLike) -> Program:
+def _program(
+    item: object, module: ModuleType | None, config: Config, *, name: str = "", table: str = "agent"
+) -> Program:
+    name = name or getattr(item, "__name__", type(item).__name__)
+    options = config.options.get(table, {})
+    step_timeout_s = config.rollout.tool_timeout_s
+    agent: AgentLike | AgentSpec
+    if config.rollout.workers:
+        agent = AgentSpec.of(
+            item,
+            name=name,
+            module=module,
+            options=options,
+            table=table,
+            step_timeout_s=step_timeout_s,
+        )
+    else:
+        agent = make_agent(
+            item, name=name, options=options, table=table, step_timeout_s=step_timeout_s
+        )
     return Program(
         name,
         agent,

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal_sdk.agent import AgentLike
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
@@ -16,6 +17,7 @@ from areal_sdk.loop.supervision import KeptEngine, kept, watched
 from areal_sdk.loop.trainers import make_trainer
 from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.cpu import cpu_seconds
+from areal_sdk.rollout.agent_pool import AgentPool, playable
 from areal_sdk.rollout.episode import EpisodeRunner
 from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
 from areal_sdk.telemetry import RunDir
@@ -29,7 +31,7 @@ class Rig:
     config: Config
     run_dir: RunDir
     plugins: Plugins
-    program: Program
+    agent: AgentLike
     model_dir: Path
     engine: KeptEngine
     gateway: Gateway
@@ -43,6 +45,8 @@ class Rig:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= {child.name: child.pid for child in self.trainer.children if child.pid}
+        if isinstance(self.agent, AgentPool):
+            pids |= self.agent.pids
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
         return {name: seconds for name, seconds in used.items() if seconds is not None}
 
@@ -51,7 +55,7 @@ class Rig:
         rollout = self.config.rollout
         on_error = rollout.on_agent_error
         return EpisodeRunner(
-            self.program.agent,
+            self.agent,
             gateway=self.gateway,
             rewards=self.rewards,
             limits=SessionLimits(
@@ -89,8 +93,12 @@ async def open_rig(
                 config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say
             )
         stack.push_async_callback(_close_together, engine, trainer)
+        agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
         async with asyncio.TaskGroup() as starting:  # both load the model: side by side
             starting.create_task(engine.start())
+            if isinstance(agent, AgentPool):
+                stack.push_async_callback(agent.aclose)
+                starting.create_task(agent.start())
             if trainer is not None:
                 starting.create_task(trainer.start())
         served = await stack.enter_async_context(kept(engine, say=say))
@@ -106,7 +114,7 @@ async def open_rig(
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
         rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
-        yield Rig(config, run_dir, plugins, program, model_dir, served, gateway, rewards, trainer)
+        yield Rig(config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer)
 
 
 async def _close_together(engine: InferenceEngine, trainer: TrainerClient | None) -> None:

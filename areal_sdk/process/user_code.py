@@ -4,6 +4,7 @@ A reference is `path/to/agent.py::Calculator` or `package.module:Calculator`. Ch
 a reference names; functions and classes themselves never travel.
 """
 
+import contextvars
 import hashlib
 import importlib
 import importlib.util
@@ -17,6 +18,9 @@ from typing import Any
 from areal_sdk.errors import ConfigError
 
 _IMPORT_LOCK = threading.RLock()
+
+_importing: contextvars.ContextVar[Path | None] = contextvars.ContextVar("importing", default=None)
+"""The user's file whose top level is running."""
 
 
 def load_user_module(path: Path) -> ModuleType:
@@ -34,12 +38,25 @@ def load_user_module(path: Path) -> ModuleType:
         root, dotted_name = _package_of(path)
         if str(root) not in sys.path:
             sys.path.insert(0, str(root))
+        outer = _importing.set(path)
         try:
             if dotted_name is not None:
                 return importlib.import_module(dotted_name)
             return _import_file(path)
         except Exception as exc:  # the boundary: whatever the user's file raises
             raise ConfigError(f"{path} could not be imported: {_where(exc, path)}") from exc
+        finally:
+            _importing.reset(outer)
+
+
+def refuse_while_importing(what: str) -> None:
+    """ConfigError if the top level of a user's file got here: each of its workers would again."""
+    path = _importing.get()
+    if path is not None:
+        raise ConfigError(
+            f"{what} would begin whenever {path.name} is imported, and worker processes import it: "
+            'put the call under `if __name__ == "__main__":`'
+        )
 
 
 def load_user_object(reference: str) -> Any:
@@ -59,18 +76,22 @@ def load_user_object(reference: str) -> Any:
     return _attribute(module, name, reference)
 
 
-def reference_to(item: Any) -> str:
+def reference_to(item: Any, *, module: ModuleType | None = None) -> str:
     """The reference by which another process finds `item`; `load_user_object` undoes it.
 
-    ConfigError for what only this process can know: lambdas, things made inside functions or in a
-    notebook.
+    An instance is found by the name it has at the top level of `module`. ConfigError for what only
+    this process can know: lambdas, bound methods, things made inside functions or in a notebook.
     """
     name = getattr(item, "__qualname__", None)
-    module = sys.modules.get(getattr(item, "__module__", None) or "")
+    if name is None:
+        module = module or sys.modules.get(type(item).__module__)
+        name = next((key for key, value in vars(module or object).items() if value is item), None)
+    else:
+        module = sys.modules.get(getattr(item, "__module__", None) or "")
     if name is None or module is None:
         raise ConfigError(
             f"{item!r} has no name that another process could import: "
-            "pass a class or a function defined in a .py file"
+            "pass a class or a function defined in a .py file (workers = 0 keeps it in this process)"
         )
     if "<lambda>" in name or "<locals>" in name:
         raise ConfigError(
@@ -83,7 +104,13 @@ def reference_to(item: Any) -> str:
             f"{name!r} is defined in a notebook or at a prompt, where no other process finds it: "
             "move it to a .py file, or keep it in this process (workers = 0)"
         )
-    return f"{Path(file).resolve()}::{name}"
+    reference = f"{Path(file).resolve()}::{name}"
+    if _attribute(module, name, reference) is not item:
+        raise ConfigError(
+            f"another process would find something else under {reference!r} than {item!r}: "
+            "pass what has that name, or keep it in this process (workers = 0)"
+        )
+    return reference
 
 
 def _package_of(path: Path) -> tuple[Path, str | None]:

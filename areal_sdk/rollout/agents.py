@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from areal_sdk.agent import Agent, AgentLike, EpisodeContext, RolloutWorkflow
+from areal_sdk.agent import Agent, AgentFunction, AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.errors import AgentError, ConfigError
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.areal import play_arun_episode, play_run
@@ -39,6 +39,14 @@ def as_play(agent: AgentLike) -> Play:
         f"{agent!r} is not an agent: subclass areal_sdk.Agent, or write "
         "`async def agent(task, context)`"
     )
+
+
+def runs_in_thread(agent: AgentLike) -> bool:
+    """Whether a cancelled episode goes on in its thread: a plain function cannot be stopped."""
+    if isinstance(agent, RolloutWorkflow) or hasattr(agent, "arun_episode"):
+        return False
+    function: Callable[..., object] = getattr(agent, "run", None) or cast(AgentFunction, agent)
+    return not _is_async(function)
 
 
 def agent_name(agent: object) -> str:

@@ -18,6 +18,7 @@ from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.session import Session, SessionLimits
 from areal_sdk.process.threads import in_thread
+from areal_sdk.rollout.agent_pool import AgentPool
 from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.environments import EnvironmentAgent
@@ -59,7 +60,7 @@ class EpisodeRunner:
         """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error."""
         self.name = agent_name(agent)
         self._play = as_play(agent)
-        self._needs_http = not isinstance(agent, EnvironmentAgent)
+        self._needs_http = not isinstance(agent, (AgentPool, EnvironmentAgent))
         self._gateway = gateway
         self._rewards = rewards
         self._limits = limits or SessionLimits()
@@ -76,7 +77,8 @@ class EpisodeRunner:
         self._warned = False
 
     async def __aenter__(self) -> Self:
-        self._http_client = await in_thread(shared_http_client, name="openai client")
+        if self._needs_http:
+            self._http_client = await in_thread(shared_http_client, name="openai client")
         return self
 
     async def __aexit__(

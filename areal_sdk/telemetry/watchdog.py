@@ -42,8 +42,8 @@ class Blockage:
         inside = "" if self.calls == self.coroutine else f", inside {self.calls}"
         return (
             f"{self.coroutine} ({self.place}{inside}; task {self.task}) has blocked the event loop "
-            f"for {self.blocked_s:.1f} s: nothing else runs meanwhile. Use an async call, or "
-            "asyncio.to_thread"
+            f"for {self.blocked_s:.1f} s: nothing else runs meanwhile. Use an async call or "
+            "asyncio.to_thread, or play agents in processes of their own: rollout.workers = 2"
         )
 
 

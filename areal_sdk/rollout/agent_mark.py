@@ -1,0 +1,106 @@
+"""Whose code is on the event loop of a worker right now, readable after the worker's death.
+
+Many episodes share a worker. When its loop stands still or the process is gone, the one that did it
+must be told from those that were merely there. So each step of each task of an episode leaves the
+episode's number and the time in a few bytes of shared memory.
+"""
+
+import asyncio
+import contextvars
+import mmap
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Coroutine, Generator
+from pathlib import Path
+from typing import Any, Self
+
+_LAYOUT = struct.Struct("=Qd")
+
+PLAYING: contextvars.ContextVar[int] = contextvars.ContextVar("playing", default=0)
+"""Number of the episode that the current code belongs to; tasks that it starts inherit it."""
+
+
+class Mark:
+    """The shared bytes. The main process makes them, its worker opens and writes them."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), _LAYOUT.size)
+
+    @classmethod
+    def create(cls) -> Self:
+        descriptor, path = tempfile.mkstemp(prefix="areal-sdk-mark-")
+        os.write(descriptor, bytes(_LAYOUT.size))
+        os.close(descriptor)
+        return cls(Path(path))
+
+    def forget_path(self) -> None:
+        """Both sides have it open: the file system need not know it any more."""
+        self.path.unlink(missing_ok=True)
+
+    def enter(self, number: int) -> None:
+        _LAYOUT.pack_into(self._memory, 0, number, time.monotonic())
+
+    def leave(self) -> None:
+        _LAYOUT.pack_into(self._memory, 0, 0, 0.0)
+
+    def read(self) -> tuple[int, float]:
+        """The episode whose step is running (0: none), and since when (`time.monotonic`)."""
+        number, since = _LAYOUT.unpack_from(self._memory, 0)
+        return number, since
+
+
+class MarkedSteps(Coroutine[Any, Any, Any]):
+    """A coroutine that leaves its mark while it runs. Otherwise it is the one inside."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, mark: Mark) -> None:
+        self._coroutine = coroutine
+        self._number = number
+        self._mark = mark
+
+    def send(self, value: Any) -> Any:
+        self._mark.enter(self._number)
+        try:
+            result = self._coroutine.send(value)
+        except (SystemExit, KeyboardInterrupt):
+            raise  # this ends the worker, so the mark stays
+        except BaseException:
+            self._mark.leave()
+            raise
+        self._mark.leave()
+        return result
+
+    def throw(self, *error: Any) -> Any:
+        self._mark.enter(self._number)
+        try:
+            return self._coroutine.throw(*error)
+        finally:
+            self._mark.leave()
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._coroutine.__await__()
+
+    def __getattr__(self, name: str) -> Any:
+        """`cr_frame`, `cr_running` and the like, which debuggers and anyio look at."""
+        return getattr(self._coroutine, name)
+
+
+def mark_tasks(loop: asyncio.AbstractEventLoop, mark: Mark) -> None:
+    """From now on every task that belongs to an episode leaves its mark."""
+
+    def make_task(
+        loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        context: contextvars.Context | None = options.get("context")
+        number = PLAYING.get() if context is None else context.get(PLAYING, 0)
+        if number and asyncio.iscoroutine(coroutine):
+            coroutine = MarkedSteps(coroutine, number, mark)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    loop.set_task_factory(make_task)
