@@ -59,14 +59,16 @@ def start_command(*arguments: str, env: Mapping[str, str] | None = None) -> "sub
     )
 
 
-def finish(process: "subprocess.Popen[str]", *, code: int = 0) -> str:
+def finish(
+    process: "subprocess.Popen[str]", *, code: int = 0, deadline_s: float = DEADLINE_S
+) -> str:
     """Wait for the end; its output. Fails on another exit code."""
     try:
-        output, _ = process.communicate(timeout=DEADLINE_S)
+        output, _ = process.communicate(timeout=deadline_s)
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        raise AssertionError(f"still running after {DEADLINE_S} s:\n{output}") from None
+        raise AssertionError(f"still running after {deadline_s} s:\n{output}") from None
     assert process.returncode == code, f"exit code {process.returncode}:\n{output}"
     return output
 

@@ -20,7 +20,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 
 IN_REPOSITORY = Path(__file__).parents[3] / ".venv-sglang"
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 600.0
 
 MakeEngine = Callable[..., Awaitable[SGLangEngine]]
 

@@ -33,8 +33,8 @@ pytestmark = pytest.mark.slow
 PROMPT = tuple(b"processes")
 OPTIONS = SGLangOptions(
     deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),
-    supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=180.0),
-    no_server_timeout_s=180.0,
+    supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=600.0),
+    no_server_timeout_s=600.0,
 )
 
 
@@ -88,10 +88,10 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
         assert engine.num_failovers >= 1
         check(results, checkpoints, versions={1})
 
-        await until(lambda: victim.state == "ready", timeout_s=180)
+        await until(lambda: victim.state == "ready", timeout_s=600)
         assert victim.process.pid != killed
         assert victim.version == 1
-        await engine.drain(engine.members[1].address, timeout_s=10)
+        await engine.drain(engine.members[1].address, timeout_s=60)
         revived = await engine.generate(request(0, 20))
         check([revived], checkpoints, versions={1})
     finally:
@@ -117,18 +117,18 @@ async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
     stopped = engine.members[1]
     other.signal(signal.SIGSTOP)
     try:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             results = await asyncio.gather(*generations)
         assert [len(result.tokens) for result in results] == [500] * 6
         await until(lambda: stopped.state == "down")
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             await engine.update_weights(weights(checkpoints[1], 1))
     finally:
         other.signal(signal.SIGCONT)
     check(results, checkpoints, versions={0})
     await until(lambda: stopped.state == "ready")
     assert stopped.version == 1
-    await engine.drain(server.address, timeout_s=10)
+    await engine.drain(server.address, timeout_s=60)
     check([await engine.generate(request(1, 20))], checkpoints, versions={1})
 
 
@@ -203,7 +203,7 @@ async def test_a_refused_distributed_update_hangs_nobody(
         await engine.update_weights(weights(checkpoints[1], 1))
         for path in ("/update_weights_from_distributed", "/begin_weight_update"):
             proxy.refuse[path] = 1
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await engine.update_weights(weights(checkpoints[2], engine.version + 1))
             by_version = [checkpoints[2]] * 8
             result = await engine.generate(request(0, 20))

@@ -113,7 +113,7 @@ async def test_requests_go_through_the_router_and_weights_past_it(
             assert worst_error(tuple(prompt), result, checkpoints) < 1e-3
 
         assert await behind(router) == {engine.members[1].address}
-        await until(lambda: victim.state == "ready", timeout_s=180)
+        await until(lambda: victim.state == "ready", timeout_s=600)
         await asyncio.wait_for(engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True)), 60)
         assert await behind(router) == {member.address for member in engine.members}
     finally:

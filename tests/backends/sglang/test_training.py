@@ -10,6 +10,9 @@ from areal_sdk.backends.sglang.environment import SGLangEnvironment
 from tests.loop.rescore import largest_error
 from tests.loop.runs import finish, run_dir, start_training
 
+DEADLINE_S = 900.0
+"""On a busy machine a server takes minutes to start."""
+
 
 def train(
     directory: Path, environment: SGLangEnvironment, *, steps: int, settings: Sequence[str]
@@ -31,7 +34,7 @@ def train(
         rollout__max_staleness=4,
         agent__more_tokens=120,  # sampling takes longer than training: servers are never idle
     )
-    finish(process)
+    finish(process, deadline_s=DEADLINE_S)
 
 
 def test_an_agent_trains_on_sglang(environment: SGLangEnvironment, tmp_path: Path) -> None:
