@@ -6,6 +6,7 @@
   - PluginError: a plugin failed to load, or two plugins claim one name
   - EngineError: an inference engine could not do what it was asked
     + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault
+    + UnsupportedSchemaError: a JSON schema that it cannot hold its output to; the request's fault
     + StaleWeightsError: an engine serves a version that the trainer did not publish
   - ProcessError: a child process could not start, or did not do what it was asked
     + ChildDiedError: it exited, was killed, or its connection broke
@@ -64,6 +65,10 @@ class ContextOverflowError(EngineError):
         )
         self.prompt_tokens = prompt_tokens
         self.max_context = max_context
+
+
+class UnsupportedSchemaError(EngineError):
+    """The engine cannot hold its output to this JSON schema: it is wrong, or says too much."""
 
 
 class StaleWeightsError(EngineError):

@@ -8,7 +8,12 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
-from areal_sdk.errors import ContextOverflowError, EngineError, ProcessError
+from areal_sdk.errors import (
+    ContextOverflowError,
+    EngineError,
+    ProcessError,
+    UnsupportedSchemaError,
+)
 from areal_sdk.gateway.deadline import Deadline
 from areal_sdk.gateway.errors import bad_request, context_overflow
 from areal_sdk.gateway.metrics import GatewayMetrics
@@ -194,7 +199,9 @@ class Completer:
         try:
             with Deadline(self._max_request_s) as deadline:
                 while not reader.is_done:
-                    chunk = await self._next_chunk(session, stream, deadline)
+                    chunk = await self._next_chunk(
+                        session, stream, deadline, schema_field=prepared.request.schema_field
+                    )
                     for delta in reader.read(chunk):
                         yield delta
         finally:
@@ -228,7 +235,12 @@ class Completer:
         )
 
     async def _next_chunk(
-        self, session: Session, stream: AsyncIterator[GenerateChunk], deadline: Deadline
+        self,
+        session: Session,
+        stream: AsyncIterator[GenerateChunk],
+        deadline: Deadline,
+        *,
+        schema_field: str,
     ) -> GenerateChunk:
         """The engine's next chunk. What goes wrong here is noted on the session: it is a fault."""
         try:
@@ -244,6 +256,10 @@ class Completer:
         except StopAsyncIteration as exc:
             fault = "the engine ended its stream without a finish reason"
             raise engine_fault(session, fault) from exc
+        except UnsupportedSchemaError as exc:
+            raise bad_request(
+                f"the output cannot be held to this JSON schema: {exc}", param=schema_field
+            ) from exc
         except (EngineError, ProcessError) as exc:
             raise engine_fault(session, f"the engine failed: {exc}") from exc
 

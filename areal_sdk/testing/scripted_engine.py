@@ -71,7 +71,8 @@ class ScriptedEngine(InferenceEngine):
     """Answers requests from a script.
 
     Without `model_dir` text is tokenised byte by byte (token i is byte i), as the `tiny` model does,
-    and token 258 ends a turn.
+    and token 258 ends a turn. With `constrains_json` it accepts schemas; that the script keeps to them
+    is the test's business.
 
     >>> engine = ScriptedEngine(["Hello", Reply("par", stop=False), Reply(fault=Fault.RAISE)])
     """
@@ -84,6 +85,7 @@ class ScriptedEngine(InferenceEngine):
         max_context: int = 4096,
         tokens_per_chunk: int = 1,
         on_token: OnToken | None = None,
+        constrains_json: bool = False,
         keep_requests: int = 1000,
     ) -> None:
         self._replies = _replies(script)
@@ -95,6 +97,7 @@ class ScriptedEngine(InferenceEngine):
             max_context=max_context,
             vocab_size=self._tokenizer.get_vocab_size() if self._tokenizer else 259,
             stop_tokens=_stop_tokens(model_dir) if model_dir else (258,),
+            constrains_json=constrains_json,
         )
         self._version = 0
         self._running = asyncio.Event()

@@ -1,8 +1,9 @@
 """The engine without its process: requests in, sampled tokens out, one step at a time."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from tokenizers import Tokenizer
 
 from areal_sdk.backends.local import batch
 from areal_sdk.backends.local.architecture import Architecture, stop_tokens
+from areal_sdk.backends.local.grammar import Grammar, GrammarCompiler
 from areal_sdk.backends.local.kv import MIN_ROW_LENGTH, KVRows, PrefixStore
 from areal_sdk.backends.local.linear import can_pack
 from areal_sdk.backends.local.loader import Weights, open_weights
@@ -66,6 +68,7 @@ class EngineCore:
         self._options = options
         self._tokenizer_path = model_dir / "tokenizer.json"
         self._tokenizer: Tokenizer | None = None
+        self._grammars: GrammarCompiler | None = None
         self.model = Model(
             self.architecture,
             device=self.device,
@@ -83,9 +86,11 @@ class EngineCore:
         """Queue `request`; its tokens come out of `step`."""
         max_new_tokens = min(request.max_new_tokens, self.max_context - len(request.tokens))
         own_stops = () if request.ignore_eos else self.stop_tokens
+        schema = request.json_schema
+        grammar = None if schema is None else self._compile(schema)
         sequence = Sequence(
             np.asarray(request.tokens, dtype=np.int32),
-            Sampling.of(request),
+            Sampling.of(request, grammar),
             StopRule(
                 max_new_tokens,
                 frozenset((*own_stops, *request.stop_tokens)),
@@ -119,7 +124,7 @@ class EngineCore:
         if not work:
             return []
         is_fixed_decode = self._options.deterministic and all(
-            item.num_new == 1 and item.sequence.output for item in work
+            item.is_decode and item.sequence.output for item in work
         )
         forward_input = batch.build(
             work,
@@ -147,7 +152,7 @@ class EngineCore:
         ):
             sequence = item.sequence
             sequence.output.append(token)
-            sequence.sampling.output_counts[token] += 1
+            sequence.sampling.note(token)
             finish = sequence.stop.check(sequence.output)
             results.append(SampledToken(sequence, token, logprob, self.version, top, finish))
         for result in results:
@@ -155,12 +160,22 @@ class EngineCore:
                 self.scheduler.remove(result.sequence)
         return results
 
+    def _compile(self, schema: Mapping[str, Any]) -> Grammar:
+        if self._grammars is None:
+            self._load_tokenizer()  # says what to do where there is none
+            self._grammars = GrammarCompiler(
+                self._tokenizer_path,
+                vocab_size=self.architecture.vocab_size,
+                end_tokens=self.stop_tokens,
+            )
+        return self._grammars.compile(schema)
+
     def _load_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:
             if not self._tokenizer_path.is_file():
                 raise EngineError(
-                    f"stop strings need {self._tokenizer_path}, which does not exist: save the "
-                    "model with a fast tokenizer, or stop by token id (stop_tokens)"
+                    f"stop strings and JSON output need {self._tokenizer_path}, which does not exist: "
+                    "save the model with a fast tokenizer, or stop by token id (stop_tokens)"
                 )
             self._tokenizer = Tokenizer.from_file(str(self._tokenizer_path))
         return self._tokenizer

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from areal_sdk.errors import (
     EngineError,
     ProcessError,
     RemoteError,
+    UnsupportedSchemaError,
     require_package,
 )
 from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, spawn
@@ -100,6 +102,7 @@ class LocalEngine(InferenceEngine):
             max_context=hello["max_context"],
             vocab_size=hello["vocab_size"],
             stop_tokens=tuple(hello["stop_tokens"]),
+            constrains_json=find_spec("llguidance") is not None,
         )
 
     async def restart(self) -> None:
@@ -216,9 +219,12 @@ class LocalEngine(InferenceEngine):
         if request.repetition_penalty <= 0:
             raise EngineError(f"repetition_penalty {request.repetition_penalty}: expected > 0")
         if request.json_schema is not None:
-            raise EngineError("the local engine cannot constrain output to a schema: use SGLang")
+            require_package("llguidance", extra="train", needed_for="JSON output")
         if self._deterministic and request.temperature > 0 and request.seed is None:
             raise EngineError("a deterministic engine needs a seed in every sampled request")
+
+
+_RAISED_BY_WORKER = {kind.__name__: kind for kind in (EngineError, UnsupportedSchemaError)}
 
 
 @contextmanager
@@ -227,8 +233,8 @@ def _engine_errors() -> Iterator[None]:
     try:
         yield
     except RemoteError as exc:
-        if exc.kind == "EngineError":
-            raise EngineError(exc.message) from exc
+        if error := _RAISED_BY_WORKER.get(exc.kind):
+            raise error(exc.message) from exc
         raise EngineError(str(exc)) from exc
     except ProcessError as exc:
         raise EngineError(str(exc)) from exc

@@ -6,7 +6,7 @@ from typing import Any
 from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.types import FinishReason
 
-_NOT_SENT = {"json_schema", "session"}
+_NOT_SENT = {"session"}
 
 
 @dataclass(frozen=True, slots=True)

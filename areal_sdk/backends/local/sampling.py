@@ -12,6 +12,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from areal_sdk.backends.local.grammar import Grammar
 from areal_sdk.engine import GenerateRequest
 
 _BLOCK = 256
@@ -33,12 +34,14 @@ class Sampling:
     num_top_logprobs: int = 0
     generator: Random = field(default_factory=Random)
     """One uniform number a token: seeded, the request's draws are its own."""
+    grammar: Grammar | None = None
+    """Tokens that it does not allow are never drawn."""
     prompt_tokens: frozenset[int] = frozenset()
     """Only kept for the repetition penalty."""
     output_counts: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, request: GenerateRequest) -> "Sampling":
+    def of(cls, request: GenerateRequest, grammar: Grammar | None = None) -> "Sampling":
         return cls(
             temperature=request.temperature,
             top_p=request.top_p,
@@ -50,8 +53,15 @@ class Sampling:
             logit_bias=request.logit_bias,
             num_top_logprobs=request.num_top_logprobs,
             generator=Random(request.seed),
+            grammar=grammar,
             prompt_tokens=frozenset(request.tokens if request.repetition_penalty != 1.0 else ()),
         )
+
+    def note(self, token: int) -> None:
+        """Remember a token that was drawn."""
+        self.output_counts[token] += 1
+        if self.grammar is not None:
+            self.grammar.accept(token)
 
     @property
     def is_greedy(self) -> bool:
@@ -64,6 +74,7 @@ class Sampling:
             or self.frequency_penalty
             or self.repetition_penalty != 1.0
             or self.logit_bias
+            or self.grammar
         )
 
     @property
@@ -160,7 +171,8 @@ def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[Sampling]) 
 
 
 def _shifted(logits_V: Tensor, row: Sampling) -> Tensor:
-    """Penalties on what was said before (repetition: prompt and output, others: output), biases.
+    """Penalties on what was said before (repetition: prompt and output, others: output), biases,
+    and minus infinity for what a grammar does not allow.
 
     In place: the caller hands over a copy.
     """
@@ -177,6 +189,9 @@ def _shifted(logits_V: Tensor, row: Sampling) -> Tensor:
     if row.logit_bias:
         tokens = torch.tensor(list(row.logit_bias), device=device)
         logits_V[tokens] += torch.tensor(list(row.logit_bias.values()), device=device)
+    if row.grammar is not None:
+        allowed_V = torch.from_numpy(row.grammar.allowed()).to(device)
+        logits_V.masked_fill_(~allowed_V, -math.inf)
     return logits_V
 
 
