@@ -20,7 +20,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
     sampled: list[int] = []
     for item in work:
         start, stop = item.sequence.num_computed, item.sequence.num_computed + item.num_new
-        if item.num_new == 1 and item.sequence.output:
+        if item.is_decode and item.sequence.output:
             tokens.append(item.sequence.output[-1])
         else:
             tokens += item.sequence.tokens()[start:stop].tolist()
@@ -28,7 +28,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
         rows += [item.row] * item.num_new
         if item.reaches_end:
             sampled.append(len(tokens) - 1)
-    num_decoding = sum(item.num_new == 1 for item in work)
+    num_decoding = sum(item.is_decode for item in work)
     padding_limit = -1 if pad_to else CUDA_PADDING if device.type == "cuda" else CPU_PADDING
     attention: list[DecodeRun | PrefillSpan] = [
         *_decode_runs(work[:num_decoding], padding_limit, device=device),

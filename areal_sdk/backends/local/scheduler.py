@@ -31,6 +31,11 @@ class Work:
         """Whether a token is sampled after it."""
         return self.num_new == self.sequence.num_pending
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether it is the newest token alone. A chunk may have one token and be none of that."""
+        return self.num_new == self.sequence.num_pending == 1
+
 
 class Scheduler:
     def __init__(
@@ -72,7 +77,7 @@ class Scheduler:
         self.kv.reset()
 
     def plan(self) -> list[Work]:
-        """The work of the next step, one-token work first, in row order; empty when idle."""
+        """The work of the next step, decoding first, in row order; empty when idle."""
         self._admit()
         while len(self.running) > self.kv.rows_at(self._longest()):
             self._preempt()
@@ -173,10 +178,10 @@ class Scheduler:
         ]
         if self._deterministic:
             return self._choose_deterministically(placed)
-        decode = [work for work in placed if work.num_new == 1]
+        decode = [work for work in placed if work.is_decode]
         prefill, budget = [], self._prefill_chunk
         for work in placed:
-            if work.num_new > 1 and budget > 0:
+            if not work.is_decode and budget > 0:
                 num_new = min(work.num_new, budget)
                 prefill.append(Work(work.row, work.sequence, num_new))
                 budget -= num_new
