@@ -61,3 +61,13 @@ def test_the_same_holds_for_every_transport(
     report = largest_error(run_dir(tmp_path), tmp_path / "weights")
     assert report.num_mid_turn_changes > 0
     assert report.max_error < 1e-3
+
+
+@pytest.mark.slow
+def test_engine_and_trainer_take_turns_on_one_device(
+    environment: SGLangEnvironment, tmp_path: Path
+) -> None:
+    train(tmp_path, environment, steps=4, settings=["engine.sglang.colocated=true"])
+    report = largest_error(run_dir(tmp_path), tmp_path / "weights")
+    assert report.num_mid_turn_changes > 0, "requests did not go on under the next weights"
+    assert report.max_error < 1e-3
