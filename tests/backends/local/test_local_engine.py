@@ -130,7 +130,6 @@ async def test_prompts_that_cannot_be_served_are_refused_with_the_cure(
         "at least 1": GenerateRequest((5,), 0),
         "temperature": GenerateRequest((5,), 5, temperature=-1.0),
         "repetition_penalty": GenerateRequest((5,), 5, repetition_penalty=0.0),
-        "schema": GenerateRequest((5,), 5, json_schema={}),
         "tokenizer.json": GenerateRequest((5,), 5, stop=("x",)),
     }
     for named, request in refused.items():
