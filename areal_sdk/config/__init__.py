@@ -18,6 +18,7 @@ from areal_sdk.config.sections import (
     RunSection,
     Seconds,
     Section,
+    ServeSection,
     SftSection,
     TrainerSection,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "RunSection",
     "Seconds",
     "Section",
+    "ServeSection",
     "SftSection",
     "TrainerSection",
     "explain",

@@ -212,6 +212,38 @@ class GatewaySection(Section):
     """Password of the gateway; made up at start-up when not given, never stored in the run."""
 
 
+class ServeSection(Section):
+    """Who calls `areal-sdk serve`, and what becomes of their sessions."""
+
+    learn: bool = False
+    """Train on the sessions of whoever calls, by the rewards that are posted for them."""
+    record: bool = False
+    """Keep every session in a run directory."""
+    upstream: str | None = None
+    """Pass calls on to the OpenAI-compatible provider at this address, in place of a model."""
+    users: Path | None = None
+    """A TOML file of users, `[NAME] api_key = "..."` each; default: all callers share one key."""
+    idle_s: Seconds = 600.0
+    """Without a request for so long a session ends."""
+    reward_wait_s: Seconds = 600.0
+    """After its end, how long a reward may still come; without one it is not trained."""
+    requests_per_minute: Positive | None = None
+    """Of each user; what is over a quota gets a 429 that says when to come again."""
+    tokens_per_minute: Positive | None = None
+    """Sampled tokens of each user."""
+    max_running: Positive | None = None
+    """Requests of each user at the same time."""
+    max_sessions: Positive = 10_000
+    """Open sessions of each user; as many more may wait for their reward."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call; `*` for all."""
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether there is a run directory."""
+        return self.learn or self.record
+
+
 class Config(Section):
     """Everything a run needs."""
 
@@ -239,6 +271,7 @@ class Config(Section):
     sft: SftSection = SftSection()
     eval: EvalSection = EvalSection()
     gateway: GatewaySection = GatewaySection()
+    serve: ServeSection = ServeSection()
     options: dict[str, JSON] = Field(default_factory=dict)
     """Options of the agent and of plugins: `[options.agent]`, `[options."reward.NAME"]`,
     `[options."env.NAME"]`; checked against what they declare."""
@@ -247,6 +280,8 @@ class Config(Section):
     @classmethod
     def _imply(cls, values: Any) -> Any:
         """`deterministic` implies on-policy batches; asking for both is a contradiction."""
+        if _section(values, "serve").get("learn") is True:
+            values = _for_live_callers(values)
         run, rollout = _section(values, "run"), _section(values, "rollout")
         if not run.get("deterministic"):
             return values
@@ -270,11 +305,32 @@ class Config(Section):
                 f"rollout.max_inflight = {rollout.max_inflight} cannot hold one group of "
                 f"{rollout.group_size}: raise it to at least {rollout.group_size}"
             )
+        if self.serve.learn and self.serve.upstream is not None:
+            raise ValueError(
+                "serve.learn needs tokens, and another provider (serve.upstream) gives only text"
+            )
+        if self.serve.learn and self.run.deterministic:
+            raise ValueError("run.deterministic cannot hold where callers decide (serve.learn)")
         if self.eval.stop_at_success is not None and not self.eval.every:
             raise ValueError(
                 "eval.stop_at_success needs evaluations during training: set eval.every"
             )
         return self
+
+
+_FOREVER = 10**9
+
+
+def _for_live_callers(values: Any) -> JSON:
+    """Defaults of `serve.learn`: callers come alone, keep coming, and cannot be waited for."""
+    run, rollout = _section(values, "run"), _section(values, "rollout")
+    algorithm = _section(values, "algorithm")
+    run.setdefault("steps", _FOREVER)
+    run.setdefault("max_empty_batches", _FOREVER)
+    rollout.setdefault("stale", "drop")
+    if rollout.setdefault("group_size", 1) == 1:
+        algorithm.setdefault("name", "running_baseline")
+    return {**values, "run": run, "rollout": rollout, "algorithm": algorithm}
 
 
 def _section(values: Any, name: str) -> JSON:

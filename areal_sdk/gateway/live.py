@@ -111,11 +111,11 @@ class LiveSessions:
         """Ended, without a verdict yet; longest ended first."""
         self._used_names: OrderedDict[str, None] = OrderedDict()
 
-    def observe(self, observer: ObservesSessions) -> None:
+    def observe(self, observer: ObservesSessions | None) -> None:
         """Tell `observer` of every session from now on, those that are open among them."""
         self._observer = observer
         for live in self:
-            if live.ended is None:
+            if observer is not None and live.ended is None:
                 observer.opened(live)
 
     def __iter__(self) -> Iterator[LiveSession]:

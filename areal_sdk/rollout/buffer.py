@@ -162,8 +162,11 @@ class TrajectoryBuffer:
         """Set at the next change. Take it *before* looking, then wait on it."""
         return self._changed
 
-    def admit(self, draw: Draw) -> PendingGroup:
-        group = PendingGroup(f"{draw.task.id}.{draw.epoch}", draw, size=self.group_size)
+    def admit(self, draw: Draw, *, size: int | None = None) -> PendingGroup:
+        """A group that plays from now on. `size`: of one that asked no gate and may be smaller."""
+        group = PendingGroup(
+            f"{draw.task.id}.{draw.epoch}", draw, size=self.group_size if size is None else size
+        )
         assert group.id not in self._pending, f"group {group.id} was admitted twice"
         self._pending[group.id] = group
         return group
@@ -213,6 +216,17 @@ class TrajectoryBuffer:
         self._is_held = is_down
         self._lost_in_a_row = 0
         self._notify()
+
+    def shed_surplus(self) -> None:
+        """Drop, oldest first, what would be too old before its turn came.
+
+        A gate never admits so many groups. Live callers ask no gate.
+        """
+        room = (self.gate.max_staleness + 1) * self._groups_per_batch
+        ordered = by_age(self._finished)
+        for group in ordered[: max(0, len(ordered) - room)]:
+            self._finished.remove(group)
+            self._drop(DropReason.STALE, len(group.members), buffered=True)
 
     def exhaust(self) -> None:
         """No more groups will be admitted."""

@@ -1,0 +1,219 @@
+"""Callers' sessions become episodes: the books balance whatever they do."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.accounts import User
+from areal_sdk.gateway.live import LiveLimits
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.groups import Member, Rejection
+from areal_sdk.rollout.live import LiveEpisodes
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.telemetry import DropReason, Ledger
+from areal_sdk.testing import Fault, Reply
+from areal_sdk.types import Episode
+from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
+from tests.gateway.test_control import control
+from tests.gateway.test_live import call
+
+KEY = "sk-alice-0123456789abcdef"
+
+
+@dataclass
+class Learning:
+    """A gateway whose callers fill a buffer."""
+
+    gateway: Gateway
+    buffer: TrajectoryBuffer
+    ledger: Ledger
+    told: list[tuple[Episode, Member | Rejection]] = field(default_factory=list)
+
+    async def chat(self, name: str = "", **body: Any) -> Any:
+        key = f"{KEY}/{name}" if name else KEY
+        messages = [{"role": "user", "content": "Hi"}]
+        status, answer, _ = await call(
+            self.gateway, body={"model": "policy", "messages": messages, **body}, key=key
+        )
+        assert status == 200, answer
+        return answer["id"]
+
+    async def reward(self, reward: float, name: str = "", **body: Any) -> None:
+        key = f"{KEY}/{name}" if name else KEY
+        status, answer, _ = await call(
+            self.gateway, "/v1/reward", {"reward": reward, **body}, key=key
+        )
+        assert status == 200, answer
+
+    async def settled(self) -> None:
+        """Every episode that ended is booked."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def fates(self) -> list[str]:
+        return [v.reason if isinstance(v, Rejection) else "kept" for _, v in self.told]
+
+
+@asynccontextmanager
+async def learn(
+    start: StartGateway,
+    script: Any = "ok",
+    *,
+    batch: int = 4,
+    group_size: int = 1,
+    max_staleness: int = 1,
+    reward_wait_s: float = 60.0,
+) -> AsyncIterator[Learning]:
+    gateway, _ = await start(
+        script, users=[User("alice", KEY)], live=LiveLimits(reward_wait_s=reward_wait_s)
+    )
+    ledger = Ledger()
+    buffer = TrajectoryBuffer(
+        gate=StalenessGate(batch, max_staleness, 64),
+        ledger=ledger,
+        group_size=group_size,
+        stale="drop",
+        max_lost_in_a_row=sys.maxsize,
+    )
+    learning = Learning(gateway, buffer, ledger)
+    source = LiveEpisodes().connect(
+        gateway.live,
+        ledger=ledger,
+        buffer=buffer,
+        on_episode=lambda episode, verdict: learning.told.append((episode, verdict)),
+    )
+    async with source:
+        yield learning
+    ledger.check()
+    assert ledger.running == 0
+
+
+async def test_rewarded_calls_fill_a_batch(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway, batch=2) as run:
+        reply = await run.chat()
+        assert run.ledger.running == 1
+        await run.reward(1.0, turn=reply)
+        await run.chat("named")
+        await run.chat("named")
+        await run.reward(0.5, "named")
+        batch = await run.buffer.cut_batch(version=0)
+        run.buffer.mark_trained(batch)
+        assert [g.task_id for g in batch.groups] == ["alice", "alice"]
+        assert [{t.reward for t in g.trajectories} for g in batch.groups] == [{1.0}, {0.5}]
+        assert {t.episode_id for t in batch.groups[1].trajectories} == {"alice/named"}
+        assert run.ledger.trained == 2
+
+
+async def test_what_nobody_rewards_is_not_a_zero(start_gateway: StartGateway) -> None:  # noqa: F811
+    async with learn(start_gateway, reward_wait_s=0.01) as run:
+        await run.chat()
+        async with asyncio.timeout(20):
+            while not run.told:  # noqa: ASYNC110 - the reward's deadline has no event
+                await asyncio.sleep(0.005)
+        assert run.fates() == [DropReason.ABSTAINED]
+        assert run.ledger.dropped == {DropReason.ABSTAINED: 1}
+
+
+async def test_a_fault_of_ours_is_no_bad_episode(start_gateway: StartGateway) -> None:  # noqa: F811
+    async with learn(start_gateway, [Reply(fault=Fault.RAISE), "ok"]) as run:
+        status, _, _ = await call(run.gateway, key=f"{KEY}/e")
+        assert status == 503
+        await run.chat("e", max_tokens=9)
+        await run.reward(0.0, "e")
+        await run.settled()
+        assert run.fates() == [DropReason.ERROR_INFRASTRUCTURE]
+
+
+async def test_rewards_of_turns_add_up(start_gateway: StartGateway) -> None:  # noqa: F811
+    async with learn(start_gateway) as run:
+        for reward in (0.25, 0.5):
+            await run.reward(reward, "e", turn=await run.chat("e"))
+        await call(run.gateway, "/v1/end", {}, key=f"{KEY}/e")
+        await run.settled()
+        ((episode, verdict),) = run.told
+        assert isinstance(verdict, Member)
+        assert (episode.reward, episode.outcome.turn_rewards) == (0.75, (0.25, 0.5))
+
+
+async def test_a_caller_slower_than_the_training_goes_on_untrained(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway, max_staleness=1) as run:
+        await run.chat("slow")
+        run.buffer.set_version(2)
+        await run.settled()
+        assert run.ledger.dropped == {DropReason.STALE: 1}
+        await run.chat("slow")
+        await run.reward(1.0, "slow")
+        await run.settled()
+        assert run.fates() == [DropReason.STALE]
+        assert run.ledger.started == 1
+
+
+async def test_what_can_never_be_trained_in_time_is_dropped_at_once(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway, batch=2, max_staleness=1) as run:
+        for _ in range(7):
+            await run.reward(1.0, turn=await run.chat())
+        await run.settled()
+        assert run.buffer.num_finished_groups == 4, "two batches, this one and the next"
+        assert run.ledger.dropped == {DropReason.STALE: 3}
+
+
+async def test_a_group_that_was_opened_is_compared(start_gateway: StartGateway) -> None:  # noqa: F811
+    async with learn(start_gateway, batch=2, group_size=2) as run:
+        opening = {"id": "g", "group_size": 2, "user": "alice"}
+        _, opened = await control(run.gateway, "POST", "/control/sessions", opening)
+        for reward, address in enumerate(opened["sessions"]):
+            assert (await call(run.gateway, key=address["api_key"]))[0] == 200
+            posted = {"reward": reward}
+            await call(run.gateway, "/v1/reward", posted, key=address["api_key"])
+        batch = await run.buffer.cut_batch(version=0)
+        (group,) = batch.groups
+        assert [t.reward for t in group.trajectories] == [0.0, 1.0]
+        run.buffer.mark_trained(batch)
+
+
+async def test_a_caller_alone_has_nobody_to_be_compared_with(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway, batch=2, group_size=2) as run:
+        await run.reward(1.0, turn=await run.chat())
+        await run.settled()
+        assert run.ledger.dropped == {DropReason.GROUP_INCOMPLETE: 1}
+
+
+async def test_a_refused_request_teaches_nothing(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway) as run:
+        status, _, _ = await call(run.gateway, body={"model": "policy", "messages": []}, key=KEY)
+        assert status == 400
+        await run.settled()
+        assert run.ledger.dropped == {DropReason.ABSTAINED: 1}
+
+
+async def test_open_sessions_are_cancelled_at_the_end(start_gateway: StartGateway) -> None:  # noqa: F811
+    async with learn(start_gateway) as run:
+        await run.chat("open")
+        await run.chat()
+    assert run.ledger.dropped == {DropReason.CANCELLED: 2}
+    await run.gateway.aclose()
+
+
+@pytest.mark.parametrize("state", [{}, {"next": "1"}, {"first_epoch": 0, "consumed": {}}])
+def test_only_its_own_state_is_restored(state: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="learns from callers"):
+        LiveEpisodes().restore(state)
+    source = LiveEpisodes()
+    source.restore({"next": 7})
+    assert source.state() == {"next": 7}
