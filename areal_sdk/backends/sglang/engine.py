@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_KEEPALIVE_S = 3.0
+"""Servers close idle connections after 5 s: a call that meets this would look like a fault."""
+
 
 class SGLangEngine(InferenceEngine):
     """Samples from SGLang servers, ours or somebody's.
@@ -102,7 +105,9 @@ class SGLangEngine(InferenceEngine):
     async def _start(self) -> None:
         session = await self._exit.enter_async_context(
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 20, trust_env=False
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                read_bufsize=1 << 20,
+                trust_env=False,
             )
         )
         servers: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]

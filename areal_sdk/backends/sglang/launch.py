@@ -61,6 +61,8 @@ class ServerOptions:
             *("--weight-version", BASE_LABEL),
             "--incremental-streaming-output",
             "--sleep-on-idle",
+            # An untrained policy fills its whole length with white space that a schema lets it have.
+            "--constrained-json-disable-any-whitespace",
         ]
         if environment.cpu:
             flags += ["--device", "cpu", "--attention-backend", "torch_native"]
