@@ -18,6 +18,8 @@ import click
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"
 LOW_DISK_GIB = 2.0
+FETCHED = ("smollm2",)
+"""Models that come over the network, as hub ids do: looking must not fetch them."""
 
 TORCH_PROBE = """
 import json, torch
@@ -47,8 +49,14 @@ class Finding:
 
 @click.command(name="doctor")
 @click.option("--model", default="tiny", show_default=True, help="Check this model's template.")
-@click.option("--port", type=int, default=8000, show_default=True, help="Is this port free?")
-@click.option("--json", "as_json", is_flag=True)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8000,
+    show_default=True,
+    help="Is this port free?",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(model: str, port: int, as_json: bool) -> None:
     """Check Python, torch, devices, ports, plugins, the cache and a model's chat template.
 
@@ -204,7 +212,9 @@ def _template(model: str) -> Iterator[Finding]:
     from areal_sdk.models import find_model, resolve_model
 
     try:
-        directory = resolve_model(model) if model == "tiny" else find_model(model)
+        directory = find_model(model)
+        if directory is None and model not in FETCHED and "/" not in model:
+            directory = resolve_model(model)  # made on the spot, or told why there is none
         if directory is None:
             cure = "it is fetched when it is first used"
             yield Finding(Level.NOTE, f"model {model}", "not on this machine", cure)

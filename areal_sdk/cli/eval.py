@@ -12,7 +12,7 @@ import click
 @click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")
 @click.option("--api-key", envvar="OPENAI_API_KEY", help="For --base-url.")
 @click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
-@click.option("--split", default="eval", show_default=True)
+@click.option("--split", default="eval", show_default=True, help="Which tasks to ask for.")
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
@@ -23,9 +23,11 @@ import click
 @click.option(
     "--compare", metavar="RUN", help="Also evaluate RUN's best weights: before and after."
 )
-@click.option("--config", "file", type=click.Path(path_type=Path))
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting of the file."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate(
     agent: str | None,
     base_url: str | None,
@@ -39,7 +41,7 @@ def evaluate(
     plugins: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Evaluate AGENT on held-out tasks.
+    """Evaluate AGENT on held-out tasks. Exits with 1 when not one attempt could be scored.
 
     \b
     areal-sdk eval my_agent.py --model smollm2 --samples 4
@@ -52,15 +54,20 @@ def evaluate(
     from areal_sdk.cli.train import overrides
     from areal_sdk.config import load_config
     from areal_sdk.loop import evaluate_config
+    from areal_sdk.loop.models import find_model
 
     if base_url is not None and flags.get("temperature") is not None:
         raise click.UsageError(
             "--temperature is for models we serve: with --base-url the agent's own sampling counts"
         )
+    if base_url is not None and not base_url.startswith(("http://", "https://")):
+        raise click.UsageError(f"--base-url {base_url!r}: write http://HOST:PORT/v1")
     settings_of = overrides(agent, rewards, plugins, flags)
     if flags.get("temperature") is None and (flags.get("samples") or 1) > 1:
         settings_of["eval.temperature"] = 1.0
     config = load_config(file=file, settings=settings, overrides=settings_of)
+    if compare is not None:
+        find_model(compare)  # before the minutes that the first half takes
     reports = {}
     reports[config.model] = evaluate_config(config, split=split, base_url=base_url, api_key=api_key)
     if compare is not None:
@@ -71,3 +78,5 @@ def evaluate(
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
     else:
         print_reports(reports)
+    if any(report.num_scored == 0 for report in reports.values()):
+        raise SystemExit(1)

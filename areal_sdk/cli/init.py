@@ -1,12 +1,16 @@
 """`areal-sdk init`: an agent or a plugin to start from, with tests that pass."""
 
+import keyword
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
 TEMPLATES = Path(__file__).parent / "templates"
+TAKEN = ("areal_sdk", "openai", "torch", "transformers", "pytest")
+"""Modules that the user's own would hide, and everything with it."""
 
 
 @click.group(name="init")
@@ -56,8 +60,10 @@ def _identifier(name: str) -> str:
     from areal_sdk.errors import ConfigError
 
     module = re.sub(r"[-.\s]+", "_", name).lower()
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", module):
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         raise ConfigError(f"{name!r} makes no Python name: use letters, digits, '_' and '-'")
+    if module in sys.stdlib_module_names or module in TAKEN:
+        raise ConfigError(f"{name!r} would hide the module {module!r}: choose another name")
     return module
 
 

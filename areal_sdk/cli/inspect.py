@@ -41,7 +41,7 @@ EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
     help="List this many of the newest episodes.",
 )
 @click.option("--live", is_flag=True, help="What the run is doing now, and who waits for what.")
-@click.option("--json", "as_json", is_flag=True)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def inspect(
     run: Path, episode_id: str | None, num_episodes: int, live: bool, as_json: bool
 ) -> None:

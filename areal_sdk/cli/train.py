@@ -16,9 +16,11 @@ import click
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=int, help="Optimiser steps.")
-@click.option("--seed", type=int)
+@click.option("--seed", type=int, help="Of sampling and the order of tasks.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE")
+@click.option(
+    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting of the file."
+)
 @click.option("--init-from", help="Start from the weights of this run.")
 @click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the settings, do nothing.")

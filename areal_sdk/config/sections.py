@@ -1,15 +1,26 @@
 """A run's settings: one model per TOML section, defaults that are the recommendation."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 JSON = dict[str, Any]
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ValueError("choose auto, cpu, cuda or cuda:INDEX")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
 
 
 class Section(BaseModel):
@@ -46,7 +57,7 @@ class EngineSection(Section):
     """`local`, `sglang`, a plugin's engine, or the address of running servers."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the weights that sample; `auto`: as the checkpoint stores them."""
-    device: str = "auto"
+    device: Device = "auto"
     """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU where torch sees one."""
     max_slots: Positive = 32
     """Requests decoded together."""
@@ -138,9 +149,9 @@ class TrainerSection(Section):
     """`local`: ranks are our child processes; `torchrun`: you start them, on any machine."""
     listen_host: str = "127.0.0.1"
     """Where ranks under torchrun connect to: an address that their machines reach."""
-    listen_port: NonNegative = 0
+    listen_port: Port = 0
     """0: any free port."""
-    device: str = "auto"
+    device: Device = "auto"
     """`cpu` or `cuda`; `auto`: a GPU where torch sees one."""
     threads: Positive = 1
     """Of torch, in each rank; more than one pays only on idle cores."""
@@ -206,7 +217,7 @@ class GatewaySection(Section):
 
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 lets other machines in."""
-    port: NonNegative = 0
+    port: Port = 0
     """0: any free port."""
     admin_key: str | None = Field(default=None, repr=False)
     """Password of the gateway; made up at start-up when not given, never stored in the run."""

@@ -1,0 +1,171 @@
+"""What a user can get wrong on the command line: one line that names the cure, no traceback."""
+
+import socket
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.cli.main import _run as exit_code
+
+AGENT = """
+from areal_sdk import Agent, Task
+
+
+class Greeter(Agent):
+    async def run(self, task, context):
+        await context.generate([{"role": "user", "content": "Hi!"}])
+        return 1.0
+
+
+def tasks(split):
+    yield Task("one")
+"""
+
+REWARD = """
+from areal_sdk import hookimpl
+
+
+def judge(episode, *, strict: bool = False):
+    return 1.0
+
+
+@hookimpl
+def register_rewards(register):
+    register("my.judge", judge)
+"""
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the command runs: good files, and every kind of bad one."""
+    files = {
+        "agent.py": AGENT,
+        "judge.py": REWARD,
+        "broken.py": "import areal_sdk\n1 / 0\n",
+        "no_agent.py": "x = 1\n",
+        "two.py": AGENT + "\n\nclass Other(Greeter):\n    pass\n",
+        "bad.jsonl": '{"prompt": "a"}\n{"prompt": oops}\n',
+        "empty.jsonl": "\n",
+        "bad.toml": "[rollout\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The real command."""
+    return subprocess.run(
+        [sys.executable, "-m", "areal_sdk", *arguments], capture_output=True, text=True, timeout=240
+    )
+
+
+def only_line(told: str) -> str:
+    """What stderr says, without click's words on how a command is used."""
+    assert "Traceback" not in told
+    lines = [line for line in told.splitlines() if not line.startswith(("Usage:", "Try "))]
+    (line,) = filter(None, lines)
+    return line
+
+
+EVAL = ("eval", "agent.py", "--model", "tiny")
+CHAT = ("eval", "chat", "--model", "tiny")
+TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("eval", "nowhere.py"), "no such file"),
+        (("eval", "broken.py"), "line 2: ZeroDivisionError"),
+        (("eval", "no_agent.py"), "define `class MyAgent(areal_sdk.Agent)`"),
+        (("eval", "two.py"), "pick one, as in two.py::Greeter"),
+        (("eval", "agent.py::Greter"), "agents there: Greeter"),
+        (("eval", "agent.py", "--model", "tinny"), "did you mean 'tiny'?"),
+        ((*CHAT, "--tasks", "bad.jsonl"), "line 2: not valid JSON"),
+        ((*CHAT, "--tasks", "empty.jsonl"), "holds no tasks"),
+        ((*CHAT, "--tasks", "nowhere.jsonl"), "no such file of tasks"),
+        ((*EVAL, "--samples", "0"), "eval.samples = 0: input should be greater than 0"),
+        ((*EVAL, "--config", "bad.toml"), "not valid TOML"),
+        ((*EVAL, "--base-url", "example.com"), "write http://HOST:PORT/v1"),
+        ((*EVAL, "--compare", "nowhere"), "no model 'nowhere'"),
+        ((*TRAIN, "--set", "rollout.batch=12"), "not a multiple of rollout.group_size"),
+        ((*TRAIN, "--set", "rollout.stale=wiat"), "rollout.stale = 'wiat'"),
+        ((*TRAIN, "--set", "engine.device=gpu"), "choose auto, cpu, cuda or cuda:INDEX"),
+        ((*TRAIN, "--set", "trainer.listen_port=70000"), "less than or equal to 65535"),
+        ((*TRAIN, "--set", "rollout..batch=8"), "write section.key"),
+        ((*TRAIN, "--set", "rewards=3"), "that is a section, [rewards]"),
+        ((*TRAIN, "--reward", "exact_mach"), "did you mean 'exact_match'?"),
+        ((*TRAIN, "--plugin", "nowhere.py"), "no such file"),
+        ((*TRAIN, "--plugin", "broken.py"), "line 2: ZeroDivisionError"),
+        ((*TRAIN, "--reward", "my.judge"), "unknown reward 'my.judge'"),
+        (
+            (*TRAIN, "--plugin", "judge.py", "--set", 'reward."my.judge".stict=true'),
+            "did you mean 'strict'?",
+        ),
+        (("serve", "--model", "tinny"), "did you mean 'tiny'?"),
+        (("serve", "--port", "70000"), "less than or equal to 65535"),
+        (("doctor", "--port", "70000"), "is not in the range"),
+        (("init", "agent", "class"), "makes no Python name"),
+        (("init", "agent", "random"), "would hide the module 'random'"),
+        (("init", "plugin", "areal-sdk"), "would hide the module 'areal_sdk'"),
+        (("init", "agent", "agent"), "agent.py exists"),
+        (("inspect", "."), "is not a run directory"),
+    ],
+)
+@pytest.mark.usefixtures("directory")
+def test_what_is_asked_for_wrongly_is_one_line_and_exit_code_2(
+    capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], told: str
+) -> None:
+    assert exit_code(arguments) == 2  # the command in this process: a hundred seconds less
+    assert told in only_line(capfd.readouterr().err)
+
+
+@pytest.mark.usefixtures("directory")
+def test_the_command_itself_exits_with_2_and_no_traceback() -> None:
+    done = run("eval", "two.py")
+    assert done.returncode == 2
+    assert "pick one, as in two.py::Greeter" in only_line(done.stderr)
+
+
+@pytest.mark.usefixtures("directory")
+def test_serving_on_a_taken_port_names_it_and_the_cure() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run("serve", "--model", "tiny", "--port", str(port))
+    assert done.returncode == 2
+    told = only_line(done.stderr)
+    assert f"cannot listen on 127.0.0.1:{port}" in told
+    assert "choose another port" in told
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_plugin_file_brings_a_reward_with_a_dotted_name() -> None:
+    done = run(*TRAIN, "--plugin", "judge.py", "--reward", "my.judge")
+    assert done.returncode == 0, done.stderr
+    settings = tomllib.loads(done.stdout)
+    assert settings["plugins"] == ["judge.py"]
+    assert settings["rewards"] == {"my.judge": 1.0}
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_setting_that_changes_nothing_is_said_and_the_run_goes_on() -> None:
+    done = run(*TRAIN, "--set", "sft.batch=4")
+    assert done.returncode == 0, done.stderr
+    assert only_line(done.stderr) == (
+        "sft.batch = 4 changes nothing: there is no warm-up without sft.steps"
+    )
+
+
+@pytest.mark.usefixtures("directory")
+def test_an_evaluation_that_could_score_nothing_fails_and_says_why() -> None:
+    done = run(*EVAL, "--num-tasks", "1", "--set", "engine.max_context=8")
+    assert done.returncode == 1, done.stdout
+    assert "maximum context length is 8 tokens" in done.stderr
+    assert "Traceback" not in done.stderr
