@@ -67,7 +67,7 @@ async def tokens_per_second(
         checkpoints[0],
         [address],
         log_dir=logs,
-        options=SGLangOptions(transport="tensor", interrupt=mode),
+        options=SGLangOptions(transport="tensor", interrupt=mode, connect_timeout_s=600.0),
     )
     await engine.start()
     try:
