@@ -5,7 +5,10 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
@@ -77,8 +80,11 @@ async def _on_endpoint(
         agent = playable(program.agent, config.rollout, log_dir=Path(scratch))
         if isinstance(agent, AgentPool):
             await stack.enter_async_context(agent)
+        runner = await stack.enter_async_context(
+            EndpointRunner(config, agent, split=split, base_url=url, api_key=api_key)
+        )
         return await evaluate_tasks(
-            EndpointRunner(config, agent, split=split, base_url=url, api_key=api_key),
+            runner,
             tasks,
             split=split,
             samples=config.eval.samples,
@@ -87,7 +93,10 @@ async def _on_endpoint(
 
 
 class EndpointRunner:
-    """Plays against an endpoint that is not ours: no sessions, no tokens, only verdicts."""
+    """Plays against an endpoint that is not ours: no sessions, no tokens, only verdicts.
+
+    `async with` opens and closes the connection pool that the episodes share.
+    """
 
     def __init__(
         self, config: Config, agent: AgentLike, *, split: str, base_url: str, api_key: str
@@ -98,7 +107,22 @@ class EndpointRunner:
         self._split = split
         self._base_url = base_url
         self._api_key = api_key
-        self._http_client = shared_http_client(for_gateway=False)
+        self._http_client: Any = None
+
+    async def __aenter__(self) -> Self:
+        make = partial(shared_http_client, for_gateway=False)
+        self._http_client = await in_thread(make, name="openai client")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._http_client is not None:
+            await self._http_client.close_for_good()
+            self._http_client = None
 
     async def run(self, plan: EpisodePlan) -> Episode:
         seed = stable_seed(self._config.run.seed, plan.task.id, plan.epoch, plan.sibling)

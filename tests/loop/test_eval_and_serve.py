@@ -7,6 +7,10 @@ from pathlib import Path
 import openai
 import pytest
 
+from areal_sdk import EpisodeContext, Task
+from areal_sdk.config import parse_config
+from areal_sdk.loop.evaluation import EndpointRunner
+from areal_sdk.rollout.plan import EpisodePlan
 from tests.loop.runs import AGENT, finish, start_command, told
 
 ENDPOINT_AGENT = """
@@ -36,6 +40,19 @@ def test_eval_reports_success_with_confidence_intervals() -> None:
     assert report["scored"] == 8
     assert report["reward_low"] <= report["reward"] <= report["reward_high"]
     assert {"pass@1", "pass@2"} <= set(report)
+
+
+async def test_evaluating_an_endpoint_closes_its_connections() -> None:
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        return 1.0
+
+    config = parse_config({"agent": "agent.py", "model": "theirs"})
+    url = "http://127.0.0.1:9/v1"
+    async with EndpointRunner(config, agent, split="eval", base_url=url, api_key="k") as runner:
+        pool = runner._http_client
+        assert not pool.is_closed
+        assert (await runner.run(EpisodePlan("e", Task("t")))).outcome.reward == 1.0
+    assert pool.is_closed
 
 
 def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path: Path) -> None:

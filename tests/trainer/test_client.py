@@ -87,19 +87,19 @@ async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_
         for seed, one in enumerate(expected):
             two = await client.step(make_groups(5, seed=seed), version=0, timeout_s=60)
             for name in ("loss", "grad_norm", "weight", "kl_behaviour", "ratio_max"):
-                assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-6), name
+                assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-8), name
             assert two["num_trained"] == one["num_trained"]
         # One trajectory: a rank has nothing to compute, and takes part all the same.
         [group] = make_groups(1, size=2)
         tiny = await client.step([group], version=0, timeout_s=60)
         assert tiny["grad_norm"] == pytest.approx(
-            alone.step([group], version=0)["grad_norm"], rel=1e-4
+            alone.step([group], version=0)["grad_norm"], rel=1e-5
         )
         assert (await client.step(make_groups(same_reward=True), version=0, timeout_s=60))[
             "num_trained"
         ] == 0
         assert (await client.sft_step(ROWS))["loss"] == pytest.approx(
-            alone.imitate(ROWS)["loss"], rel=1e-4
+            alone.imitate(ROWS)["loss"], rel=1e-5
         )
         update = await client.publish(1)
         assert update.path is not None
