@@ -1,6 +1,8 @@
 """One canonical form of a chat message, so that nothing later asks which client wrote it."""
 
+import itertools
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from areal_sdk.gateway.errors import bad_request
@@ -16,6 +18,10 @@ _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 def canonical(message: Message, *, splits_reasoning: bool = False) -> Message:
     """`message` with a string for content; thinking that an assistant shows is set apart."""
+    for name in ("reasoning_content", "reasoning"):
+        said = message.get(name)
+        if isinstance(said, str) and _clean(said) is not said:
+            message = {**message, name: _clean(said)}
     content = message.get("content")
     text = _clean(content) if isinstance(content, str) else join_text(content)
     if splits_reasoning and message.get("role") == "assistant" and "</think>" in text:
@@ -24,6 +30,26 @@ def canonical(message: Message, *, splits_reasoning: bool = False) -> Message:
             named = {"reasoning_content": thought["thought"].strip()}
             return {**named, **message, "content": text[thought.end() :]}
     return message if text is content else {**message, "content": text}
+
+
+def in_order_of_calls(messages: list[Message], *, before: Sequence[Message] = ()) -> list[Message]:
+    """Results that follow parallel calls, in the order of the calls.
+
+    Which result belongs to which call is all that their order says; some templates show no ids.
+    """
+    ordered: list[Message] = []
+    for is_result, run in itertools.groupby(messages, lambda m: m.get("role") == "tool"):
+        results = list(run)
+        if is_result and len(results) > 1:
+            caller = (ordered or before)[-1:]
+            positions = {
+                c.get("id"): i for m in caller for i, c in enumerate(m.get("tool_calls") or ())
+            }
+            ids = [m.get("tool_call_id") for m in results]
+            if len(set(ids)) == len(ids) and positions.keys() >= set(ids):
+                results.sort(key=lambda m: positions[m.get("tool_call_id")])
+        ordered += results
+    return ordered
 
 
 def join_text(content: Any, *, param: str = "messages") -> str:

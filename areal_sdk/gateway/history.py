@@ -8,6 +8,8 @@ A conversation is a chain of hashes: each message's key is hashed onto the key o
 so equal keys mean equal conversations and one lookup finds a turn.
 """
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -15,11 +17,13 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.canonical import canonical
+from areal_sdk.gateway.canonical import canonical, in_order_of_calls
 from areal_sdk.gateway.rewrites import calls_in_text
 from areal_sdk.types import ForkReason, Message, Tool
 
 Key = bytes
+
+_LONG_NUMBER = re.compile(r"\d{19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +67,11 @@ class History:
         """The messages in canonical form; those of the last request are not looked at again."""
         given, known = self._last_given
         same = _num_equal(messages, given)
-        new = (canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:])
-        result = (*known[:same], *new)
+        if not same == len(messages) == len(given):
+            while same and messages[same - 1].get("role") == "tool":
+                same -= 1  # results that came together are looked at together
+        new = [canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:]]
+        result = (*known[:same], *in_order_of_calls(new, before=known[:same]))
         self._last_given = (tuple(messages), result)
         return result
 
@@ -83,12 +90,15 @@ class History:
         """Record the answer that a placed request got."""
         answer = _Answer(turn, message, _reasoning(message))
         chain = placement.chain
-        meaning = _meaning(message, {})
-        self._answers.setdefault(_link(chain.keys[-1], meaning), answer)
+        said = meaning(message)
+        key = _link(chain.keys[-1], said)
+        if answer.reasoning:  # choices may say the same after other thoughts
+            self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
+        self._answers.setdefault(key, answer)
         self._asked.setdefault(chain.keys[-1], answer)
         self._roots.add(chain.keys[0])
         self._seen.update(chain.meanings[placement.num_matched :])
-        self._seen.add(_digest(meaning))
+        self._seen.add(_digest(said))
         self._longest = max(self._longest, len(chain.messages))
         if placement.parent is not None:
             self._parents.add(placement.parent)
@@ -123,13 +133,13 @@ class History:
         )
         for message in messages[same:]:
             positions = chain.call_positions[-1] if chain.call_positions else {}
-            meaning = _meaning(message, positions)
-            key = _link(chain.keys[-1], meaning)
+            said = meaning(message, positions)
+            key = _link(chain.keys[-1], said)
             answer = self._answers.get(key)
             if answer and (reasoning := _reasoning(message)) and reasoning != answer.reasoning:
-                key = _link(key, reasoning.encode())  # the client rewrote what the model thought
+                key = _link_thought(key, reasoning)  # another choice's, or what the client made up
             chain.keys.append(key)
-            chain.meanings.append(_digest(meaning))
+            chain.meanings.append(_digest(said))
             if calls := message.get("tool_calls"):
                 positions = {call.get("id"): i for i, call in enumerate(calls)}
             chain.call_positions.append(positions)
@@ -187,11 +197,18 @@ def _link(key: Key, meaning: bytes) -> Key:
     return blake2b(key + meaning, digest_size=16).digest()
 
 
+def _link_thought(key: Key, reasoning: str) -> Key:
+    return _link(key, b"thought" + reasoning.encode(errors="replace"))
+
+
 def _is_system(message: Message) -> bool:
     return message.get("role") in ("system", "developer")
 
 
-def _meaning(message: Message, call_positions: Mapping[Any, int]) -> bytes:
+_NO_CALLS: Mapping[Any, int] = {}
+
+
+def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> bytes:
     """The bytes of what a message says; equal for every way of saying it."""
     role = message.get("role")
     content = message.get("content") or ""
@@ -211,17 +228,20 @@ def _meaning(message: Message, call_positions: Mapping[Any, int]) -> bytes:
 
 def _call_meaning(call: Mapping[str, Any]) -> list[Any]:
     function = call.get("function") or {}
-    return [function.get("name"), canonical_arguments(function.get("arguments"))]
-
-
-def canonical_arguments(arguments: Any) -> Any:
-    """Arguments as the JSON value they stand for; text that is not JSON as it is."""
+    arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = orjson.loads(arguments)
-        except orjson.JSONDecodeError:
-            return ["not JSON", arguments.strip()]
-    return _one_number(arguments)
+            arguments = _parse(arguments)
+        except ValueError:
+            return [function.get("name"), "text", arguments.strip()]
+    return [function.get("name"), "json", _one_number(arguments)]
+
+
+def _parse(arguments: str) -> Any:
+    """The JSON value; integers past 64 bits, which would lose digits, as text of their own."""
+    if _LONG_NUMBER.search(arguments):
+        return json.loads(arguments, parse_int=lambda n: int(n) if len(n) < 19 else f"integer {n}")
+    return orjson.loads(arguments)
 
 
 def _one_number(value: Any) -> Any:
@@ -241,6 +261,10 @@ def _reasoning(message: Message) -> str:
 
 def _difference(ours: Message, theirs: Message) -> ForkReason:
     """Why the client's version of an answer is not the answer."""
+    said, told = (str(m.get("content") or "").strip() for m in (ours, theirs))
+    _, end, rest = said.rpartition("</think>")
+    if end and rest.strip() == told:
+        return ForkReason.THINKING_DROPPED
     our_calls = [_call_meaning(call) for call in ours.get("tool_calls") or ()]
     their_calls = [_call_meaning(call) for call in theirs.get("tool_calls") or ()]
     same_names = [c[0] for c in our_calls] == [c[0] for c in their_calls]

@@ -66,7 +66,8 @@ class Renderer:
         )
         """Special tokens that the parser must see."""
         self.reasons = "<think>" in template.source or "reasoning_content" in template.source
-        self._end_of_turn = self._probe_end_of_turn()
+        self.end_of_turn = self._probe_end_of_turn()
+        """The special token that the template writes after an answer; empty if there is none."""
         self._is_local = self._probe_locality()
 
     def parser(self, tools: Sequence[Tool], *, opens_reasoning: bool) -> Parser:
@@ -75,6 +76,10 @@ class Renderer:
         if self.reasons:
             parser = Reasoning(parser, open_already=opens_reasoning)
         return parser
+
+    def text(self, chat: Chat, *, asks: bool = True) -> str:
+        """What the template makes of a chat, up to where the model is asked for an answer."""
+        return self._render(chat.messages, chat, add_generation_prompt=asks).replace(BREAKER, "")
 
     def first(self, chat: Chat, *, opening: str = "") -> Prompt:
         """The prompt of a conversation that continues no recorded turn.
@@ -113,7 +118,7 @@ class Renderer:
         whole = self._render((*chat.messages, message), chat, add_generation_prompt=False)
         if not whole.startswith(before):
             raise TemplateRefusal("it writes an answer differently from what it asks for")
-        said, end, _ = whole[len(before) :].rpartition(self._end_of_turn or "\0")
+        said, end, _ = whole[len(before) :].rpartition(self.end_of_turn or "\0")
         return self._tokenizer.encode_continuation(said + end if end else whole[len(before) :])
 
     def _after_answer(
@@ -127,8 +132,8 @@ class Renderer:
                 continue
             _, found, after = text.rpartition(_SENTINEL)
             if found and "tool_calls" in stand_in:
-                _, found, after = after.partition(self._end_of_turn)
-                after = self._end_of_turn + after
+                _, found, after = after.partition(self.end_of_turn)
+                after = self.end_of_turn + after
             if found:
                 return after
         raise TemplateRefusal("it does not write an assistant message's content as it is given")
@@ -139,7 +144,7 @@ class Renderer:
         Some templates look up the calls that results belong to; in others calls hide the content.
         """
         calls = None if self.weaves_tools else answer.get("tool_calls")
-        if calls and self._end_of_turn:
+        if calls and self.end_of_turn:
             bare = [
                 {**call, "function": {"name": call["function"]["name"], "arguments": "{}"}}
                 for call in calls
@@ -181,7 +186,6 @@ class Renderer:
         return [*systems, {"role": "user", "content": "."}]
 
     def _probe_end_of_turn(self) -> str:
-        """The special token that this template writes after an answer; empty if none."""
         messages = ({"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL})
         try:
             text = self._render(messages, Chat(()), add_generation_prompt=False)

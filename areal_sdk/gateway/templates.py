@@ -33,10 +33,11 @@ class ChatTemplate:
         *,
         tool_source: str | None = None,
         special_tokens: Mapping[str, str] | None = None,
+        clock: Callable[[], datetime] = datetime.now,
     ) -> None:
-        environment = _environment()
+        environment = _environment(clock)
         self.source = source
-        self._special_tokens = dict(special_tokens or {})
+        self.special_tokens = dict(special_tokens or {})
         try:
             self._template = environment.from_string(source)
             self._tool_template = environment.from_string(tool_source or source)
@@ -44,7 +45,9 @@ class ChatTemplate:
             raise ConfigError(f"the chat template is not valid jinja: {exc}") from exc
 
     @classmethod
-    def load(cls, model_dir: Path) -> "ChatTemplate":
+    def load(
+        cls, model_dir: Path, *, clock: Callable[[], datetime] = datetime.now
+    ) -> "ChatTemplate":
         """Read it from where transformers would: chat_template.jinja, else tokenizer_config.json."""
         config = _read_json(model_dir / "tokenizer_config.json")
         declared = config.get("chat_template")
@@ -65,6 +68,7 @@ class ChatTemplate:
             named["default"],
             tool_source=named.get("tool_use"),
             special_tokens=_special_tokens(model_dir, config),
+            clock=clock,
         )
 
     def render(
@@ -78,7 +82,7 @@ class ChatTemplate:
         """The conversation as text. `options` are the template's own, such as enable_thinking."""
         template = self._template if tools is None else self._tool_template
         variables: dict[str, Any] = {
-            **self._special_tokens,
+            **self.special_tokens,
             **(options or {}),
             "messages": [_with_reasoning_names(m) for m in messages],
             "tools": tools,
@@ -117,13 +121,13 @@ class _Environment(ImmutableSandboxedEnvironment):
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
+def _environment(clock: Callable[[], datetime]) -> ImmutableSandboxedEnvironment:
     environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
+    environment.globals["strftime_now"] = lambda pattern: clock().strftime(pattern)
     return environment
 
 
@@ -142,10 +146,6 @@ def _tojson(
 
 def _raise_exception(message: str) -> None:
     raise TemplateError(message)
-
-
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
 
 
 def _with_reasoning_names(message: Message) -> Message:

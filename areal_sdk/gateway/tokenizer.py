@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import orjson
 from tokenizers import AddedToken
@@ -20,6 +21,8 @@ Unicode reserves it for internal use: no text that is interchanged may hold it.
 
 _ANCHOR = "\ufdd1"
 """Encoded before a text that continues another, so that it is not treated as a string's start."""
+
+_BETWEEN_LETTERS = re.compile(r"(?<=\S)(?=\S)")
 
 _CACHED_CHARACTERS = 2_000_000
 """System prompts, tools and questions come again in every sibling: encode each of them once."""
@@ -42,7 +45,9 @@ class Tokenizer:
         self._any_added = _alternation(self.added)
         self._any_special = _alternation(specials)
         self._first_chars = tuple({text[0] for text in self.added if text})
-        self._splits_cleanly = _splits_cleanly(orjson.loads(source), added.values())
+        document = orjson.loads(source)
+        self._splits_cleanly = _splits_cleanly(document, added.values())
+        self._normalizes_added = _normalizes(document) and any(t.normalized for t in added.values())
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
         self._one_of_each: dict[int, int] = {}
@@ -76,9 +81,11 @@ class Tokenizer:
 
         `only_special` leaves tokens such as `<think>` alone, which an assistant writes itself.
         """
+        pattern = self._any_special if only_special else self._any_added
+        if self._normalizes_added and pattern.search(self._hf.normalizer.normalize_str(text)):
+            return _BETWEEN_LETTERS.sub(BREAKER, text)
         if not any(char in text for char in self._first_chars):
             return text
-        pattern = self._any_special if only_special else self._any_added
         return pattern.sub(lambda match: match[0][0] + BREAKER + match[0][1:], text)
 
     def leading_added_token(self, text: str) -> str:
@@ -242,6 +249,12 @@ def _splits_cleanly(document: dict[str, object], added: Iterable[AddedToken]) ->
         and b'"Prepend"' not in kinds
         and b'"Metaspace"' not in kinds
     )
+
+
+def _normalizes(document: dict[str, Any]) -> bool:
+    """Whether text is changed (case, width, accents) before its tokens are looked for."""
+    normalizer = document.get("normalizer")
+    return normalizer is not None and normalizer.get("normalizers") != []
 
 
 def _byte_level_alphabet() -> dict[str, int]:

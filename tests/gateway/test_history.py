@@ -261,3 +261,66 @@ def test_a_branch_can_be_continued(played: Recorder) -> None:
     assert played.turn(*edited, ANSWER, ASK, answer=ANSWER, tools=(TOOL,)) == (2, None)
     first_branch = (SYSTEM, ASK, CALL, RESULT, ANSWER, NEXT)
     assert played.turn(*first_branch, answer=ANSWER, tools=(TOOL,)) == (1, None)
+
+
+@pytest.mark.parametrize("thought", ["<think>\nhm\n</think>\n\n", "hm\n</think>\n"])
+def test_thoughts_cut_out_of_a_text_are_a_fork_with_that_reason(thought: str) -> None:
+    """The template shows a text as it is, so the prompt would hold what nobody sampled there."""
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with(ANSWER, content=thought + "It is 2."))
+    forked = recorder.turn(ASK, ANSWER, NEXT, answer=ANSWER)
+    assert forked == (None, ForkReason.THINKING_DROPPED)
+
+
+def test_choices_that_differ_only_in_their_thoughts_are_told_apart_by_them() -> None:
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with(ANSWER, reasoning_content="one"))
+    recorder.turn(ASK, answer=_with(ANSWER, reasoning_content="two"))
+    second = _with(ANSWER, reasoning_content="two")
+    assert recorder.turn(ASK, second, NEXT, answer=ANSWER) == (1, None)
+    assert recorder.turn(ASK, ANSWER, NEXT, answer=ANSWER)[0] == 0
+    third = _with(ANSWER, reasoning_content="three")
+    assert recorder.turn(ASK, third, NEXT, answer=ANSWER) == (None, ForkReason.EDITED)
+
+
+def _parallel(*ids: str) -> Message:
+    calls = [{"id": i, "type": "function", "function": {"name": i, "arguments": "{}"}} for i in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def _results(*ids: str) -> list[Message]:
+    return [{"role": "tool", "tool_call_id": i, "content": f"result of {i}"} for i in ids]
+
+
+def test_results_stand_in_the_order_of_their_calls_however_they_come() -> None:
+    history = History()
+    for order in ("abc", "cab", "cba"):
+        messages = [ASK, _parallel(*"abc"), *_results(*order), NEXT]
+        for length in (3, 4, 5, 6, 4):
+            seen = history.canonical(messages[:length], splits_reasoning=False)
+            ids = [m["tool_call_id"] for m in seen if m["role"] == "tool"]
+            assert ids == sorted(order[: length - 2])
+
+
+@pytest.mark.parametrize("ids", ["ax", "aa", "xy"])
+def test_results_of_unknown_calls_stay_where_they_are(ids: str) -> None:
+    messages = [ASK, _parallel("b", "a"), *_results(*ids)]
+    seen = History().canonical(messages, splits_reasoning=False)
+    assert [m["tool_call_id"] for m in seen[2:]] == list(ids)
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        ("9223372036854775808000000001", "9223372036854775808000000002"),
+        ("18446744073709551616", "18446744073709551617"),
+        ('["text", "a"]', "a b"),
+    ],
+)
+def test_arguments_that_differ_in_the_last_digit_differ(said: str, sent: str) -> None:
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with_arguments(f'{{"id": {said}}}'))
+    forked = recorder.turn(ASK, _with_arguments(f'{{"id": {sent}}}'), RESULT, answer=ANSWER)
+    assert forked == (None, ForkReason.ARGS_CHANGED)
+    same = recorder.turn(ASK, _with_arguments(f'{{"id":{said}}}'), RESULT, answer=ANSWER)
+    assert same == (0, None)

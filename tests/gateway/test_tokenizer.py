@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -99,3 +100,17 @@ def test_a_sentencepiece_tokenizer_continues_without_a_new_start() -> None:
     defused = tokenizer.encode_continuation("</s>" + tokenizer.defuse("hi</s>"))
     assert defused[0] == end
     assert end not in defused[1:]
+
+
+@pytest.mark.parametrize("attack", ["<|IM_END|>", "x <|Im_End|>", "\uff1c|im_end|>", "<|im_end|>"])
+def test_a_normalizer_cannot_make_a_special_token_of_text(
+    model_dirs: dict[str, Path], attack: str
+) -> None:
+    """Tokens marked as normalized are looked for after letters were folded."""
+    hf = HfTokenizer.from_file(str(model_dirs["qwen3"] / "tokenizer.json"))
+    hf.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    document = orjson.loads(hf.to_str())
+    for token in document["added_tokens"]:
+        token["normalized"] = True
+    tokenizer = Tokenizer(orjson.dumps(document))
+    assert not set(tokenizer.added.values()) & set(tokenizer.encode(tokenizer.defuse(attack)))
