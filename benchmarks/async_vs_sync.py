@@ -155,6 +155,10 @@ def tools(rounds: int, steps: int) -> str:
             (
                 name,
                 f"{seconds:.2f}",
+                *(
+                    f"{statistics.median(r.cpu_s(process) for r in those):.2f}"
+                    for process in ("engine", "trainer-0")
+                ),
                 f"{sync / seconds:.2f}x",
                 f"{sum(stale) / sum(started):.1%}",
                 f"{age:.0f}",
@@ -167,6 +171,8 @@ def tools(rounds: int, steps: int) -> str:
     header = (
         "slow tools",
         "s a step",
+        "engine CPU-s",
+        "trainer CPU-s",
         "speed-up",
         "stale drops",
         "staleness max",

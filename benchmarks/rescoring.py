@@ -3,17 +3,17 @@
 python benchmarks/rescoring.py [--steps 6]
 
 A plain transformers forward in bfloat16 over whole sequences; the engine sampled the same tokens
-one by one, with KV of its own. The distribution of |difference| is what bfloat16 costs: the
-float32 bound (1e-3, in `tests/loop/test_training.py`) is about correctness.
+one by one, with KV of its own. A float32 forward of the same weights says how far bfloat16 is off
+by itself; the float32 bound (1e-3, in `tests/loop/test_training.py`) is about correctness.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -47,17 +47,33 @@ def train(directory: Path, steps: int) -> RunDir:
 
 
 @torch.no_grad()
-def errors(model: torch.nn.Module, trajectory: Trajectory, version: int) -> list[float]:
+def scored(
+    model: torch.nn.Module, exact: torch.nn.Module, trajectory: Trajectory, version: int
+) -> list[tuple[float, float, float]]:
+    """Logprobs of the trained tokens of `version`: stored, by `model`, by `exact`."""
     where = [
         i for i, v in enumerate(trajectory.versions) if v == version and trajectory.loss_mask[i]
     ]
     if not where:
         return []
-    logits = model(torch.tensor([trajectory.tokens])).logits[0].float()
-    logprobs = torch.log_softmax(logits, -1)
+    tokens = torch.tensor([trajectory.tokens])
+    plain, reference = (
+        torch.log_softmax(forward(tokens).logits[0].float(), -1) for forward in (model, exact)
+    )
     return [
-        abs(float(logprobs[i - 1, trajectory.tokens[i]]) - trajectory.logprobs[i]) for i in where
+        (
+            trajectory.logprobs[i],
+            float(plain[i - 1, trajectory.tokens[i]]),
+            float(reference[i - 1, trajectory.tokens[i]]),
+        )
+        for i in where
     ]
+
+
+def row(name: str, pairs: Iterable[tuple[float, float]]) -> tuple[str, ...]:
+    found = sorted(abs(a - b) for a, b in pairs)
+    quantiles = (found[round(q * (len(found) - 1))] for q in (0.5, 0.9, 0.99, 1.0))
+    return (name, *(f"{value:.4f}" for value in (*quantiles, statistics.fmean(found))))
 
 
 def main() -> None:
@@ -70,29 +86,30 @@ def main() -> None:
         records = [run.find_episode(summary.id) for summary in run.list_episodes()]
         trajectories = [t for record in records for t in record.trajectories]
         split = sum(len(set(turn.versions)) > 1 for r in records for turn in r.episode.turns)
-        model = AutoModelForCausalLM.from_pretrained(resolve_model("smollm2"), dtype=torch.bfloat16)
-        found: list[float] = []
+        where = resolve_model("smollm2")
+        model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.bfloat16)
+        exact = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+        found: list[tuple[float, float, float]] = []
         for version in sorted({v for t in trajectories for v in t.versions if v >= 0}):
             if version:
                 weights = load_file(Path(scratch) / f"v{version}.safetensors")
-                model.load_state_dict(weights, strict=False)
-            found += [error for t in trajectories for error in errors(model, t, version)]
-    found.sort()
-    row = (
-        len(found),
-        split,
-        *(f"{found[round(q * (len(found) - 1))]:.4f}" for q in (0.5, 0.9, 0.99, 1.0)),
-        f"{statistics.fmean(found):.4f}",
-    )
-    header = ("trained tokens", "turns over two versions", "median", "p90", "p99", "max", "mean")
-    text = table(header, [row])
+                for each in (model, exact):  # the same bfloat16 weights, widened for `exact`
+                    each.load_state_dict(weights, strict=False)
+            found += [row for t in trajectories for row in scored(model, exact, t, version)]
+    rows = [
+        row("stored, plain bfloat16 forward", ((stored, plain) for stored, plain, _ in found)),
+        row("stored, float32 forward", ((stored, ref) for stored, _, ref in found)),
+        row("plain bfloat16, float32 forward", ((plain, ref) for _, plain, ref in found)),
+    ]
+    text = table(("difference between", "median", "p90", "p99", "max", "mean"), rows)
     print(text)
-    print(json.dumps({"median": found[len(found) // 2]}))
     write_section(
         "rescoring",
         "## Re-scoring SmolLM2 in bfloat16\n\n"
-        f"`python benchmarks/rescoring.py --steps {steps}`: |stored logprob - that of a plain "
-        f"transformers forward in bfloat16 under the version named|.\n\n{text}",
+        f"`python benchmarks/rescoring.py --steps {steps}`: absolute differences of logprobs over "
+        f"{len(found)} trained tokens, under the version that each names; {split} turns ran over "
+        "two versions. The last row is what a bfloat16 forward differs by on its own.\n\n"
+        f"{text}",
     )
 
 

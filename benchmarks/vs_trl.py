@@ -140,16 +140,33 @@ def trl(steps: int, new_tokens: int) -> list[dict[str, float]]:
         trained.append(sum(len(ids) for ids in completion_ids))
         return [reward_of(ids) for ids in completion_ids]
 
+    sampling: list[float] = []
+
+    class Trainer(GRPOTrainer):
+        def _generate(self, prompts: list[object]) -> object:
+            began = time.process_time()
+            generated = super()._generate(prompts)
+            sampling.append(time.process_time() - began)
+            return generated
+
     class Clock(TrainerCallback):
         def on_step_begin(self, *_: object, **__: object) -> None:
             self.cpu, self.wall = time.process_time(), time.monotonic()
 
         def on_step_end(self, *_: object, **__: object) -> None:
-            wall = time.monotonic() - self.wall
-            rows.append({"total": time.process_time() - self.cpu, "wall": wall})
+            wall, total = time.monotonic() - self.wall, time.process_time() - self.cpu
+            generation = sampling[-1]
+            rows.append(
+                {
+                    "total": total,
+                    "wall": wall,
+                    "generation": generation,
+                    "training": total - generation,
+                }
+            )
 
     data = [{"prompt": messages(q)} for _ in range(steps + 1) for q in QUESTIONS]
-    trainer = GRPOTrainer(
+    trainer = Trainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[reward],
