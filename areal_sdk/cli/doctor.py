@@ -152,7 +152,8 @@ def _train_packages() -> Iterator[Finding]:
 
 
 def _port(port: int) -> Iterator[Finding]:
-    for number, what in ((0, "loopback"), (port, f"port {port}")):
+    wanted = [(port, f"port {port}")] if port else []
+    for number, what in [(0, "loopback"), *wanted]:
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -206,8 +207,9 @@ def _plugins() -> Iterator[Finding]:
 def _template(model: str) -> Iterator[Finding]:
     """Whether the gateway can render chats for this model, and how it writes tools."""
     from areal_sdk.errors import ArealError
-    from areal_sdk.gateway.dialect import Dialect
-    from areal_sdk.gateway.templates import ChatTemplate
+    from areal_sdk.gateway.dialect import PROBE_TOOL, Dialect
+    from areal_sdk.gateway.renderer import Chat, Renderer
+    from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
     from areal_sdk.gateway.tokenizer import Tokenizer
     from areal_sdk.models import find_model, resolve_model
 
@@ -219,11 +221,18 @@ def _template(model: str) -> Iterator[Finding]:
             cure = "it is fetched when it is first used"
             yield Finding(Level.NOTE, f"model {model}", "not on this machine", cure)
             return
-        Tokenizer.load(directory)
-        dialect = Dialect.of(ChatTemplate.load(directory))
+        template = ChatTemplate.load(directory)
+        renderer = Renderer(Tokenizer.load(directory), template)
     except ArealError as exc:
         yield Finding(Level.FAILED, f"model {model}", str(exc))
         return
+    try:
+        renderer.first(Chat(({"role": "user", "content": "."},), tools=(PROBE_TOOL,)))
+    except TemplateRefusal as exc:
+        cure = "an agent that sends tools gets a 400: describe them in its own user messages"
+        yield Finding(Level.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
+        return
+    dialect = Dialect.of(template)
     own = dialect.describes_tools and dialect.writes_calls
     tools = "its template renders tools" if own else "no tools in its template: our plain format"
     yield Finding(Level.OK, f"model {model}", tools)

@@ -1,7 +1,9 @@
 """`doctor` finds what would stop a run, and says what to do about it."""
 
 import json
+import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,9 +11,40 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.cli.doctor import Finding, Level, checks, doctor
+from areal_sdk.models import resolve_model
 from tests.plugins.conftest import Install, install
 
 __all__ = ["install"]  # the fixture, shared with the plugins' tests
+
+STRICT_TEMPLATE = """
+{%- for m in messages %}
+{%- if m.role not in ("user", "assistant") %}
+{{- raise_exception("only user and assistant roles are supported") }}
+{%- endif %}
+{{- "<|im_start|>" + m.role + "\\n" + m.content + "<|im_end|>\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "<|im_start|>assistant\\n" }}{% endif %}
+"""
+
+AGENT_WITH_TOOLS = """
+from areal_sdk import Agent, Task
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+class WithTools(Agent):
+    async def run(self, task, context):
+        from openai import AsyncOpenAI
+
+        client = AsyncOpenAI(base_url=context.base_url, api_key=context.api_key)
+        messages = [{"role": "user", "content": "1 + 1?"}]
+        await client.chat.completions.create(model=context.model, messages=messages, tools=[TOOL])
+        return 1.0
+
+
+def tasks(split):
+    yield Task("one")
+"""
 
 
 def find(what: str, *, model: str = "tiny", port: int = 0) -> list[Finding]:
@@ -64,9 +97,28 @@ def test_a_model_without_a_tokenizer_fails_the_check(tmp_path: Path) -> None:
     assert "tokenizer.json" in finding.found
 
 
-def test_doctor_itself_never_imports_torch() -> None:
-    import subprocess
+def test_a_template_that_takes_no_tools_is_noticed_and_an_agent_with_tools_is_told(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "strict"
+    shutil.copytree(resolve_model("tiny"), model, ignore=shutil.ignore_patterns("*.jinja"))
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["chat_template"] = STRICT_TEMPLATE
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    (finding,) = find(f"model {model}", model=str(model))
+    assert finding.level is Level.NOTE
+    assert "takes no tools: only user and assistant" in finding.found
 
+    agent = tmp_path / "agent.py"
+    agent.write_text(AGENT_WITH_TOOLS)
+    command = [sys.executable, "-m", "areal_sdk", "eval", str(agent), "--model", str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1, done.stdout
+    assert "400 - the model's chat template does not accept these messages" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_itself_never_imports_torch() -> None:
     code = (
         "from areal_sdk.cli.doctor import checks\n"
         "import sys\n"
