@@ -1,0 +1,60 @@
+"""What a check finds, and the certificate that all findings add up to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """Exact, but worth knowing."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    check: str
+    found: str
+    cure: str = ""
+    client: str = ""
+    """Whose transcript showed it; empty for what concerns the model alone."""
+    expected: tuple[str, ...] = ()
+    """Tokens, as text, where `found` is about tokens."""
+    got: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Whether a model's conversations can be trained token by token, and what was looked at."""
+
+    key: str
+    """Of the tokenizer, the template and these checks; see `content_key`."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_certified(self) -> bool:
+        return all(finding.level is not Level.FAILED for finding in self.findings)
+
+
+def ok(check: str, found: str, *, client: str = "") -> Finding:
+    return Finding(Level.OK, check, found, client=client)
+
+
+def note(check: str, found: str, cure: str = "", *, client: str = "") -> Finding:
+    return Finding(Level.NOTE, check, found, cure, client)
+
+
+def failed(
+    check: str,
+    found: str,
+    cure: str,
+    *,
+    client: str = "",
+    expected: Sequence[str] = (),
+    got: Sequence[str] = (),
+) -> Finding:
+    return Finding(Level.FAILED, check, found, cure, client, tuple(expected), tuple(got))

@@ -1,0 +1,145 @@
+"""Checks of a client's conversation on a model: played through the gateway's own rules."""
+
+from collections.abc import Iterator
+
+from areal_sdk.gateway.certificate.findings import Finding, failed, note, ok
+from areal_sdk.gateway.certificate.model import Model
+from areal_sdk.gateway.certificate.transcripts import Request, Transcript
+from areal_sdk.gateway.history import History, Placement, meaning
+from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.gateway.renderer import Chat, Prompt
+from areal_sdk.gateway.templates import TemplateRefusal
+from areal_sdk.types import ForkReason, Message
+
+_CURES = {
+    ForkReason.SYSTEM_CHANGED: "keep the system message: a time or a count in it changes it",
+    ForkReason.TOOLS_CHANGED: "send the same tools, in the same order, with every request",
+    ForkReason.ARGS_CHANGED: "send the arguments of a call back as they came",
+    ForkReason.EDITED: "send back what was said as it was said",
+    ForkReason.COMPACTION: "summaries start a sequence of their own: expected of a client that compacts",
+    ForkReason.SUBAGENT: "give each sub-agent a session of its own if it shall be scored on its own",
+    ForkReason.RESAMPLED: "the same request was sent twice: retries should carry the client's retry count",
+    ForkReason.THINKING_DROPPED: "send the thinking back, or use a template that knows about thinking",
+    ForkReason.TEMPLATE_UNSTABLE: "use a template that writes assistant messages as they are",
+}
+
+
+def replay(model: Model, transcript: Transcript) -> Iterator[Finding]:
+    """One finding if all is exact; otherwise what is not, at its first request."""
+    player = _Player(model, transcript.client)
+    for request in transcript.requests:
+        problems = list(player.play(request))
+        yield from problems
+        if problems:
+            return
+    if player.rewrites:
+        yield note(
+            "history",
+            "the template rewrites earlier turns; what was sampled is kept as it was",
+            client=transcript.client,
+        )
+    length = len(transcript.requests)
+    yield ok("one sequence", f"{length} requests, one sequence", client=transcript.client)
+
+
+class _Player:
+    """Plays requests as a session would, with the template's own words for the answers."""
+
+    def __init__(self, model: Model, client: str) -> None:
+        self.rewrites = False
+        self._model = model
+        self._client = client
+        self._history = History()
+        self._tokens: list[tuple[int, ...]] = []
+        """Of each turn, its prompt and its answer."""
+
+    def play(self, request: Request) -> Iterator[Finding]:
+        reasons = self._model.renderer.reasons
+        messages = self._history.canonical(request.messages, splits_reasoning=reasons)
+        placement = self._history.place(messages, tools=request.tools, options={})
+        if reason := self._history.reason(placement):
+            found = f"request {len(self._tokens) + 1} starts another sequence: {reason.value}"
+            yield failed("one sequence", found, _CURES[reason], client=self._client)
+            return
+        chat = Chat(messages, request.tools)
+        try:
+            prompt = self._prompt(chat, placement)
+        except TemplateRefusal as exc:
+            yield failed(
+                "template",
+                f"request {len(self._tokens) + 1} is refused: {exc}",
+                "use a template that accepts what this client sends",
+                client=self._client,
+            )
+            return
+        if placement.parent is not None:
+            yield from self._drift(chat, prompt.tokens, len(self._tokens[placement.parent]))
+        said = self._say(chat, request.answer)
+        if said is not None:
+            yield from self._round_trip(chat, prompt, said, request.answer)
+        self._tokens.append(prompt.tokens + (said or self._words(request.answer)))
+        self._history.add(placement, request.answer, len(self._tokens) - 1)
+
+    def _prompt(self, chat: Chat, placement: Placement) -> Prompt:
+        if placement.parent is None:
+            return self._model.renderer.first(chat)
+        before = self._tokens[placement.parent]
+        return self._model.renderer.extend(before, chat, placement.num_matched)
+
+    def _drift(self, chat: Chat, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
+        """What was added is what the template, asked for the whole, writes at the end."""
+        whole = self._model.renderer.first(chat).tokens
+        if whole == tokens:
+            return
+        self.rewrites = True
+        added = tokens[known:]
+        tail = whole[len(whole) - len(added) :]
+        if tail != added:
+            yield failed(
+                "drift",
+                f"request {len(self._tokens) + 1} goes on with tokens the template would not write",
+                "the template writes a message differently at the end than in between: correct it",
+                client=self._client,
+                expected=self._model.show(tail),
+                got=self._model.show(added),
+            )
+
+    def _say(self, chat: Chat, answer: Message) -> tuple[int, ...] | None:
+        """The answer as the template writes it; None if it does not write answers as asked."""
+        try:
+            return self._model.renderer.answer(chat, answer)
+        except TemplateRefusal:
+            return None
+
+    def _words(self, answer: Message) -> tuple[int, ...]:
+        text = answer.get("content") or "MARK"
+        tokens = self._model.tokenizer.encode_continuation(self._model.tokenizer.defuse(text))
+        return tokens + self._model.tokenizer.encode_continuation(self._model.renderer.end_of_turn)
+
+    def _round_trip(
+        self, chat: Chat, prompt: Prompt, said: tuple[int, ...], answer: Message
+    ) -> Iterator[Finding]:
+        """What the template writes for an answer is read as that answer."""
+        renderer, tokenizer = self._model.renderer, self._model.tokenizer
+        parser = renderer.parser(chat.tools, opens_reasoning=prompt.opens_reasoning)
+        events = [*parser.feed(tokenizer.decode(said, keep=renderer.shown)), *parser.finish()]
+        texts = [event.text for event in events if isinstance(event, TextDelta)]
+        calls = [
+            {"function": {"name": event.name, "arguments": event.arguments}}
+            for event in events
+            if isinstance(event, ToolCall)
+        ]
+        read: Message = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+        if meaning(read) == meaning(answer):
+            return
+        what = "tool round trip" if answer.get("tool_calls") else "answer round trip"
+        thought = any(isinstance(event, ReasoningDelta) for event in events)
+        problem = "; ".join(parser.problems) or ("read as thinking" if thought else "read as text")
+        yield failed(
+            what,
+            f"what the template writes is not read back ({renderer.tool_format.name}): {problem}",
+            "name the format that the template speaks with gateway.tool_format",
+            client=self._client,
+            expected=(str(answer.get("tool_calls") or answer.get("content")),),
+            got=self._model.show(said),
+        )
