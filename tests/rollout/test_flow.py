@@ -366,6 +366,24 @@ def test_an_agent_that_never_works_ends_the_run_with_its_error() -> None:
     assert run.ledger.started < 100
 
 
+def test_while_the_engine_is_down_no_group_starts_and_lost_ones_prove_nothing() -> None:
+    async def scenario() -> None:
+        run = Run(eta=3, batch=40, max_inflight=200, runner={"failure_rate": 1.0})
+        async with run.dispatcher:
+            await asyncio.sleep(0.001)
+            started = run.ledger.started
+            assert started > 64
+            run.buffer.hold(True)
+            await asyncio.sleep(100)  # all that ran is lost, more than the limit
+            assert run.ledger.started == started
+            assert run.ledger.running == 0
+            run.buffer.hold(False)
+            run.runner.failure_rate = 0.0
+            await run.step()
+
+    simulate(scenario())
+
+
 def test_a_bug_in_the_runner_reaches_whoever_waits_for_a_batch() -> None:
     class Broken(SimulatedRunner):
         async def run(self, plan: object) -> Any:
