@@ -53,7 +53,9 @@ class MessagesReply:
         if message.get("content"):
             content.append({"type": "text", "text": message["content"], "citations": None})
         for call in message.get("tool_calls") or ():
-            content.append(_tool_use_block(call["id"], call["function"]))
+            function = call["function"]
+            arguments = orjson.loads(function["arguments"])
+            content.append(_tool_use_block(call["id"], function["name"], arguments))
         return {
             **self._head,
             "content": content,
@@ -77,7 +79,7 @@ class MessagesReply:
                 yield self._block_delta({"type": "thinking_delta", "thinking": text})
             case Call():
                 yield from self._stop_block()
-                block = {"type": "tool_use", "id": delta.id, "name": delta.name, "input": {}}
+                block = _tool_use_block(delta.id, delta.name, {})
                 yield from self._start_block("tool_use", block)
                 yield self._block_delta(
                     {"type": "input_json_delta", "partial_json": delta.arguments}
@@ -166,9 +168,9 @@ def _thinking_block(text: str) -> dict[str, Any]:
     return {"type": "thinking", "thinking": text, "signature": _SIGNATURE if text else ""}
 
 
-def _tool_use_block(call_id: str, function: dict[str, Any]) -> dict[str, Any]:
-    arguments = orjson.loads(function["arguments"])
-    return {"type": "tool_use", "id": call_id, "name": function["name"], "input": arguments}
+def _tool_use_block(call_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    caller = {"type": "direct"}  # the model itself, not a program that it wrote
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments, "caller": caller}
 
 
 def _stop(done: Completed) -> dict[str, Any]:

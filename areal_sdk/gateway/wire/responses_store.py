@@ -67,10 +67,16 @@ class ResponseStore:
 
 
 def with_ids(items: list[Any]) -> list[Item]:
-    """Input items as they are listed: each has an id and a type."""
+    """Input items as they are listed: each has an id, a type and a status."""
     listed = []
     for item in items:
         kind = item.get("type") or "message"
         prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}.get(kind, "item")
-        listed.append({"id": new_id(prefix), **item, "type": kind})
+        whole = {"id": new_id(prefix), "status": "completed", **item, "type": kind}
+        if isinstance(item.get("content"), str):
+            part = "output_text" if item.get("role") == "assistant" else "input_text"
+            whole["content"] = [{"type": part, "text": item["content"]}]
+            if part == "output_text":
+                whole["content"][0]["annotations"] = []
+        listed.append(whole)
     return listed
