@@ -320,7 +320,7 @@ class SGLangEngine(InferenceEngine):
         keeps_kv = self.options.interrupt == "in_place"
         reader = EventReader(
             publisher.version_of,
-            submitted_version=member.version,
+            submitted_version=self._pool.least_version(member),
             is_incremental=member.info.is_incremental,
             wants_top_logprobs=request.num_top_logprobs > 0,
             keeps_kv=keeps_kv,

@@ -110,6 +110,12 @@ class Pool:
             # Of streams through a router nobody knows the server: all continue elsewhere.
             (self.entry or member).client.abandon()
 
+    def least_version(self, member: Member) -> int:
+        """What a request that is sent there now is sampled with, or something newer."""
+        if member is self.entry:
+            return min((m.version for m in self.ready), default=-1)
+        return member.version
+
     async def acquire(self, session: str, *, timeout_s: float) -> Member:
         """The server for the next attempt, once one is ready and not being swapped."""
         while True:

@@ -43,7 +43,7 @@ class Router(Member):
                 "--incremental-streaming-output"
             )
         self.info = pool.members[0].info
-        await self._register(pool)
+        await self._register({member.address for member in pool.ready})
         self.gate.set()
 
     async def keep(self, pool: Pool) -> None:
@@ -54,7 +54,7 @@ class Router(Member):
                     await self.wake.wait()
             self.wake.clear()
             try:
-                await self._register(pool)
+                await self._register({member.address for member in pool.ready})
             except EngineError as exc:
                 if self.gate.is_set():
                     logger.warning("requests wait for the router: %s", exc)
@@ -67,14 +67,10 @@ class Router(Member):
     async def leave(self) -> None:
         """Take our servers back; a router that is gone has none of them."""
         with contextlib.suppress(EngineError):
-            await self._register_only(())
+            await self._register(())
 
-    async def _register(self, pool: Pool) -> None:
-        ready = pool.ready
-        self.version = min((member.version for member in ready), default=-1)
-        await self._register_only({member.address for member in ready})
-
-    async def _register_only(self, wanted: Collection[str]) -> None:
+    async def _register(self, wanted: Collection[str]) -> None:
+        """Exactly the `wanted` addresses, confirmed."""
         deadline_s = self.client.deadlines.control_s
         ends_at = time.monotonic() + deadline_s
         registered = await self.client.workers()

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import aiohttp
@@ -112,6 +113,9 @@ async def test_requests_go_through_the_router_and_weights_past_it(
         for prompt, result in zip(prompts, results, strict=True):
             assert worst_error(tuple(prompt), result, checkpoints) < 1e-3
 
+        async with aclosing(engine.stream(GenerateRequest(PROMPT, 500, ignore_eos=True))) as chunks:
+            first = await anext(chunks)
+        assert (len(first.tokens), set(first.versions)) == (1, {2}), "held back until its end"
         assert await behind(router) == {engine.members[1].address}
         await until(lambda: victim.state == "ready", timeout_s=600)
         await asyncio.wait_for(engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True)), 60)
