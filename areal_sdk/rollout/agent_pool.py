@@ -78,9 +78,8 @@ class AgentPool(RolloutWorkflow):
             raise
         self._own(self._watch(), "watch agent workers")
 
-    # What a session returns is not all that an agent may: a mapping of rewards, a list.
     async def run_episode(self, task: Task, context: EpisodeContext) -> Any:
-        """Play in the worker that has the least to do."""
+        """Whatever the agent returns, played by the worker that has the least to do."""
         order = pack_order(task, context)
         worker = await self._pick()
         number = next(self._numbers)
