@@ -7,6 +7,7 @@ default executor to return: an agent that does neither would keep Ctrl-C waiting
 import asyncio
 import inspect
 import logging
+import signal
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
             "this runs an event loop of its own, and one runs here already: call it from a "
             "thread, as in `await asyncio.to_thread(areal_sdk.train, ...)`"
         )
+    # A loop that Ctrl-C left half made could not be closed: it is heard when there is one.
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
     loop = runner.get_loop()
     has_unwound = False
@@ -47,6 +50,7 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
             has_unwound = True
 
     try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
         return runner.run(noticed())
     except KeyboardInterrupt:
         if inspect.getcoroutinestate(main) == inspect.CORO_CREATED:

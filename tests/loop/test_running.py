@@ -67,6 +67,22 @@ def test_a_task_that_ignores_cancellation_holds_nobody_up() -> None:
     assert time.monotonic() - began < 5.0
 
 
+def test_ctrl_c_before_the_first_line_of_main_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make = asyncio.new_event_loop
+
+    def interrupted() -> asyncio.AbstractEventLoop:
+        signal.raise_signal(signal.SIGINT)  # while the loop is being made
+        return make()
+
+    async def main() -> None: ...
+
+    monkeypatch.setattr(asyncio, "new_event_loop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_to_the_end(main())  # warnings are errors: neither loop nor coroutine may leak
+
+
 def test_inside_a_running_loop_the_error_names_the_way_out() -> None:
     async def main() -> None:
         with pytest.raises(ConfigError, match=r"asyncio\.to_thread"):
