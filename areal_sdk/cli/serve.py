@@ -1,9 +1,12 @@
 """`areal-sdk serve`: an OpenAI-compatible endpoint in front of the engine."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from areal_sdk.loop.state import RunSummary
 
 
 @click.command()
@@ -13,22 +16,57 @@ import click
 @click.option("--host", help="Default: 127.0.0.1.")
 @click.option("--port", type=int, default=8000, show_default=True)
 @click.option("--admin-key", envvar="AREAL_SDK_ADMIN_KEY", help="Default: made up at start-up.")
+@click.option("--learn", is_flag=True, help="Train on whoever calls, by the rewards they post.")
+@click.option("--record", is_flag=True, help="Keep every session in a run directory.")
+@click.option("--upstream", metavar="URL", help="Pass calls on to this provider instead.")
+@click.option("--users", metavar="FILE", help="A TOML file of users: their keys and quotas.")
+@click.option("--cors", "cors_origins", multiple=True, help="An origin whose web pages may call.")
+@click.option("--steps", type=int, help="With --learn: end after so many optimiser steps.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on learning.")
 @click.option("--config", "file", type=click.Path(path_type=Path))
 @click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE")
-def serve(file: Path | None, settings: tuple[str, ...], **flags: Any) -> None:
+def serve(
+    file: Path | None,
+    settings: tuple[str, ...],
+    resume: Path | None,
+    learn: bool,
+    record: bool,
+    **flags: Any,
+) -> None:
     """Serve a model to any OpenAI client, every sampled token recorded exactly.
 
     \b
     areal-sdk serve --model smollm2
+    areal-sdk serve --model smollm2 --learn --users users.toml
+    areal-sdk serve --resume runs/serve-20261121-101500
     """
+    from areal_sdk.cli.report import print_summary
     from areal_sdk.config import load_config
-    from areal_sdk.loop import serve_config
+    from areal_sdk.loop import resume_training, serve_config
 
-    keys = {
-        "host": "gateway.host",
-        "port": "gateway.port",
-        "admin_key": "gateway.admin_key",
-        "engine": "engine.name",
-    }
-    overrides = {keys.get(k, k): value for k, value in flags.items() if value not in (None, ())}
-    serve_config(load_config(file=file, settings=settings, overrides=overrides), say=click.echo)
+    overrides = {_KEYS.get(k, k): value for k, value in flags.items() if value not in (None, ())}
+    if learn:
+        overrides["serve.learn"] = True
+    if record:
+        overrides["serve.record"] = True
+    if resume is not None:
+        summary: "RunSummary | None" = resume_training(
+            resume, settings=settings, overrides=overrides
+        )
+    else:
+        config = load_config(file=file, settings=settings, overrides=overrides)
+        summary = serve_config(config, say=click.echo)
+    if summary is not None:
+        print_summary(summary)
+
+
+_KEYS = {
+    "host": "gateway.host",
+    "port": "gateway.port",
+    "admin_key": "gateway.admin_key",
+    "engine": "engine.name",
+    "upstream": "serve.upstream",
+    "users": "serve.users",
+    "cors_origins": "serve.cors_origins",
+    "steps": "run.steps",
+}

@@ -12,6 +12,7 @@ from areal_sdk.config import Config, idle_settings, load_config, parse_config
 from areal_sdk.errors import ArealError
 from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
 from areal_sdk.loop.evaluation import run_evaluation
+from areal_sdk.loop.online import make_live_plan
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.running import StoppedAtOnce, run_to_the_end
@@ -80,10 +81,16 @@ def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
     return _train(_plan(config), quiet=quiet)
 
 
-def resume_training(path: Path, *, settings: Sequence[str] = (), quiet: bool = False) -> RunSummary:
+def resume_training(
+    path: Path,
+    *,
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> RunSummary:
     """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
     run_dir = RunDir.open(path)
-    config = load_config(file=run_dir.config, settings=settings)
+    config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
     checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
     return _train(_plan(config), run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)
 
@@ -99,14 +106,22 @@ def check(config: Config) -> None:
     _plan(config)
 
 
-def serve_config(config: Config, *, say: Callable[[str], None]) -> None:
-    """Serve until interrupted."""
+def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | None:
+    """Serve until interrupted; the summary of what was learnt, where it learns."""
+    if config.serve.learn:
+        return _train(_plan(config))
+    plugins, run_dir = _load_plugins(config), None
+    if config.serve.record:
+        run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
+        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
+        say(f"run directory: {run_dir.path}")
     try:
-        run_to_the_end(run_server(config, plugins=_load_plugins(config), say=say))
+        run_to_the_end(run_server(config, plugins=plugins, run_dir=run_dir, say=say))
     except KeyboardInterrupt:
-        return
+        pass  # how servers end
     except ExceptionGroup as group:
         raise _cause(group) from None
+    return None
 
 
 def _plan(
@@ -118,6 +133,8 @@ def _plan(
     for line in idle_settings(config):
         logger.warning("%s", line)
     plugins = _load_plugins(config)
+    if config.serve.learn:
+        return make_live_plan(config, plugins=plugins)
     program = load_program(config, plugins=plugins, agent=agent)
     return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
 

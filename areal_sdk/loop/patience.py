@@ -6,8 +6,14 @@ MIN_CUT_TIMEOUT_S = 3600.0
 """A batch may take this long, or as long as its episodes may."""
 
 
+NO_CALLERS_S = 365 * 24 * 3600.0
+"""Callers come when they like."""
+
+
 def cut_timeout_s(config: Config) -> float:
     """For a batch: two generations of the longest episodes, with every retry."""
+    if config.serve.learn:
+        return NO_CALLERS_S
     rollout = config.rollout
     longest_s = rollout.episode_timeout_s * (1 + rollout.infra_retries)
     return max(MIN_CUT_TIMEOUT_S, 2 * longest_s + rollout.wait_s)

@@ -12,6 +12,7 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.loop.engines import make_engine
+from areal_sdk.loop.gateways import make_gateway
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.supervision import KeptEngine, kept, watched
 from areal_sdk.loop.trainers import make_trainer
@@ -104,13 +105,9 @@ async def open_rig(
         served = await stack.enter_async_context(kept(engine, say=say))
         if trainer is not None:
             await stack.enter_async_context(watched(trainer))
-        gateway = Gateway(
-            served,
-            model_dir=model_dir,
-            model_name=config.model,
-            admin_key=config.gateway.admin_key,
-            max_request_s=config.rollout.request_timeout_s,
-        )
+        rollout = config.rollout
+        sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
+        gateway = make_gateway(config, served, model_dir=model_dir, sampling=sampling)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
         rewards = await _open_rewards(config, plugins, run_dir.logs, stack)

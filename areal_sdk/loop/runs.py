@@ -1,8 +1,9 @@
 """A whole training run: composed, warmed up, measured, trained, measured again, summed up."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,16 @@ from areal_sdk.loop.patience import stalled_s
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
+from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.tasks import load_tasks
+from areal_sdk.loop.trainers import check_learns
 from areal_sdk.loop.training import TrainingLoop
 from areal_sdk.loop.warmup import warm_up
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.live import LiveEpisodes
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import Ledger, RunDir
@@ -111,7 +115,8 @@ async def run_training(
         ) as rig,
     ):
         assert rig.trainer is not None
-        ledger, tasks = Ledger(), _task_source(plan)
+        check_learns(config, rig.trainer)
+        ledger, tasks = Ledger(), _source(plan)
         if checkpoint is not None:
             state.update_from(await rig.trainer.load(checkpoint))
             ledger = Ledger.restore(state.ledger)
@@ -147,7 +152,7 @@ async def _train(
     plan: Plan,
     state: RunState,
     ledger: Ledger,
-    tasks: TaskSource,
+    tasks: TaskSource | LiveEpisodes,
     evaluator: Evaluator,
     progress: Progress,
 ) -> str:
@@ -166,19 +171,9 @@ async def _train(
         wait_s=rollout.wait_s,
         dynamic_sampling=rollout.dynamic_sampling,
         in_order=config.run.deterministic,
+        max_lost_in_a_row=sys.maxsize if config.serve.learn else None,  # callers owe us nothing
     )
-    sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
-    async with rig.runner(split="train", sampling=sampling) as runner:
-        dispatcher = Dispatcher(
-            runner=runner,
-            tasks=tasks,
-            ledger=ledger,
-            buffer=buffer,
-            truncated=rollout.truncated,
-            drop_incomplete=rollout.incomplete_groups == "drop",
-            on_episode=progress.finished,
-            stalled_s=stalled_s(config),
-        )
+    async with _episodes(rig, tasks, buffer, progress) as source:
         progress.watch(buffer)
         rig.engine.on_outage = buffer.hold
         loop = TrainingLoop(
@@ -187,7 +182,7 @@ async def _train(
             state,
             buffer,
             tasks,
-            dispatcher,
+            source,
             checkpoints,
             evaluator,
             progress,
@@ -209,7 +204,40 @@ async def _train(
     return ended
 
 
-def _task_source(plan: Plan) -> TaskSource:
+@asynccontextmanager
+async def _episodes(
+    rig: Rig, tasks: TaskSource | LiveEpisodes, buffer: TrajectoryBuffer, progress: Progress
+) -> AsyncIterator[Dispatcher | LiveEpisodes]:
+    """Who fills the buffer: the program plays tasks, or callers do as they like."""
+    config, rollout = rig.config, rig.config.rollout
+    if isinstance(tasks, LiveEpisodes):
+        announce(config, rig.gateway, say=progress.say)
+        yield tasks.connect(
+            rig.gateway.live,
+            ledger=buffer.ledger,
+            buffer=buffer,
+            truncated=rollout.truncated,
+            rewards=rig.rewards,
+            on_episode=progress.finished,
+        )
+        return
+    sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
+    async with rig.runner(split="train", sampling=sampling) as runner:
+        yield Dispatcher(
+            runner=runner,
+            tasks=tasks,
+            ledger=buffer.ledger,
+            buffer=buffer,
+            truncated=rollout.truncated,
+            drop_incomplete=rollout.incomplete_groups == "drop",
+            on_episode=progress.finished,
+            stalled_s=stalled_s(config),
+        )
+
+
+def _source(plan: Plan) -> TaskSource | LiveEpisodes:
+    if plan.config.serve.learn:
+        return LiveEpisodes()
     return TaskSource(
         plan.train_tasks,
         seed=plan.config.run.seed,

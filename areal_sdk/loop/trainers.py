@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from areal_sdk.config import Config
+from areal_sdk.errors import ConfigError
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.listen import Listener
@@ -39,6 +40,16 @@ async def make_trainer(
         publish_dtype=section.precision if config.engine.dtype == "auto" else config.engine.dtype,
     )
     return TrainerClient(options, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
+
+
+def check_learns(config: Config, trainer: TrainerClient) -> None:
+    """ConfigError for an algorithm that compares siblings where callers have none."""
+    if config.serve.learn and config.rollout.group_size == 1 and not trainer.learns_alone:
+        raise ConfigError(
+            f"algorithm.name = {config.algorithm.name!r} compares siblings, and callers come alone: "
+            "choose running_baseline, or set rollout.group_size and open groups of that size "
+            "(POST /control/sessions)"
+        )
 
 
 async def _launcher(config: Config, log_dir: Path, say: Callable[[str], None]) -> Launcher:

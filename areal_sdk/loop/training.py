@@ -20,6 +20,7 @@ from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
 from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.live import LiveEpisodes
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import waiting
 from areal_sdk.trainer.client import TrainerClient
@@ -36,8 +37,8 @@ class TrainingLoop:
     trainer: TrainerClient
     state: RunState
     buffer: TrajectoryBuffer
-    tasks: TaskSource
-    dispatcher: Dispatcher
+    tasks: TaskSource | LiveEpisodes
+    dispatcher: Dispatcher | LiveEpisodes
     checkpoints: Checkpoints
     evaluator: Evaluator
     progress: Progress

@@ -53,6 +53,8 @@ class TrainerClient:
         self._own_publish_dir: PublishDir | None = None
         self.num_parameters = 0
         self.device = ""
+        self.learns_alone = False
+        """Whether its algorithm learns from episodes without siblings; known once started."""
 
     async def start(self) -> None:
         """Start the ranks; returns when every one has loaded the model."""
@@ -76,6 +78,7 @@ class TrainerClient:
         self._ranks = await self._launcher.launch(specs)
         hello = self._ranks[0].hello
         self.num_parameters, self.device = hello["num_parameters"], hello["device"]
+        self.learns_alone = hello["learns_alone"]
 
     @property
     def children(self) -> Sequence[Child]:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers
 
+from areal_sdk.algorithms.alone import learns_alone
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.process import Channel, ChannelClosed, Request
 from areal_sdk.trainer.checkpoint import export_model, load_checkpoint, save_checkpoint
@@ -35,7 +36,13 @@ def main(channel: Channel, args: JSON) -> None:
     )
     try:
         rank = _Rank(Trainer(options, ranks))
-        channel.ready({"num_parameters": rank.num_parameters, "device": str(ranks.device)})
+        channel.ready(
+            {
+                "num_parameters": rank.num_parameters,
+                "device": str(ranks.device),
+                "learns_alone": rank.learns_alone,
+            }
+        )
         while (request := channel.receive()) is not None:
             rank.answer(request)
     except ChannelClosed:
@@ -74,6 +81,10 @@ class _Rank:
             "load": self._load,
             "export": self._export,
         }
+
+    @property
+    def learns_alone(self) -> bool:
+        return learns_alone(self._trainer.algorithm.advantages)
 
     @property
     def num_parameters(self) -> int:
