@@ -127,7 +127,7 @@ class Gateway:
             self._add_anthropic_routes(app.router, f"{prefix}/messages")
             # Anthropic's SDK adds /v1 itself: given the address that OpenAI's wants, it still works.
             self._add_anthropic_routes(app.router, f"{prefix}/v1/messages")
-        app.router.add_route("*", "/{path:.*}", self._guard(_not_found))
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(_not_found))
         return app
 
     def _add_openai_routes(self, router: web.UrlDispatcher, prefix: str) -> None:
@@ -150,6 +150,7 @@ class Gateway:
         write_error = ApiError.anthropic_body
         router.add_post(path, self._guard(self._sample(self._messages), write_error))
         router.add_post(f"{path}/count_tokens", self._guard(self._count_tokens, write_error))
+        router.add_route("*", f"{path}/{{rest:.*}}", self._guard(_not_found, write_error))
 
     def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)

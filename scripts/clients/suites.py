@@ -204,8 +204,8 @@ async def schemathesis() -> Result:
             *(python.parent / "st", "run", f"{root}/openapi.json"),
             *("--phases", "coverage,fuzzing", "--workers", "1", "--seed", "1", "--no-color"),
             *("--max-examples", str(2 * NUM_REQUESTS // num_operations), "--continue-on-failure"),
-            *("--checks", ",".join(CHECKS), "--exclude-path", "/control/pause"),
-            *("-H", "Authorization: Bearer sk-admin", "--max-time", str(TIMEOUT_S // 2)),
+            *("--checks", ",".join(CHECKS), "--exclude-path-regex", LEFT_OUT),
+            *("-H", "Authorization: Bearer sk-admin", "--max-time", str(TIMEOUT_S - 60)),
             *("--suppress-health-check", "all", "--request-timeout", "30"),
             timeout_s=TIMEOUT_S,
         )
@@ -217,6 +217,9 @@ async def schemathesis() -> Result:
     result.note = f"schemathesis, fuzzed requests to {num_operations} operations"
     return result
 
+
+LEFT_OUT = "^/control/pause$|^/v1/embeddings$"
+"""The one would hold all others, the other is a 501 by design."""
 
 CHECKS = (
     "not_a_server_error",

@@ -208,6 +208,14 @@ async def test_an_unknown_url_is_a_404_in_the_same_shape(start_gateway: StartGat
     assert (status, body["error"]["code"]) == (404, "unknown_url")
 
 
+async def test_an_unknown_url_is_a_404_whatever_it_holds(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway()
+    root = gateway.base_url
+    assert (await get(f"{root}/models/a%0Ab"))[1]["error"]["code"] == "unknown_url"
+    status, body = await get(f"{root}/messages/batches")
+    assert (status, body["type"], body["error"]["type"]) == (404, "error", "not_found_error")
+
+
 async def test_a_large_body_is_read_and_a_huge_one_refused(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway("ok", max_context=4_000_000)
     session = gateway.sessions.open("e")
