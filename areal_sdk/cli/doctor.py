@@ -15,6 +15,8 @@ from pathlib import Path
 
 import click
 
+from areal_sdk.cli.certificate import check_model
+
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"
 LOW_DISK_GIB = 2.0
@@ -47,7 +49,7 @@ class Finding:
     cure: str = ""
 
 
-@click.command(name="doctor")
+@click.group(name="doctor", invoke_without_command=True)
 @click.option("--model", default="tiny", show_default=True, help="Check this model's template.")
 @click.option(
     "--port",
@@ -57,11 +59,14 @@ class Finding:
     help="Is this port free?",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor(model: str, port: int, as_json: bool) -> None:
+@click.pass_context
+def doctor(ctx: click.Context, model: str, port: int, as_json: bool) -> None:
     """Check Python, torch, devices, ports, plugins, the cache and a model's chat template.
 
     Exits with 1 when something failed. torch is tried in a process of its own.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     findings = [finding for check in checks(model=model, port=port) for finding in check()]
     if as_json:
         import orjson
@@ -72,6 +77,9 @@ def doctor(model: str, port: int, as_json: bool) -> None:
             _print(finding)
     if any(finding.level is Level.FAILED for finding in findings):
         raise SystemExit(1)
+
+
+doctor.add_command(check_model)
 
 
 def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:

@@ -166,11 +166,11 @@ class Renderer:
         )
 
     def _tools(self, tools: Sequence[Tool]) -> Sequence[Tool] | None:
-        """Tools with special tokens disarmed; None when there are none, as templates expect."""
+        """Tools with added tokens disarmed; None when there are none, as templates expect."""
         if not tools:
             return None
         text = orjson.dumps(tools).decode()
-        safe = self._tokenizer.defuse(text, only_special=True)
+        safe = self._tokenizer.defuse(text)
         return tools if safe == text else orjson.loads(safe)
 
     def _defuse(self, text: str, ours: bool) -> str:

@@ -20,6 +20,10 @@ _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 _TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 
 
+_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What a template's own code may raise."""
+
+
 class TemplateRefusal(ValueError):
     """The template raised: it does not accept this conversation."""
 
@@ -91,7 +95,7 @@ class ChatTemplate:
         }
         try:
             return template.render(variables)
-        except (TemplateError, TypeError, ValueError, LookupError, AttributeError) as exc:
+        except _FAULTS as exc:
             raise TemplateRefusal(str(exc)) from exc
 
 

@@ -20,14 +20,15 @@ _BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "tiny": ("tiny-1", make_tiny_model),
 }
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model"]
+_WEIGHTS = "*.safetensors"
+_HUB_FILES = [_WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"]
 
 
-def resolve_model(name: str, *, cache_dir: Path | None = None) -> Path:
+def resolve_model(name: str, *, cache_dir: Path | None = None, weights: bool = True) -> Path:
     """The directory of model `name`, fetched or made and then kept in the cache if need be.
 
     Blocks, for minutes when there is something to download: call it before the event loop starts,
-    or in a thread.
+    or in a thread. Without `weights`, only the small files are fetched from the hub.
     """
     if name in _BUILT_IN:
         entry, make = _BUILT_IN[name]
@@ -36,7 +37,7 @@ def resolve_model(name: str, *, cache_dir: Path | None = None) -> Path:
     if path.is_dir():
         return _checked(path.resolve())
     if _HUB_ID.fullmatch(name):
-        return _from_hub(name)
+        return _from_hub(name, weights=weights)
     known = ", ".join(sorted(_BUILT_IN))
     close = difflib.get_close_matches(name, _BUILT_IN, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"or one of: {known}"
@@ -59,7 +60,7 @@ def _checked(directory: Path) -> Path:
     return directory
 
 
-def _from_hub(name: str) -> Path:
+def _from_hub(name: str, *, weights: bool) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -67,7 +68,9 @@ def _from_hub(name: str) -> Path:
             "huggingface_hub", extra="train", needed_for=f"the hub model {name!r}"
         ) from None
     try:
-        directory = snapshot_download(name, allow_patterns=_HUB_FILES)
+        directory = snapshot_download(
+            name, allow_patterns=_HUB_FILES, ignore_patterns=None if weights else _WEIGHTS
+        )
     except (OSError, ValueError) as exc:
         reason = str(exc).strip().split("\n", 1)[0]
         raise ConfigError(

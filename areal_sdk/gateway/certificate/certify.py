@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.certificate.findings import Certificate, Finding, failed, note, ok
-from areal_sdk.gateway.certificate.model import Model, content_key
+from areal_sdk.gateway.certificate.model import TODAY, Model, content_key
 from areal_sdk.gateway.certificate.probes import probe
 from areal_sdk.gateway.certificate.replay import replay
 from areal_sdk.gateway.certificate.transcripts import Transcript, recorded
-from areal_sdk.gateway.renderer import Chat
-from areal_sdk.gateway.templates import TemplateRefusal
+from areal_sdk.gateway.renderer import Chat, Renderer
+from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
 
 
 def certify(directory: Path, *, transcripts: Iterable[Transcript] | None = None) -> Certificate:
@@ -40,10 +41,11 @@ def _findings(directory: Path, transcripts: Iterable[Transcript]) -> Iterator[Fi
 def _clock(directory: Path, model: Model) -> Iterator[Finding]:
     chat = Chat(({"role": "user", "content": "Hi"},))
     now = model.renderer.text(chat)
-    for later, what in ((timedelta(seconds=1), "second"), (timedelta(days=40), "day")):
-        if Model.load(directory, later=later).renderer.text(chat) == now:
+    for later in (timedelta(seconds=1), timedelta(days=40)):
+        template = ChatTemplate.load(directory, clock=partial(TODAY.__add__, later))
+        if Renderer(model.tokenizer, template).text(chat) == now:
             continue
-        if what == "second":
+        if later.days == 0:
             cure = "siblings of one task would get different prompts: take the time out"
             yield failed("clock", "the prompt changes from one second to the next", cure)
         else:

@@ -1,7 +1,7 @@
 """The parts of a model that decide its tokens, read from its directory. No weights, no torch."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ _FILES = (
     "generation_config.json",
 )
 
-_TODAY = datetime(2024, 5, 17, 12)
+TODAY = datetime(2024, 5, 17, 12)
+"""What templates are told when they ask for the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,9 @@ class Model:
     """Rows of the embedding; None if the directory does not tell."""
 
     @classmethod
-    def load(cls, directory: Path, *, later: timedelta = timedelta()) -> "Model":
-        """`later` sets the clock that templates may look at."""
+    def load(cls, directory: Path) -> "Model":
         tokenizer = Tokenizer.load(directory)
-        template = ChatTemplate.load(directory, clock=lambda: _TODAY + later)
+        template = ChatTemplate.load(directory, clock=lambda: TODAY)
         config = _read(directory / "config.json")
         config = {**config, **config.get("text_config", {})}
         size = config.get("vocab_size")

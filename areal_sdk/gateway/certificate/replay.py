@@ -32,14 +32,13 @@ def replay(model: Model, transcript: Transcript) -> Iterator[Finding]:
         yield from problems
         if problems:
             return
+    found = f"{len(transcript.requests)} requests, one sequence"
     if player.rewrites:
-        yield note(
-            "history",
-            "the template rewrites earlier turns; what was sampled is kept as it was",
-            client=transcript.client,
-        )
-    length = len(transcript.requests)
-    yield ok("one sequence", f"{length} requests, one sequence", client=transcript.client)
+        found += "; the template rewrites earlier turns, what was sampled is kept"
+    if player.refuses:
+        found += f"; the template refuses the whole of it: {player.refuses}"
+    is_plain = not player.rewrites and not player.refuses
+    yield (ok if is_plain else note)("one sequence", found, client=transcript.client)
 
 
 class _Player:
@@ -47,6 +46,9 @@ class _Player:
 
     def __init__(self, model: Model, client: str) -> None:
         self.rewrites = False
+        """The template writes what was said before differently from how it was said."""
+        self.refuses = ""
+        """Why the template refuses what goes on well as an extension."""
         self._model = model
         self._client = client
         self._history = History()
@@ -54,8 +56,10 @@ class _Player:
         """Of each turn, its prompt and its answer."""
 
     def play(self, request: Request) -> Iterator[Finding]:
-        reasons = self._model.renderer.reasons
-        messages = self._history.canonical(request.messages, splits_reasoning=reasons)
+        renderer = self._model.renderer
+        length = renderer.tool_format.call_id_length
+        given = [_with_ids(message, length) for message in request.messages]
+        messages = self._history.canonical(given, splits_reasoning=renderer.reasons)
         placement = self._history.place(messages, tools=request.tools, options={})
         if reason := self._history.reason(placement):
             found = f"request {len(self._tokens) + 1} starts another sequence: {reason.value}"
@@ -74,11 +78,12 @@ class _Player:
             return
         if placement.parent is not None:
             yield from self._drift(chat, prompt.tokens, len(self._tokens[placement.parent]))
-        said = self._say(chat, request.answer)
+        answer = _with_ids(request.answer, length)
+        said = self._say(chat, answer)
         if said is not None:
-            yield from self._round_trip(chat, prompt, said, request.answer)
-        self._tokens.append(prompt.tokens + (said or self._words(request.answer)))
-        self._history.add(placement, request.answer, len(self._tokens) - 1)
+            yield from self._round_trip(chat, prompt, said, answer)
+        self._tokens.append(prompt.tokens + (said or self._words(answer)))
+        self._history.add(placement, answer, len(self._tokens) - 1)
 
     def _prompt(self, chat: Chat, placement: Placement) -> Prompt:
         if placement.parent is None:
@@ -88,7 +93,11 @@ class _Player:
 
     def _drift(self, chat: Chat, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
         """What was added is what the template, asked for the whole, writes at the end."""
-        whole = self._model.renderer.first(chat).tokens
+        try:
+            whole = self._model.renderer.first(chat).tokens
+        except TemplateRefusal as exc:
+            self.refuses = str(exc)
+            return
         if whole == tokens:
             return
         self.rewrites = True
@@ -130,6 +139,8 @@ class _Player:
             if isinstance(event, ToolCall)
         ]
         read: Message = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+        if calls and not texts:
+            answer = {**answer, "content": ""}  # some templates leave out the text beside calls
         if meaning(read) == meaning(answer):
             return
         what = "tool round trip" if answer.get("tool_calls") else "answer round trip"
@@ -143,3 +154,12 @@ class _Player:
             expected=(str(answer.get("tool_calls") or answer.get("content")),),
             got=self._model.show(said),
         )
+
+
+def _with_ids(message: Message, length: int) -> Message:
+    """With call ids as long as the gateway makes them for this model."""
+    if message.get("tool_call_id"):
+        return {**message, "tool_call_id": message["tool_call_id"][-length:]}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**c, "id": str(c.get("id"))[-length:]} for c in calls]}
+    return message

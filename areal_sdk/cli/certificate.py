@@ -1,0 +1,88 @@
+"""`areal-sdk doctor model`: can what this model samples be trained exactly as it was sampled?"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from areal_sdk.gateway.certificate import Certificate, Finding
+
+_COLORS = {"ok": "green", "note": "yellow", "failed": "red"}
+_CONTEXT = 6
+"""Equal tokens shown before the first that differs."""
+_SHOWN = 24
+"""Tokens shown of each side."""
+
+
+@click.command(name="model")
+@click.argument("model")
+@click.option(
+    "--transcript",
+    "transcripts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="Play these conversations, besides those that real clients had.",
+)
+@click.option("--json", "as_json", is_flag=True)
+def check_model(model: str, transcripts: Sequence[Path], as_json: bool) -> None:
+    """Certify that MODEL's conversations keep every sampled token.
+
+    Plays recorded conversations of real clients through the tokenizer and the chat template; needs
+    no weights. Exits with 0 for a certificate and with 1 without. `train` warns of models that have
+    none.
+    """
+    from areal_sdk.gateway.certificate import certify, keep, read_transcript, recorded
+    from areal_sdk.models import resolve_model
+
+    local = Path(model).expanduser()
+    directory = local if local.is_dir() else resolve_model(model, weights=False)
+    played = (*recorded(), *map(read_transcript, transcripts))
+    certificate = certify(directory, transcripts=played)
+    keep(certificate)
+    if as_json:
+        from areal_sdk.telemetry.files import to_json
+
+        summary = {"certified": certificate.is_certified, "key": certificate.key}
+        document = {"model": model, **summary, "findings": certificate.findings}
+        click.echo(to_json(document, indent=True).decode())
+    else:
+        for line in _lines(model, certificate):
+            click.echo(line)
+    if not certificate.is_certified:
+        raise SystemExit(1)
+
+
+def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
+    for finding in certificate.findings:
+        level = click.style(f"{finding.level.value:<7}", fg=_COLORS[finding.level])
+        client = f"{finding.client}: " if finding.client else ""
+        yield f"{level} {finding.check:<18} {client}{finding.found}"
+        if finding.cure:
+            yield f"{'':<26} {finding.cure}"
+        yield from token_diff(finding)
+    verdict = ("certified", "green") if certificate.is_certified else ("not certified", "red")
+    yield click.style(f"{model}: {verdict[0]}", fg=verdict[1], bold=True)
+
+
+def token_diff(finding: "Finding") -> Iterator[str]:
+    """What was expected and what came, token by token, from a little before they part."""
+    expected, got = finding.expected, finding.got
+    if not expected and not got:
+        return
+    pairs = enumerate(zip(expected, got, strict=False))
+    same = next((i for i, (one, other) in pairs if one != other), min(len(expected), len(got)))
+    start = max(0, same - _CONTEXT)
+    for name, tokens, color in (("expected", expected, "green"), ("got", got, "red")):
+        shown = [_token(token) for token in tokens[start : start + _SHOWN]]
+        before = "".join(click.style(f"[{t}]", dim=True) for t in shown[: same - start])
+        after = "".join(click.style(f"[{t}]", fg=color) for t in shown[same - start :])
+        more = " ..." if len(tokens) > start + _SHOWN else ""
+        yield f"{'':<26} {name:>8} {'... ' if start else ''}{before}{after}{more}"
+
+
+def _token(text: str) -> str:
+    """A token on one line, harmless to the terminal."""
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t")
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in escaped)
