@@ -252,7 +252,7 @@ class ServeSection(Section):
     @property
     def keeps_sessions(self) -> bool:
         """Whether there is a run directory."""
-        return self.learn or self.record
+        return self.learn or self.record or self.upstream is not None
 
 
 class Config(Section):

@@ -29,7 +29,7 @@ class ControlPlane:
         self,
         sessions: SessionStore,
         live: LiveSessions,
-        engine: InferenceEngine,
+        engine: InferenceEngine | None,
         *,
         access: Access,
         accounts: Accounts,
@@ -40,8 +40,6 @@ class ControlPlane:
         self._engine = engine
         self._access = access
         self._accounts = accounts
-        self.group_size: int | None = None
-        """Siblings that every group must have, where somebody learns from groups."""
         self._base_url = base_url
 
     def add_routes(self, router: web.UrlDispatcher, *, guard: Callable[[Handler], Handler]) -> None:
@@ -51,9 +49,11 @@ class ControlPlane:
         router.add_post(f"{one}/reward", guard(self._reward))
         router.add_get(one, guard(self._trace))
         router.add_delete(one, guard(self._close))
-        router.add_get("/control/weights", guard(self._weights))
-        router.add_post("/control/pause", guard(self._pause))
-        router.add_post("/control/resume", guard(self._resume))
+        if self._engine is not None:
+            engine = EngineControl(self._engine)
+            router.add_get("/control/weights", guard(engine.weights))
+            router.add_post("/control/pause", guard(engine.pause))
+            router.add_post("/control/resume", guard(engine.resume))
 
     def add_own_routes(
         self, router: web.UrlDispatcher, prefix: str, *, guard: Callable[[Handler], Handler]
@@ -94,9 +94,10 @@ class ControlPlane:
         return json_response({"sessions": [self._address(s.session) for s in opened]}, status=201)
 
     def _check_group(self, size: int | None) -> None:
-        if self.group_size is not None and size is not None and size != self.group_size:
+        wanted = self._live.limits.group_size
+        if wanted is not None and size is not None and size != wanted:
             raise bad_request(
-                f"this server learns from groups of {self.group_size} (rollout.group_size)",
+                f"this server learns from groups of {wanted} (rollout.group_size)",
                 param="group_size",
             )
 
@@ -163,17 +164,6 @@ class ControlPlane:
         else:
             session.close()
 
-    async def _weights(self, request: web.Request) -> web.Response:
-        return json_response({"version": self._engine.version})
-
-    async def _pause(self, request: web.Request) -> web.Response:
-        await self._engine.pause()
-        return json_response({"paused": True})
-
-    async def _resume(self, request: web.Request) -> web.Response:
-        await self._engine.resume()
-        return json_response({"paused": False})
-
     def _session(self, request: web.Request) -> Session:
         name = request.match_info["id"]
         session = self._sessions.get(name)
@@ -188,6 +178,24 @@ class ControlPlane:
 
     def _whole(self, session: Session) -> dict[str, Any]:
         return _trace(session, self._live.get(session.id))
+
+
+class EngineControl:
+    """The version that is served, and holding it."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self._engine = engine
+
+    async def weights(self, request: web.Request) -> web.Response:
+        return json_response({"version": self._engine.version})
+
+    async def pause(self, request: web.Request) -> web.Response:
+        await self._engine.pause()
+        return json_response({"paused": True})
+
+    async def resume(self, request: web.Request) -> web.Response:
+        await self._engine.resume()
+        return json_response({"paused": False})
 
 
 async def _reward_fields(request: web.Request) -> Fields:

@@ -48,6 +48,8 @@ class LiveLimits:
     reward_wait_s: float = 600.0
     """After its end, how long a reward may still come."""
     session: SessionLimits = field(default_factory=SessionLimits)
+    group_size: int | None = None
+    """Siblings that every group must have, where somebody learns from groups."""
 
 
 @dataclass(slots=True, eq=False)
@@ -102,7 +104,7 @@ class LiveSessions:
         limits: LiveLimits | None = None,
     ) -> None:
         self._sessions = sessions
-        self._limits = limits or LiveLimits()
+        self.limits = limits or LiveLimits()
         self._observer: ObservesSessions | None = None
         self._by_id: dict[str, LiveSession] = {}
         self._by_secret: Keyring[LiveSession] = Keyring()
@@ -149,7 +151,7 @@ class LiveSessions:
         """A new session of `account`; 429 where its quota has no room for one."""
         account.admit_sessions()
         session = self._sessions.open(
-            session_id, limits=limits or self._limits.session, split=split, **options
+            session_id, limits=limits or self.limits.session, split=split, **options
         )
         now = _now()
         live = LiveSession(
@@ -166,8 +168,8 @@ class LiveSessions:
         self._by_id[live.id] = live
         for secret in (session.key, session.slug):
             self._by_secret.add(secret, live)
-        if self._limits.idle_s is not None:
-            live.timer = _later(self._limits.idle_s, self._end_if_idle, live)
+        if self.limits.idle_s is not None:
+            live.timer = _later(self.limits.idle_s, self._end_if_idle, live)
         if self._observer is not None:
             self._observer.opened(live)
         return live
@@ -229,7 +231,7 @@ class LiveSessions:
             return
         waiting = self._waiting.setdefault(live.account, OrderedDict())
         waiting[live.id] = live
-        live.timer = _later(self._limits.reward_wait_s, self._finish, live)
+        live.timer = _later(self.limits.reward_wait_s, self._finish, live)
         self._finish_if_judged(live)
         if len(waiting) > live.account.quota.max_sessions:
             self._finish(next(iter(waiting.values())))  # it has waited longest
@@ -241,12 +243,12 @@ class LiveSessions:
             self._finish(live)
 
     def _end_if_idle(self, live: LiveSession) -> None:
-        assert self._limits.idle_s is not None, "only then a timer is set"
+        assert self.limits.idle_s is not None, "only then a timer is set"
         silent_s = 0.0 if live.num_running else _now() - live.used_at
-        if silent_s >= self._limits.idle_s:
+        if silent_s >= self.limits.idle_s:
             self.end(live, Ending.IDLE)
         else:
-            live.timer = _later(self._limits.idle_s - silent_s, self._end_if_idle, live)
+            live.timer = _later(self.limits.idle_s - silent_s, self._end_if_idle, live)
 
     def _finish_if_judged(self, live: LiveSession) -> None:
         if live.ended is not None and live.is_judged:

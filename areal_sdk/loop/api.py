@@ -17,7 +17,7 @@ from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.running import StoppedAtOnce, run_to_the_end
 from areal_sdk.loop.runs import Plan, make_plan, run_training
-from areal_sdk.loop.serving import run_server
+from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
@@ -110,13 +110,18 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
         return _train(_plan(config))
-    plugins, run_dir = _load_plugins(config), None
-    if config.serve.record:
+    run_dir = None
+    if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
         say(f"run directory: {run_dir.path}")
+    server = (
+        run_upstream(config, run_dir=run_dir, say=say)
+        if config.serve.upstream is not None
+        else run_server(config, plugins=_load_plugins(config), run_dir=run_dir, say=say)
+    )
     try:
-        run_to_the_end(run_server(config, plugins=plugins, run_dir=run_dir, say=say))
+        run_to_the_end(server)
     except KeyboardInterrupt:
         pass  # how servers end
     except ExceptionGroup as group:

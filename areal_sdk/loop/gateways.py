@@ -34,14 +34,15 @@ def make_gateway(
 def live_limits(config: Config) -> LiveLimits:
     """What bounds a caller's session: while learning, what bounds an episode."""
     serve, rollout = config.serve, config.rollout
-    limits = SessionLimits()
+    limits, group_size = SessionLimits(), None
     if serve.learn:
+        group_size = rollout.group_size if rollout.group_size > 1 else None
         limits = SessionLimits(
             max_turns=rollout.max_turns,
             max_tokens=rollout.max_episode_tokens,
             max_new_tokens=rollout.max_new_tokens,
         )
-    return LiveLimits(serve.idle_s, serve.reward_wait_s, limits)
+    return LiveLimits(serve.idle_s, serve.reward_wait_s, limits, group_size)
 
 
 def quota_of(config: Config) -> Quota:

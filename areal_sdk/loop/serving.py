@@ -1,6 +1,7 @@
 """Serve a model through the gateway until interrupted."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -8,14 +9,18 @@ from pathlib import Path
 
 from areal_sdk.config import Config
 from areal_sdk.gateway import Gateway, SamplingPolicy
+from areal_sdk.gateway.upstream import UpstreamGateway
 from areal_sdk.loop.engines import make_engine
-from areal_sdk.loop.gateways import make_gateway
+from areal_sdk.loop.gateways import live_limits, make_gateway, quota_of, read_users
 from areal_sdk.loop.models import find_model
 from areal_sdk.loop.recording import Recorder
 from areal_sdk.loop.supervision import kept
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
+
+UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
+"""The provider's key comes from the environment: it stands in no file of ours."""
 
 
 async def run_server(
@@ -43,8 +48,35 @@ async def run_server(
         await asyncio.Event().wait()
 
 
-def announce(config: Config, gateway: Gateway, *, say: Callable[[str], None]) -> None:
+async def run_upstream(
+    config: Config, *, run_dir: RunDir | None, say: Callable[[str], None]
+) -> None:
+    """Pass calls on to another provider, say where, and run until cancelled."""
+    assert config.serve.upstream is not None, "that is what decides"
+    gateway = UpstreamGateway(
+        config.serve.upstream,
+        api_key=os.environ.get(UPSTREAM_KEY, ""),
+        admin_key=config.gateway.admin_key,
+        users=read_users(config),
+        quota=quota_of(config),
+        live=live_limits(config),
+        cors_origins=config.serve.cors_origins,
+        max_request_s=config.rollout.request_timeout_s,
+    )
+    async with AsyncExitStack() as stack:
+        if run_dir is not None:
+            gateway.live.observe(stack.enter_context(Recorder(run_dir)))
+        stack.push_async_callback(gateway.aclose)
+        await gateway.start(host=config.gateway.host, port=config.gateway.port)
+        say("another provider gives text, not tokens: nothing that is recorded can be trained")
+        announce(config, gateway, say=say)
+        await asyncio.Event().wait()
+
+
+def announce(
+    config: Config, gateway: Gateway | UpstreamGateway, *, say: Callable[[str], None]
+) -> None:
     """Where it serves, and the key where that was made up."""
-    say(f"serving {config.model} at {gateway.base_url}")
+    say(f"serving {config.serve.upstream or config.model} at {gateway.base_url}")
     if config.gateway.admin_key is None:
         say(f"key: {gateway.admin_key}")

@@ -1,0 +1,248 @@
+"""Another provider behind our door: calls are passed on, and their text is kept.
+
+No tokens, so nothing of it can be trained: it is for watching an agent that works elsewhere, and for
+collecting what it does. Nothing is changed on the way, streams least of all.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+from aiohttp import web
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.access import Access
+from areal_sdk.gateway.accounts import Accounts, Quota, User
+from areal_sdk.gateway.control import ControlPlane
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.live import LiveLimits, LiveSessions
+from areal_sdk.gateway.metrics import GatewayMetrics
+from areal_sdk.gateway.passed import read_answer, read_question
+from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
+from areal_sdk.gateway.server import HttpServer
+from areal_sdk.gateway.session import Session, SessionClosedError
+from areal_sdk.gateway.sessions import SessionStore
+from areal_sdk.gateway.wire.http import (
+    MAX_BODY_BYTES,
+    Handler,
+    guarded,
+    json_response,
+    parse_body,
+    read_body,
+)
+from areal_sdk.gateway.wire.reply import event
+from areal_sdk.types import Turn
+
+SAMPLING_PATHS = ("chat/completions", "completions", "responses", "messages")
+
+_PASSED_ON = ("content-type", "accept", "openai-", "anthropic-", "x-stainless-")
+_PASSED_BACK = (
+    "content-type",
+    "retry-after",
+    "x-request-id",
+    "request-id",
+    "x-should-retry",
+    "openai-",
+    "anthropic-",
+    "x-ratelimit-",
+)
+
+_MOST_KEPT_BYTES = 8 * 1024 * 1024
+"""Of one streamed reply, for its trace."""
+
+
+class UpstreamGateway:
+    """Serves another provider's models to our callers, under our keys, with its key."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str = "",
+        admin_key: str | None = None,
+        users: Sequence[User] = (),
+        quota: Quota | None = None,
+        live: LiveLimits | None = None,
+        cors_origins: Sequence[str] = (),
+        max_request_s: float = 600.0,
+    ) -> None:
+        """`url` ends in `/v1` as OpenAI's clients take it; `api_key` is the provider's."""
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"upstream = {url!r}: give an address, as in https://host/v1")
+        self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
+        self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
+        self.live = LiveSessions(self.sessions, limits=live)
+        accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
+        self._access = Access(self.sessions, self.live, accounts)
+        self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
+        self._control = ControlPlane(
+            self.sessions,
+            self.live,
+            None,
+            access=self._access,
+            accounts=accounts,
+            base_url=lambda: self.base_url,
+        )
+        self._url = url.rstrip("/")
+        self._api_key = api_key
+        self._timeout = aiohttp.ClientTimeout(total=max_request_s)
+        self._errors = GatewayMetrics().errors
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def base_url(self) -> str:
+        """`http://host:port/v1`; known once started."""
+        return self._server.base_url
+
+    async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        """Listen. Port 0 takes a free one."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.cleanup_ctx.append(self._open_client)
+        app.router.add_get("/health", self._guard(_health))
+        self._control.add_routes(app.router, guard=self._admin_only)
+        for prefix in ("/v1", "/s/{slug}/v1"):
+            self._control.add_own_routes(app.router, prefix, guard=self._guard)
+            app.router.add_route("*", f"{prefix}/{{path:.+}}", self._guard(self._pass))
+        await self._server.start(app, host=host, port=port)
+
+    async def aclose(self) -> None:
+        """Stop listening and end every session. Safe to call twice."""
+        self.live.close_all()
+        await self._server.aclose()
+
+    async def _open_client(self, app: web.Application) -> AsyncIterator[None]:
+        # The provider's bytes are ours to read: no compression, and no cookies of one user's.
+        jar = aiohttp.DummyCookieJar()
+        async with aiohttp.ClientSession(timeout=self._timeout, cookie_jar=jar) as self._http:
+            yield
+
+    def _guard(self, handler: Handler) -> Handler:
+        return guarded(handler, errors=self._errors)
+
+    def _admin_only(self, handler: Handler) -> Handler:
+        async def authorised(request: web.Request) -> web.StreamResponse:
+            if not self._access.is_admin(request):
+                raise ApiError(401, "This needs the admin key.", code="invalid_api_key")
+            return await handler(request)
+
+        return self._guard(authorised)
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        if request.method != "POST" or request.match_info["path"] not in SAMPLING_PATHS:
+            self._access.caller(request)
+            return await self._forward(request, await read_body(request), None)
+        with self._access.sampling(request) as session:
+            session.admit()
+            return await self._forward(request, await read_body(request), session)
+
+    async def _forward(
+        self, request: web.Request, raw: bytes, session: Session | None
+    ) -> web.StreamResponse:
+        began = time.monotonic()
+        async with self._asked(request, raw, session) as reply:
+            headers = _chosen(reply.headers, _PASSED_BACK)
+            if reply.content_type != "text/event-stream":
+                answer = await reply.read()
+                if session is not None and reply.status == 200:
+                    self._record(session, raw, answer, is_stream=False, began=began)
+                return web.Response(body=answer, status=reply.status, headers=headers)
+            response = web.StreamResponse(status=reply.status, headers=headers)
+            await response.prepare(request)
+            kept = await _stream(reply, response, session)
+            if session is not None:
+                self._record(session, raw, kept, is_stream=True, began=began)
+            await response.write_eof()
+            return response
+
+    @asynccontextmanager
+    async def _asked(
+        self, request: web.Request, raw: bytes, session: Session | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The provider's reply. What goes wrong on the way is a fault, and names no key."""
+        assert self._http is not None, "the server has started"
+        path = request.match_info["path"]
+        headers = _chosen(request.headers, _PASSED_ON) | {"Accept-Encoding": "identity"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+            if path.startswith("messages"):
+                headers["x-api-key"] = self._api_key
+        try:
+            async with self._http.request(
+                request.method,
+                f"{self._url}/{path}",
+                params=request.query,
+                data=raw or None,
+                headers=headers,
+                allow_redirects=False,  # they would take the key elsewhere
+            ) as reply:
+                if reply.status in (401, 403):
+                    raise _fault(session, f"the provider answered {reply.status} to our key")
+                yield reply
+        except TimeoutError as exc:
+            raise _fault(session, "the provider did not answer in time", status=504) from exc
+        except aiohttp.ClientError as exc:
+            kind = type(exc).__name__
+            raise _fault(session, f"the provider cannot be reached ({kind})") from exc
+
+    def _record(
+        self, session: Session, raw: bytes, answer: bytes, *, is_stream: bool, began: float
+    ) -> None:
+        """Keep the text of a call. There are no tokens: nothing of it can be trained."""
+        passed = read_answer(answer, is_stream=is_stream)
+        if passed is None:
+            session.notice("an answer of the provider could not be read, and is not in the trace")
+            return
+        turn = Turn(
+            (),
+            (),
+            (),
+            (),
+            message=passed.message,
+            new_messages=read_question(parse_body(raw)),
+            finish_reason=passed.finish_reason,
+            duration_s=time.monotonic() - began,
+        )
+        with suppress(SessionClosedError):  # it ended meanwhile; its client has the answer
+            session.turn_of_reply.setdefault(passed.id, session.record(turn))
+
+
+class _NoModel:
+    """What samples where there is no model of ours."""
+
+    async def complete(self, session: Session, request: ChatRequest) -> Turn:
+        raise ConfigError("another provider answers here: there are no tokens to sample")
+
+
+async def _stream(
+    reply: aiohttp.ClientResponse, response: web.StreamResponse, session: Session | None
+) -> bytes:
+    """Pass events on as they come; returns them. One that breaks off ends with an error event."""
+    kept = bytearray()
+    try:
+        async for chunk in reply.content.iter_any():
+            await response.write(chunk)
+            if len(kept) < _MOST_KEPT_BYTES:
+                kept += chunk
+    except (aiohttp.ClientPayloadError, TimeoutError):
+        error = _fault(session, "the provider broke off its answer")
+        await response.write(event(error.openai_body()))
+    return bytes(kept)
+
+
+async def _health(request: web.Request) -> web.Response:
+    return json_response({"status": "ok", "version": 0})
+
+
+def _chosen(headers: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
+    """Those headers that mean the same on both sides; keys, cookies and hops stay here."""
+    return {
+        name: value for name, value in headers.items() if name.lower().startswith(tuple(prefixes))
+    }
+
+
+def _fault(session: Session | None, what: str, *, status: int = 502) -> ApiError:
+    if session is not None:
+        session.faults.append(what)
+    return ApiError(status, f"{what[0].upper()}{what[1:]}.", code="upstream_error")

@@ -1,0 +1,251 @@
+"""Another provider behind our door: passed on as it is, text kept, its key told to nobody."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from openai import AsyncOpenAI
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.accounts import User
+from areal_sdk.gateway.live import LiveSession
+from areal_sdk.gateway.upstream import UpstreamGateway
+from areal_sdk.rollout.live import to_episode
+from tests.gateway.conftest import StartGateway
+
+SECRET = "sk-upstream-0123456789"
+ALICE = User("alice", "sk-alice-0123456789abcdef")
+HI: list[Any] = [{"role": "user", "content": "Hi"}]
+
+Start = Callable[..., Awaitable[UpstreamGateway]]
+
+
+class Provider:
+    """An OpenAI-shaped server that answers as it is told, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.headers: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.status = 200
+        self.go_on = asyncio.Event()
+        self.was_left = asyncio.Event()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.headers.append(dict(request.headers))
+        self.paths.append(request.path_qs)
+        body = await request.json() if request.can_read_body else {}
+        if self.status != 200:
+            error = {"error": {"message": f"refused {request.headers['Authorization']}"}}
+            return web.json_response(error, status=self.status, headers={"Retry-After": "7"})
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": "Hello."}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            answer = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m"}
+            return web.json_response({**answer, "choices": [choice]})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        try:
+            for piece in ("Hel", "lo."):
+                await response.write(chunk(piece))
+                await self.go_on.wait()
+        except asyncio.CancelledError:
+            self.was_left.set()
+            raise
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def chunk(text: str) -> bytes:
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+    event = {"id": "chatcmpl-2", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: " + json.dumps({**event, "choices": [choice]}).encode() + b"\n\n"
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.ended: list[LiveSession] = []
+
+    def opened(self, live: LiveSession) -> None: ...
+
+    def finished(self, live: LiveSession) -> None:
+        self.ended.append(live)
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[tuple[Provider, str]]:
+    made = Provider()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", made.answer)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield made, f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    made.go_on.set()
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def start(provider: tuple[Provider, str]) -> AsyncIterator[Start]:
+    async with AsyncExitStack() as stack:
+
+        async def started(url: str = provider[1], **options: Any) -> UpstreamGateway:
+            gateway = UpstreamGateway(url, api_key=SECRET, users=[ALICE], **options)
+            await gateway.start()
+            stack.push_async_callback(gateway.aclose)
+            return gateway
+
+        yield started
+
+
+async def test_a_call_is_passed_on_with_the_providers_key_and_kept_as_text(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway, kept = await start(), Kept()
+    gateway.live.observe(kept)
+    key = f"{ALICE.api_key}/e"
+    async with AsyncOpenAI(base_url=gateway.base_url, api_key=key) as client:
+        answer = await client.chat.completions.create(model="m", messages=HI)
+    assert answer.choices[0].message.content == "Hello."
+    (headers,) = provider[0].headers
+    assert headers["Authorization"] == f"Bearer {SECRET}"
+    assert ALICE.api_key not in str(headers)
+    await gateway.aclose()
+    (live,) = kept.ended
+    episode = to_episode(live)
+    assert [m["content"] for m in episode.messages] == ["Hi", "Hello."]
+    assert episode.turns[0].output_tokens == (), "text only: nothing of it can be trained"
+
+
+async def test_a_stream_passes_through_as_it_comes(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway = await start()
+    key = f"{ALICE.api_key}/e"
+    async with AsyncOpenAI(base_url=gateway.base_url, api_key=key) as client:
+        stream = await client.chat.completions.create(model="m", messages=HI, stream=True)
+        texts = []
+        async with asyncio.timeout(20):
+            async for event in stream:
+                texts.append(event.choices[0].delta.content)
+                provider[0].go_on.set()  # only now does the provider go on
+    assert texts == ["Hel", "lo."]
+    live = gateway.live.get("alice/e")
+    assert live is not None
+    assert live.session.turns[0].message["content"] == "Hello."
+
+
+async def test_a_client_that_leaves_ends_the_providers_work(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway = await start()
+    headers = {"Authorization": f"Bearer {ALICE.api_key}"}
+    body = {"model": "m", "messages": HI, "stream": True}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.base_url}/chat/completions", json=body) as reply,
+    ):
+        await reply.content.readline()
+    await asyncio.wait_for(provider[0].was_left.wait(), 20)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_what_the_provider_says_of_our_key_reaches_nobody(
+    start: Start, provider: tuple[Provider, str], status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider[0].status = status
+    gateway = await start()
+    async with (
+        aiohttp.ClientSession(headers={"x-api-key": f"{ALICE.api_key}/e"}) as http,
+        http.post(f"{gateway.base_url}/chat/completions", json={"messages": HI}) as reply,
+    ):
+        assert reply.status == 502
+        text = await reply.text() + str(reply.headers)
+    live = gateway.live.get("alice/e")
+    assert live is not None
+    for told in (text, str(live.session.faults), caplog.text, repr(live)):
+        assert SECRET not in told
+
+
+async def test_a_refusal_of_the_provider_is_passed_back(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    provider[0].status = 429
+    gateway = await start()
+    async with (
+        aiohttp.ClientSession(headers={"x-api-key": ALICE.api_key}) as http,
+        http.post(f"{gateway.base_url}/chat/completions", json={"messages": HI}) as reply,
+    ):
+        assert (reply.status, reply.headers["Retry-After"]) == (429, "7")
+
+
+async def test_a_provider_that_is_not_there_is_a_fault(start: Start) -> None:
+    gateway = await start("http://127.0.0.1:9/v1")
+    async with (
+        aiohttp.ClientSession(headers={"x-api-key": f"{ALICE.api_key}/e"}) as http,
+        http.post(f"{gateway.base_url}/chat/completions", json={"messages": HI}) as reply,
+    ):
+        assert reply.status == 502
+        assert (await reply.json())["error"]["code"] == "upstream_error"
+    live = gateway.live.get("alice/e")
+    assert live is not None
+    assert len(live.session.faults) == 1
+
+
+async def test_nobody_uses_the_providers_key_without_one_of_ours(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway = await start()
+    async with aiohttp.ClientSession() as http:
+        for path in ("chat/completions", "models", "files"):
+            async with http.post(f"{gateway.base_url}/{path}", json={}) as reply:
+                assert reply.status == 401
+    assert provider[0].paths == []
+
+
+async def test_other_paths_are_passed_on_and_open_no_session(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway = await start()
+    async with (
+        aiohttp.ClientSession(headers={"x-api-key": ALICE.api_key}) as http,
+        http.get(f"{gateway.base_url}/models?limit=2") as reply,
+    ):
+        assert reply.status == 200
+    assert provider[0].paths == ["/v1/models?limit=2"]
+    assert list(gateway.live) == []
+
+
+async def test_what_our_own_gateway_streams_is_read_in_every_format(
+    start: Start, start_gateway: StartGateway
+) -> None:
+    ours, _ = await start_gateway("Some words.")
+    gateway = UpstreamGateway(ours.base_url, api_key=ours.admin_key, users=[ALICE])
+    await gateway.start()
+    asked: dict[str, dict[str, Any]] = {
+        "chat/completions": {"messages": HI},
+        "completions": {"prompt": "Hi"},
+        "responses": {"input": "Hi"},
+        "messages": {"messages": HI, "max_tokens": 9},
+    }
+    async with aiohttp.ClientSession(headers={"x-api-key": f"{ALICE.api_key}/e"}) as http:
+        for path, body in asked.items():
+            for stream in (False, True):
+                whole = {"model": "policy", "stream": stream, **body}
+                async with http.post(f"{gateway.base_url}/{path}", json=whole) as reply:
+                    assert reply.status == 200, await reply.text()
+                    await reply.read()
+    live = gateway.live.get("alice/e")
+    assert live is not None
+    assert [t.message["content"] for t in live.session.turns] == ["Some words."] * 8
+    assert all("Hi" in str(t.new_messages[-1]) for t in live.session.turns)
+    await gateway.aclose()
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="https://host/v1"):
+        UpstreamGateway("api.example.com")
