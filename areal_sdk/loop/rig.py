@@ -10,7 +10,7 @@ from pathlib import Path
 from areal_sdk.agent import AgentLike
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits, certificate
 from areal_sdk.loop.engines import make_engine
 from areal_sdk.loop.gateways import make_gateway
 from areal_sdk.loop.program import Program
@@ -90,6 +90,8 @@ async def open_rig(
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
         trainer = None
         if train:
+            if doubt := certificate.warning(model_dir):
+                say(doubt)
             trainer = await make_trainer(
                 config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say
             )

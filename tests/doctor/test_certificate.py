@@ -17,7 +17,9 @@ from areal_sdk.gateway.certificate import (
     is_certified,
     keep,
     recorded,
+    warning,
 )
+from areal_sdk.models import resolve_model
 from areal_sdk.types import Message
 from tests.gateway.model_dirs import TEMPLATES, make_model_dir
 
@@ -33,15 +35,21 @@ def test_a_stable_model_is_certified(tmp_path: Path, shape: str) -> None:
     assert certificate.is_certified
 
 
-def test_the_tiny_model_is_certified() -> None:
-    from areal_sdk.models import resolve_model
-
-    assert failures(certify(resolve_model("tiny"))) == {}
+CLIENTS = (
+    "anthropic messages",
+    "langchain",
+    "litellm",
+    "openai chat",
+    "openai responses",
+    "openai-agents",
+    "pydantic-ai",
+    "smolagents",
+)
 
 
 def test_every_wire_format_and_client_was_recorded() -> None:
     clients = {transcript.client for transcript in recorded()}
-    for name in ("openai chat", "openai responses", "anthropic", "openai-agents", "langchain"):
+    for name in CLIENTS:
         assert any(name in client for client in clients)
     assert all(len(transcript.requests) >= 3 for transcript in recorded())
     assert any(m["role"] == "tool" for t in recorded() for r in t.requests for m in r.messages)
@@ -331,3 +339,24 @@ def test_a_certificate_is_found_again_until_the_model_changes(tmp_path: Path) ->
     assert is_certified(model, cache_dir=cache) is None
     keep(certify(model, transcripts=[]), cache_dir=cache)
     assert is_certified(model, cache_dir=cache) is False
+
+
+def test_a_model_without_a_certificate_is_warned_of_in_one_line(tmp_path: Path) -> None:
+    model = make_model_dir(tmp_path / "model", "qwen2.5")
+    cache = tmp_path / "cache"
+    assert "no token-exactness certificate" in str(warning(model, cache_dir=cache))
+    keep(certify(model, transcripts=[]), cache_dir=cache)
+    assert warning(model, cache_dir=cache) is None
+    template(ASKS, "")(model)
+    keep(certify(model, transcripts=[]), cache_dir=cache)
+    line = str(warning(model, cache_dir=cache))
+    assert "is not token-exact" in line
+    assert f"areal-sdk doctor model {model}" in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("name", ["tiny", pytest.param("smollm2", marks=pytest.mark.slow)])
+def test_the_built_in_models_need_no_certificate(tmp_path: Path, name: str) -> None:
+    model = resolve_model(name)
+    assert failures(certify(model)) == {}
+    assert warning(model, cache_dir=tmp_path) is None, "its files changed: update store.py"

@@ -2,7 +2,7 @@
 
 from areal_sdk.gateway.certificate.certify import certify
 from areal_sdk.gateway.certificate.findings import Certificate, Finding, Level
-from areal_sdk.gateway.certificate.store import is_certified, keep
+from areal_sdk.gateway.certificate.store import is_certified, keep, warning
 from areal_sdk.gateway.certificate.transcripts import (
     Request,
     Transcript,
@@ -21,4 +21,5 @@ __all__ = [
     "keep",
     "read_transcript",
     "recorded",
+    "warning",
 ]

@@ -61,7 +61,9 @@ class Model:
 
 def content_key(directory: Path) -> str:
     """Equal for directories that turn conversations into the same tokens."""
-    digest = sha256(f"checks {CHECKS}".encode())
+    config = _read(directory / "config.json")
+    limits = [config.get("eos_token_id"), config.get("vocab_size")]
+    digest = sha256(orjson.dumps([CHECKS, limits]))
     extra = (directory / "additional_chat_templates").glob("*.jinja")
     for path in (*(directory / name for name in _FILES), *sorted(extra)):
         if path.is_file():

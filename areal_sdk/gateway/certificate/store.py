@@ -9,6 +9,9 @@ from areal_sdk.gateway.certificate.model import content_key
 from areal_sdk.models.cache import Cache
 from areal_sdk.telemetry.files import to_json, write_atomically
 
+_BUILT_IN = frozenset({"86feb7939724fb309ec6acb119e9e40b", "4de55b3c2bab14b2fb1c92a0c07494ed"})
+"""The models that come with this package, `tiny` and `smollm2`; our tests certify them."""
+
 
 def keep(certificate: Certificate, *, cache_dir: Path | None = None) -> Path:
     """Write it to the cache, also one that says no."""
@@ -20,13 +23,25 @@ def keep(certificate: Certificate, *, cache_dir: Path | None = None) -> Path:
 
 def is_certified(model_dir: Path, *, cache_dir: Path | None = None) -> bool | None:
     """What this model's certificate says; None without one."""
-    path = _path(content_key(model_dir), cache_dir)
+    key = content_key(model_dir)
+    if key in _BUILT_IN:
+        return True
+    path = _path(key, cache_dir)
     if not path.is_file():
         return None
     try:
         return bool(orjson.loads(path.read_bytes())["certified"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return None
+
+
+def warning(model_dir: Path, *, cache_dir: Path | None = None) -> str | None:
+    """One line for whoever is about to train this model; None if it is certified."""
+    certified = is_certified(model_dir, cache_dir=cache_dir)
+    if certified:
+        return None
+    why = "has no token-exactness certificate" if certified is None else "is not token-exact"
+    return f"this model {why}: see areal-sdk doctor model {model_dir}"
 
 
 def _path(key: str, cache_dir: Path | None) -> Path:
