@@ -1,6 +1,7 @@
 """`areal-sdk serve --learn`, as a user runs it: real processes, real clients, real rewards."""
 
 import asyncio
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import openai
+import pytest
 from openai import AsyncOpenAI
 
 from areal_sdk.telemetry import Ledger
-from tests.loop.runs import finish, run_dir, start_command, told
+from tests.loop.runs import (
+    finish,
+    run_dir,
+    start_command,
+    steps_so_far,
+    told,
+    wait_for_steps,
+)
 
 SETTINGS = {
     "run.checkpoint_every": 0,
@@ -113,3 +123,74 @@ async def test_a_server_learns_from_those_who_call_it(tmp_path: Path) -> None:
     shown = finish(start_command("inspect", str(run.path)))
     assert "30 steps" in shown
     assert key not in shown + (run.path / "config.toml").read_text()
+
+
+@pytest.mark.slow
+async def test_a_server_that_learns_stops_on_ctrl_c_and_goes_on(tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    users.write_text(
+        '[alice]\napi_key = "sk-alice-0123456789abcdef"\n'
+        '[bob]\napi_key = "sk-bob-0123456789abcdef"\nrequests_per_minute = 1\n'
+    )
+    arguments = ("--users", str(users))
+    with serving(tmp_path, *arguments, run__checkpoint_every=1) as (server, url, _):
+        async with Caller(url, "sk-alice-0123456789abcdef") as alice:
+            calling = asyncio.create_task(alice.keep_calling())
+            await asyncio.to_thread(wait_for_steps, server, tmp_path, 3)
+            async with Caller(url, "sk-bob-0123456789abcdef") as bob:
+                await bob.call(0)
+                with pytest.raises(openai.RateLimitError):
+                    await bob.call(1)
+            server.send_signal(signal.SIGINT)
+            await asyncio.wait({calling}, timeout=60)
+            await asyncio.gather(calling, return_exceptions=True)
+        output = await asyncio.to_thread(finish, server)
+    assert "is saved: no step is lost" in output or "a resumed run takes" in output
+    run = run_dir(tmp_path)
+    before = Ledger.restore(run.read_ledger() or {})
+    taken = steps_so_far(tmp_path)
+    server = start_command("serve", "--resume", str(run.path), "--port", "0", "--steps", "8")
+    assert server.stdout is not None
+    url = told(server.stdout, r"serving tiny at (\S+)")
+    async with Caller(url, "sk-alice-0123456789abcdef") as alice:
+        calling = asyncio.create_task(alice.keep_calling())
+        await asyncio.wait({calling}, timeout=120)
+        await asyncio.gather(calling, return_exceptions=True)
+    output = await asyncio.to_thread(finish, server)
+    steps = run.read_steps()
+    assert [step["version"] for step in steps] == list(range(1, 9)), (taken, output)
+    after = Ledger.restore(run.read_ledger() or {})
+    assert after.started > before.started - 16
+    assert after.trained >= 8 * 16 * 0.9
+
+
+def test_callers_without_siblings_cannot_be_compared(tmp_path: Path) -> None:
+    settings = {"run.dir": tmp_path, "algorithm.name": "grpo", "engine.dtype": "float32"}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    process = start_command("serve", "--learn", "--model", "tiny", "--port", "0", *options)
+    output = finish(process, code=2)
+    assert "running_baseline" in output
+    assert "rollout.group_size" in output
+    assert "Traceback" not in output
+
+
+async def test_a_server_that_records_keeps_every_session(tmp_path: Path) -> None:
+    settings = {"run.dir": tmp_path, "run.name": "run", "serve.idle_s": 0.2}
+    options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    server = start_command("serve", "--record", "--model", "tiny", "--port", "0", *options)
+    assert server.stdout is not None
+    url, key = told(server.stdout, r"serving tiny at (\S+)"), told(server.stdout, r"key: (\S+)")
+    async with Caller(url, key) as caller:
+        await caller.call(0)
+    async with Caller(url, f"{key}/named") as caller:
+        await caller.call(1)
+    server.send_signal(signal.SIGINT)
+    await asyncio.to_thread(finish, server)
+    run = run_dir(tmp_path)
+    shown = list(run.list_episodes())
+    assert len(shown) == 2
+    assert all(summary.reward is not None for summary in shown)
+    record = run.find_episode("admin/named")
+    assert record.split == "live"
+    assert record.episode.turns[0].output_tokens
+    assert "admin/named" in finish(start_command("inspect", str(run.path)))
