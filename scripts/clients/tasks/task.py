@@ -1,0 +1,37 @@
+"""The task every client does: two calls of a tool, an answer, a second question, a call, an answer."""
+
+import os
+import sys
+from collections.abc import Callable
+
+BASE_URL, API_KEY = os.environ["BASE_URL"], os.environ["API_KEY"]
+ROOT_URL = BASE_URL.removesuffix("/v1")
+"""Anthropic's clients add /v1 themselves."""
+
+ENDPOINT, STREAMS = sys.argv[1], sys.argv[2] == "stream"
+
+QUESTIONS = ("What is 1 + 1 + 1?", "And 9?")
+PARAMETERS = {
+    "type": "object",
+    "properties": {"expression": {"type": "string"}},
+    "required": ["expression"],
+}
+NAME, DESCRIPTION = "calculator", "Evaluate an arithmetic expression."
+
+_num_results = 0
+
+
+def calculate(expression: str) -> str:
+    global _num_results
+    _num_results += 1
+    return f"RESULT-{_num_results} of {expression}"
+
+
+def check(answers: list[str | None]) -> None:
+    """End with an error unless every question was answered after all of its calls."""
+    if _num_results != 3 or any("answer is" not in (answer or "") for answer in answers):
+        sys.exit(f"{_num_results} calls, answers {answers}")
+
+
+def ask_each(ask: Callable[[str], str | None]) -> None:
+    check([ask(question) for question in QUESTIONS])
