@@ -34,6 +34,11 @@ CALL_TIMEOUT_S = 60.0
 IDLE_TIMEOUT_S = 120.0
 """The worker sends something to every open stream every few seconds, even while it waits."""
 
+LEAST_TEMPERATURE = 1e-20
+LARGEST_SHIFT = 1e6
+"""Of a logit, or a factor on it. Beyond these float32 overflows, and a row without a distribution
+ends every request of its batch: it cannot be told from broken weights."""
+
 
 class LocalEngine(InferenceEngine):
     """Runs a dense Llama, Qwen2 or Qwen3 checkpoint in a process of its own, on a CPU or one GPU.
@@ -211,13 +216,28 @@ class LocalEngine(InferenceEngine):
                 )
         if request.max_new_tokens < 1:
             raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-        if request.temperature < 0 or not 0 < request.top_p <= 1 or not 0 <= request.min_p <= 1:
+        is_known = request.temperature == 0 or request.temperature >= LEAST_TEMPERATURE
+        if not is_known or not 0 < request.top_p <= 1 or not 0 <= request.min_p <= 1:
             raise EngineError(
                 f"temperature {request.temperature}, top_p {request.top_p}, min_p {request.min_p}: "
-                "expected temperature >= 0, 0 < top_p <= 1, 0 <= min_p <= 1"
+                f"expected temperature 0 or at least {LEAST_TEMPERATURE}, 0 < top_p <= 1, "
+                "0 <= min_p <= 1"
             )
-        if request.repetition_penalty <= 0:
-            raise EngineError(f"repetition_penalty {request.repetition_penalty}: expected > 0")
+        if not 1 / LARGEST_SHIFT <= request.repetition_penalty <= LARGEST_SHIFT:
+            raise EngineError(
+                f"repetition_penalty {request.repetition_penalty}: "
+                f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
+            )
+        shifts = (
+            request.presence_penalty,
+            request.frequency_penalty,
+            *request.logit_bias.values(),
+        )
+        if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
+            raise EngineError(
+                "presence_penalty, frequency_penalty and logit_bias: expected numbers between "
+                f"{-LARGEST_SHIFT:g} and {LARGEST_SHIFT:g}"
+            )
         if request.json_schema is not None:
             require_package("llguidance", extra="train", needed_for="JSON output")
         if self._deterministic and request.temperature > 0 and request.seed is None:

@@ -13,6 +13,8 @@ from areal_sdk.types import FinishReason, Tool
 
 _LEAST_LOGPROB = -9999.0
 """JSON has no minus infinity."""
+_LARGEST_BIAS = 100.0
+"""As at OpenAI: it forces or forbids a token."""
 
 
 def parse_sampling(fields: Fields) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def parse_sampling(fields: Fields) -> dict[str, Any]:
         "min_p": fields.number("min_p", least=0.0, most=1.0),
         "presence_penalty": fields.number("presence_penalty", least=-2.0, most=2.0),
         "frequency_penalty": fields.number("frequency_penalty", least=-2.0, most=2.0),
-        "repetition_penalty": fields.number("repetition_penalty", least=0.0),
+        "repetition_penalty": fields.number("repetition_penalty", least=0.01, most=100.0),
         "logit_bias": _parse_logit_bias(fields.mapping("logit_bias")),
     }
     if given["top_k"] == -1:
@@ -36,9 +38,16 @@ def _parse_logit_bias(value: dict[str, Any] | None) -> dict[int, float] | None:
     if value is None:
         return None
     try:
-        return {int(token): float(bias) for token, bias in value.items() if bias}
+        biases = {int(token): float(bias) for token, bias in value.items() if bias}
     except (TypeError, ValueError):
         raise bad_request("logit_bias must map token ids to numbers", param="logit_bias") from None
+    if not all(abs(bias) <= _LARGEST_BIAS for bias in biases.values()):
+        raise bad_request(
+            f"logit_bias must be between {-_LARGEST_BIAS:g} and {_LARGEST_BIAS:g}",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    return biases
 
 
 def parse_stop(value: Any) -> tuple[str, ...]:

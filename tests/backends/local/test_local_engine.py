@@ -130,6 +130,12 @@ async def test_prompts_that_cannot_be_served_are_refused_with_the_cure(
         "at least 1": GenerateRequest((5,), 0),
         "temperature": GenerateRequest((5,), 5, temperature=-1.0),
         "repetition_penalty": GenerateRequest((5,), 5, repetition_penalty=0.0),
+        "repetition_penalty 1e-40": GenerateRequest((5,), 5, repetition_penalty=1e-40),
+        "temperature 1e-40": GenerateRequest((5,), 5, temperature=1e-40),
+        "temperature nan": GenerateRequest((5,), 5, temperature=float("nan")),
+        "logit_bias": GenerateRequest((5,), 5, logit_bias={5: 1e39}),
+        "and logit_bias": GenerateRequest((5,), 5, logit_bias={5: float("nan")}),
+        "presence_penalty": GenerateRequest((5,), 5, presence_penalty=-1e39),
         "tokenizer.json": GenerateRequest((5,), 5, stop=("x",)),
     }
     for named, request in refused.items():
