@@ -115,7 +115,9 @@ async def test_responses_their_items_and_every_event(session: tuple[Gateway, Ses
         listed = client.responses.input_items.list(done.id)
         assert [p async for item in listed for p in problems(item)] == []
         events = [event async for event in await client.responses.create(**asked, stream=True)]
-        assert [p for event in events for p in problems(event, event.type)] == []
+        found = {p for event in events for p in problems(event, event.type)}
+        # openai 2 requires it, openai 3 has it no more: we serve both.
+        assert found == {"response.function_call_arguments.done.name is extra"}
         assert [event.sequence_number for event in events] == list(range(len(events)))
 
 

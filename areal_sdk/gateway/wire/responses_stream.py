@@ -72,7 +72,7 @@ class ResponseStream:
         place = {"item_id": self._item["id"], "output_index": len(self.output), "content_index": 0}
         if is_text:
             part = {**text_part(self._text), "logprobs": self._logprobs}
-            done = {"text": self._text, "logprobs": self._logprobs}
+            done = {"text": self._text, "logprobs": _without_bytes(self._logprobs)}
             yield self._event("response.output_text.done", **place, **done)
         else:
             part = {"type": "reasoning_text", "text": self._text}
@@ -112,7 +112,7 @@ class ResponseStream:
         if kind == "reasoning":
             yield self._event("response.reasoning_text.delta", **place, delta=text)
             return
-        new = self._logprobs[self._num_logprobs_sent :]
+        new = _without_bytes(self._logprobs[self._num_logprobs_sent :])
         self._num_logprobs_sent = len(self._logprobs)
         yield self._event("response.output_text.delta", **place, delta=text, logprobs=new)
 
@@ -131,3 +131,17 @@ class ResponseStream:
     def _event(self, kind: str, **fields: Any) -> bytes:
         data = {"type": kind, "sequence_number": next(self._numbers), **fields}
         return event(data, name=kind)
+
+
+def _without_bytes(logprobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Logprobs as events tell them; in items each token has its bytes too."""
+    return [
+        {
+            "token": entry["token"],
+            "logprob": entry["logprob"],
+            "top_logprobs": [
+                {"token": top["token"], "logprob": top["logprob"]} for top in entry["top_logprobs"]
+            ],
+        }
+        for entry in logprobs
+    ]
