@@ -7,7 +7,7 @@ frees slots by raising the version.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -196,7 +196,7 @@ class TrajectoryBuffer:
         reason = group.give_up
         if reason is None and len(group.members) < self.min_members:
             reason = DropReason.GROUP_INCOMPLETE
-        if reason is None and all(m.oldest_version is None for m in group.members):
+        if reason is None and not _trains(group.members):
             reason = DropReason.TRUNCATED  # all of them are masked: a baseline of nothing
         self._notify()
         if reason is None:
@@ -359,7 +359,7 @@ class TrajectoryBuffer:
                 continue
             fresh = [m for m in (self._freshen(m, version) for m in group.members) if m]
             self._drop(DropReason.STALE, len(group.members) - len(fresh), buffered=True)
-            if len(fresh) >= self.min_members:
+            if len(fresh) >= self.min_members and _trains(fresh):
                 kept.append(replace(group, members=tuple(fresh)))
             else:
                 self._drop(DropReason.GROUP_INCOMPLETE, len(fresh), buffered=True)
@@ -406,6 +406,11 @@ class TrajectoryBuffer:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _trains(members: Sequence[Member]) -> bool:
+    """Whether any of them has a token to train; masked ones only count in the baseline."""
+    return any(member.oldest_version is not None for member in members)
 
 
 async def _wait_up_to(event: asyncio.Event, seconds: float) -> None:

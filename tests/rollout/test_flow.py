@@ -281,6 +281,23 @@ def test_the_trainer_does_not_wait_for_a_group_that_has_no_token_yet() -> None:
     assert simulate(scenario()) < 30
 
 
+def test_a_group_left_with_only_masked_members_is_not_trained() -> None:
+    run = Run(
+        eta=1,
+        group_size=4,
+        batch=8,
+        max_inflight=24,
+        stale="drop",
+        runner={"truncated_rate": 0.6, "straggler_rate": 0.3, "straggler_s": 6.0},
+        dispatcher={"truncated": "mask"},
+    )
+    simulate(run.steps(40))
+    assert run.ledger.dropped[DropReason.STALE] > 0
+    assert all(
+        group.oldest_version is not None for batch in run.batches for group in batch.finished
+    )
+
+
 def test_masking_trains_the_fresh_tokens_of_a_stale_episode() -> None:
     slow = {"straggler_rate": 0.3, "straggler_s": 5.0, "seed": 2}
     run = Run(eta=1, stale="mask", runner=slow)
@@ -480,7 +497,7 @@ def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
 def test_the_deterministic_order_does_not_depend_on_what_ends_first(
     dynamic_sampling: bool, num_rewards: int
 ) -> None:
-    def trained(clock_seed: int) -> list[list[str]]:
+    def trained(clock_seed: int) -> list[tuple[str, list[int]]]:
         run = Run(
             eta=0,
             in_order=True,
@@ -496,7 +513,9 @@ def test_the_deterministic_order_does_not_depend_on_what_ends_first(
                 "straggler_rate": 0.2,
             },
         )
-        return simulate(run.steps(9)).trained_groups
+        batches = simulate(run.steps(9)).batches
+        groups = [group for batch in batches for group in batch.finished]
+        return [(group.id, [member.sibling for member in group.members]) for group in groups]
 
     assert trained(0) == trained(1) == trained(2)
 

@@ -128,7 +128,8 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_own_numbers(
             if parent is None
             else child(turns, parent, new, output, version=index)
         )
-        turns.append(replace(made, excluded=excluded))
+        versions = tuple(index + offset for offset in range(len(output)))  # they change mid-turn
+        turns.append(replace(made, excluded=excluded, versions=versions))
     trained: list[tuple[int, int]] = []
     for trajectory in to_trajectories(episode(*turns)):
         assert trajectory.num_trained > 0
