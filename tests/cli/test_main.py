@@ -1,8 +1,10 @@
 """The command line is instant, light, and reports errors in one line."""
 
 import json
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +14,14 @@ from tests.plugins.conftest import Install, install
 __all__ = ["install"]  # the fixture, shared with the plugins' tests
 
 HEAVY = {"torch", "transformers", "pydantic", "aiohttp", "openai", "numpy", "datasets"}
+
+
+@pytest.fixture(autouse=True)
+def interruptible() -> Iterator[None]:
+    """A command that ends ignores Ctrl-C from then on; here the process goes on, and has children."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, handler)
 
 
 def modules_after(code: str) -> set[str]:
