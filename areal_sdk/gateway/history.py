@@ -58,6 +58,7 @@ class History:
         self._roots: set[Key] = set()
         self._seen: set[Key] = set()
         self._longest = 0
+        self._splits_reasoning = False
         self._last = _Chain()
         self._last_given: tuple[tuple[Message, ...], tuple[Message, ...]] = ((), ())
 
@@ -65,6 +66,7 @@ class History:
         self, messages: Sequence[Message], *, splits_reasoning: bool
     ) -> tuple[Message, ...]:
         """The messages in canonical form; those of the last request are not looked at again."""
+        self._splits_reasoning = splits_reasoning
         given, known = self._last_given
         same = _num_equal(messages, given)
         if not same == len(messages) == len(given):
@@ -88,6 +90,7 @@ class History:
 
     def add(self, placement: Placement, message: Message, turn: int) -> None:
         """Record the answer that a placed request got."""
+        message = canonical(message, splits_reasoning=self._splits_reasoning)
         answer = _Answer(turn, message, _reasoning(message))
         chain = placement.chain
         said = meaning(message)
