@@ -45,6 +45,8 @@ def join_key(*parts: str) -> str:
 def assign(values: JSON, key: str, value: Any) -> None:
     """Set the value at a dotted key; sections on the way are made."""
     *parents, leaf = split_key(key)
+    if parents == ["rewards"]:
+        _forget(values, "reward", leaf, "weight")  # the same setting, as it was written before
     for depth, parent in enumerate(parents):
         inner = values.setdefault(parent, {})
         if isinstance(inner, str) and not depth and parent in NAMED_TABLES:
@@ -56,6 +58,16 @@ def assign(values: JSON, key: str, value: Any) -> None:
         values[leaf]["name"] = value  # the options stay, whichever came first
     else:
         values[leaf] = value
+
+
+def _forget(values: JSON, *parts: str) -> None:
+    """Remove the value at those parts, if there is one."""
+    *parents, leaf = parts
+    inner: Any = values
+    for parent in parents:
+        inner = inner.get(parent) if isinstance(inner, dict) else None
+    if isinstance(inner, dict):
+        inner.pop(leaf, None)
 
 
 def parse_value(raw: str) -> Any:

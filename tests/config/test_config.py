@@ -40,6 +40,16 @@ def test_any_other_lost_secret_is_asked_for_and_its_neighbours_are_kept(tmp_path
     assert again.rewards == {"judge": 2.0}
 
 
+@pytest.mark.parametrize("setting", ["rewards.judge=3", "reward.judge.weight=3"])
+@pytest.mark.parametrize("text", ["[reward.judge]\nweight = 2.0", "[rewards]\njudge = 2.0"])
+def test_a_set_weight_replaces_that_of_the_file_however_both_are_written(
+    tmp_path: Path, text: str, setting: str
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    assert load_config(file=file, settings=[setting]).rewards == {"judge": 3.0}
+
+
 def test_run_directories_and_settings_agree_on_the_placeholder() -> None:
     assert rundir.REMOVED == REMOVED
 
