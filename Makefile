@@ -34,6 +34,8 @@ verify: install sglang-cpu
 	  grep -q __main__ $$program || continue; echo "== $$program"; \
 	  $(BIN)/python $$program || exit 1; done
 	$(BIN)/python scripts/sglang_soak.py
+	$(BIN)/python scripts/clients/run.py
+	$(BIN)/python scripts/clients/suites.py
 
 docs: install
 	$(BIN)/python scripts/generate_docs.py

@@ -212,6 +212,9 @@ class EvalSection(Section):
     """Stop once an evaluation reaches this."""
 
 
+ToolFormatName = Literal["hermes", "qwen_coder", "glm", "llama", "mistral", "deepseek", "plain"]
+
+
 class GatewaySection(Section):
     """The OpenAI-compatible endpoint."""
 
@@ -221,6 +224,8 @@ class GatewaySection(Section):
     """0: any free port."""
     admin_key: str | None = Field(default=None, repr=False)
     """Password of the gateway; made up at start-up when not given, never stored in the run."""
+    tool_format: ToolFormatName | None = None
+    """How the model writes tool calls; default: what its chat template shows."""
 
 
 class ServeSection(Section):

@@ -59,6 +59,7 @@ class Gateway:
         sampling: SamplingPolicy | None = None,
         admin_key: str | None = None,
         max_request_s: float = 600.0,
+        tool_format: str | None = None,
         users: Sequence[User] = (),
         quota: Quota | None = None,
         live: LiveLimits | None = None,
@@ -66,7 +67,8 @@ class Gateway:
     ) -> None:
         """`users` and `live` are for callers from outside; `quota` is the admin key's own."""
         tokenizer = Tokenizer.load(model_dir)
-        renderer = Renderer(tokenizer, ChatTemplate.load(model_dir))
+        template = ChatTemplate.load(model_dir)
+        renderer = Renderer(tokenizer, template, tool_format=tool_format)
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
         self._completer = completer
         self._metrics = completer.metrics

@@ -24,6 +24,7 @@ def make_gateway(
         sampling=sampling,
         admin_key=config.gateway.admin_key,
         max_request_s=config.rollout.request_timeout_s,
+        tool_format=config.gateway.tool_format,
         users=read_users(config),
         quota=quota_of(config),
         live=live_limits(config),

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 from areal_sdk.gateway.renderer import Chat, Renderer
 from areal_sdk.gateway.templates import ChatTemplate
@@ -19,7 +18,7 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     """Train on demonstrations and serve the result as version 0: nothing was sampled before."""
     assert rig.trainer is not None
     section = rig.config.sft
-    rows = await in_thread(lambda: _rows(rig.model_dir, demonstrations), name="demonstrations")
+    rows = await in_thread(lambda: _rows(rig, demonstrations), name="demonstrations")
     generator = random.Random(rig.config.run.seed)
     size = min(section.batch, len(rows))
     await hand_to_trainer(rig.engine)
@@ -31,8 +30,9 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     await update_and_resume(rig.engine, update)
 
 
-def _rows(model_dir: Path, demonstrations: Sequence[Conversation]) -> list[SftRow]:
-    renderer = Renderer(Tokenizer.load(model_dir), ChatTemplate.load(model_dir))
+def _rows(rig: Rig, demonstrations: Sequence[Conversation]) -> list[SftRow]:
+    tokenizer, template = Tokenizer.load(rig.model_dir), ChatTemplate.load(rig.model_dir)
+    renderer = Renderer(tokenizer, template, tool_format=rig.config.gateway.tool_format)
     return [demonstration_row(conversation, renderer) for conversation in demonstrations]
 
 

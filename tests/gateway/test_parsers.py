@@ -6,12 +6,13 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from areal_sdk.config.sections import ToolFormatName
 from areal_sdk.gateway.formats import FORMATS, choose_format
 from areal_sdk.gateway.parsers import (
     Event,
@@ -24,6 +25,7 @@ from areal_sdk.gateway.parsers import (
 )
 from areal_sdk.gateway.stops import StopFilter
 from areal_sdk.types import Tool
+from tests.gateway.conftest import StartGateway
 
 
 def tool(name: str, *parameters: str) -> Tool:
@@ -344,3 +346,18 @@ def test_text_is_cut_at_the_stop_string_that_is_complete_first(text: str, stops:
         return
     end, _, matched = min(ends)
     assert (passed, stop.matched) == (text[: end - len(matched)], matched)
+
+
+async def test_a_tool_format_can_be_named(start_gateway: StartGateway) -> None:
+    """The template of this model shows Hermes; the model was tuned on something else."""
+    call = (
+        "<tool_call>calculator\n<arg_key>expression</arg_key><arg_value>1</arg_value></tool_call>"
+    )
+    gateway, _ = await start_gateway(call, tool_format="glm")
+    session = gateway.sessions.open("e")
+    turn = await session.generate([{"role": "user", "content": "Hi"}], tools=TOOLS)
+    assert turn.message["tool_calls"][0]["function"]["arguments"] == '{"expression":"1"}'
+
+
+def test_every_format_can_be_named_in_the_settings() -> None:
+    assert set(get_args(ToolFormatName)) == set(FORMATS)
