@@ -185,9 +185,9 @@ class TrajectoryBuffer:
         self._drop(rejection.reason, 1, buffered=False)
         self._notify()
         if rejection.reason is DropReason.STALE:
-            self.window.aged(ran_s, stale=True)
+            self.window.stopped(ran_s)
         elif rejection.reason is not DropReason.CANCELLED:
-            self.window.rejected(rejection.reason)
+            self.window.rejected(rejection.reason, ran_s)
         self._last_rejection = rejection
 
     def resolve(self, group: PendingGroup) -> None:

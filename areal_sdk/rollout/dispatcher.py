@@ -145,7 +145,7 @@ class Dispatcher:
         if isinstance(verdict, Member):
             self._buffer.accept(group, verdict)
         else:
-            self._buffer.reject(group, verdict)
+            self._buffer.reject(group, verdict, ran_s=episode.duration_s)
             if self._drop_incomplete:
                 self._give_up(group)
         if self._on_episode is not None:

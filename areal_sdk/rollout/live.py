@@ -153,7 +153,7 @@ class LiveEpisodes:
         finally:
             self._ends.pop(live.id, None)
         verdict = triage(episode, truncated=self._truncated)
-        self._close(group, sibling, verdict)
+        self._close(group, sibling, verdict, ran_s=episode.duration_s)
         self._tell(episode, verdict)
 
     def _close(

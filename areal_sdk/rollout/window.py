@@ -30,9 +30,15 @@ class RolloutWindow:
         self._ended.append(None)
         self._durations.append(duration_s)
 
-    def rejected(self, reason: DropReason) -> None:
+    def rejected(self, reason: DropReason, duration_s: float) -> None:
         """An episode ended, and is not trained."""
         self._ended.append(reason)
+        self._durations.append(duration_s)
+
+    def stopped(self, duration_s: float) -> None:
+        """A running episode was ended because no step could train it any more."""
+        self._durations.append(duration_s)
+        self.aged(duration_s, stale=True)
 
     def aged(self, duration_s: float, *, stale: bool) -> None:
         """A kept episode met its batch: it was taken, or it was too old."""

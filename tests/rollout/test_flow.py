@@ -257,6 +257,9 @@ def test_a_running_episode_that_no_step_can_train_is_stopped() -> None:
             assert run.runner.num_cancelled > 0
             assert run.ledger.dropped[DropReason.STALE] >= run.runner.num_cancelled
             assert DropReason.CANCELLED not in run.ledger.dropped
+            # `ended_duration_s` is what the durations of trained episodes are held against.
+            ended = run.ledger.started - run.ledger.running
+            assert len(run.buffer.window._durations) == ended
 
     simulate(scenario())
 
