@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,20 @@ import orjson
 from areal_sdk.errors import StorageError
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_MAX_DEPTH = 100
+"""orjson stops at about 250."""
+_MAX_DIGIT_BITS = 10_000
+"""Python refuses to write longer integers in decimal digits."""
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
 def to_json(value: Any, *, indent: bool = False) -> bytes:
     """JSON of dataclasses, numpy values and what users put into a task; NaN becomes null."""
     options = _OPTIONS | (orjson.OPT_INDENT_2 if indent else 0)
-    return orjson.dumps(value, default=_plain, option=options)
+    try:
+        return orjson.dumps(value, default=_plain, option=options)
+    except TypeError:  # what no `default` is asked about: an integer of 65 bits, half a character
+        return orjson.dumps(_mended(value), default=_plain, option=options)
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
@@ -125,6 +133,31 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Set):
         return sorted(value, key=repr)
     return repr(value)
+
+
+def _mended(value: Any, depth: int = 0) -> Any:
+    """A copy that orjson takes whatever is inside: one strange task must not end a run."""
+    if depth > _MAX_DEPTH:
+        return "..."
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, int) and value.bit_length() >= 64:
+        return str(value) if value.bit_length() < _MAX_DIGIT_BITS else hex(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        public = (f.name for f in fields(value) if not f.name.startswith("_"))  # as orjson does
+        value = {name: getattr(value, name) for name in public}
+    if isinstance(value, Mapping):
+        return {_mended_key(key): _mended(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, Set):
+        return [_mended(item, depth + 1) for item in _plain(value)]
+    if isinstance(value, (list, tuple)):
+        return [_mended(item, depth + 1) for item in value]
+    return value
+
+
+def _mended_key(key: Any) -> Any:
+    is_simple = key is None or isinstance(key, (str, int, float))
+    return _mended(key if is_simple else repr(key))
 
 
 def _end_of_last_line(file: int) -> int:

@@ -6,11 +6,12 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.telemetry.episodes import EpisodeWriter
+from areal_sdk.telemetry.episodes import EpisodeWriter, find_episode
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.metrics import Histogram, MetricsLog, Rate, read_steps
@@ -71,6 +72,36 @@ def test_an_episode_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert [summary.id for summary in run.list_episodes()] == ["bad", "episode-1"]
     assert next(run.list_episodes()).error == "reward 'math': hung"
     writer.close()
+
+
+def _bottomless() -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    data["itself"] = data
+    return data
+
+
+@pytest.mark.parametrize(
+    ("data", "stored"),
+    [
+        ({"answer": 10**30}, {"answer": "1" + 30 * "0"}),
+        ({"text": "half \ud800", "\udfff": 1}, {"text": "half \ufffd", "\ufffd": 1}),
+        ({("a", 1): [{2**70}]}, {"('a', 1)": [[str(2**70)]]}),
+        ({"large": 10**5000}, None),
+        (_bottomless(), None),
+    ],
+    ids=["integer", "surrogate", "key", "large", "cycle"],
+)
+def test_an_episode_with_a_task_that_is_no_json_is_written_all_the_same(
+    tmp_path: Path, data: dict[Any, Any], stored: dict[str, Any] | None
+) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.write(Episode("e", Task("t", data), (), Outcome.scored(1.0)))
+    writer.close()
+    record = find_episode(tmp_path, "e")
+    assert record is not None
+    assert record.episode.outcome.reward == 1.0
+    if stored is not None:
+        assert record.episode.task.data == stored
 
 
 def test_the_episodes_directory_stays_within_its_limit(tmp_path: Path) -> None:
