@@ -22,6 +22,7 @@ from areal_sdk.gateway.certificate import (
 from areal_sdk.models import resolve_model
 from areal_sdk.types import Message
 from tests.gateway.model_dirs import TEMPLATES, make_model_dir
+from tests.gateway.real_models import REAL_MODELS, real_model_dir
 
 
 def failures(certificate: Certificate) -> dict[str, str]:
@@ -360,3 +361,9 @@ def test_the_built_in_models_need_no_certificate(tmp_path: Path, name: str) -> N
     model = resolve_model(name)
     assert failures(certify(model)) == {}
     assert warning(model, cache_dir=tmp_path) is None, "its files changed: update store.py"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REAL_MODELS)
+def test_a_real_model_is_certified(name: str) -> None:
+    assert failures(certify(real_model_dir(name))) == {}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.gateway import ApiError, SamplingPolicy, SessionClosedError, SessionLimits
+from areal_sdk.gateway.completion import Completer
+from areal_sdk.gateway.renderer import Renderer
+from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.testing import Fault, Reply, scripted_logprob
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
 from tests.gateway.conftest import StartGateway
@@ -260,6 +264,23 @@ async def test_an_invalid_call_stays_text_with_a_notice(start_gateway: StartGate
     turn = await session.generate(HI, tools=TOOLS)
     assert turn.text == broken
     assert "malformed tool call" in session.notices[0]
+
+
+async def test_a_template_that_hides_answers_is_a_fork_at_every_turn_with_that_reason(
+    start_gateway: StartGateway, model_dirs: dict[str, Path]
+) -> None:
+    gateway, _ = await start_gateway("Hello")
+    hides = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
+    completer = gateway.sessions.open("probe")._completer
+    assert isinstance(completer, Completer)
+    completer.renderer = Renderer(completer.tokenizer, ChatTemplate(hides))
+    session = gateway.sessions.open("e")
+    messages = list(HI)
+    for _turn in range(3):
+        turn = await session.generate(messages)
+        messages += [turn.message, *HI]
+    unstable = ForkReason.TEMPLATE_UNSTABLE
+    assert [(t.parent, t.fork) for t in session.turns] == [(None, None), *[(None, unstable)] * 2]
 
 
 def _text() -> st.SearchStrategy[str]:
