@@ -146,7 +146,9 @@ class Completer:
         return request.tools
 
     def _opening(self, session: Session, request: ChatRequest) -> str:
-        """How the answer begins when the client demands a tool call."""
+        """How the answer begins when the client wrote that, or demands a tool call."""
+        if request.prefill:
+            return request.prefill
         if request.tool_choice.use is not ToolUse.REQUIRED:
             return ""
         name = request.tool_choice.name

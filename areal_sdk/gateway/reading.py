@@ -46,6 +46,8 @@ class Completed:
     num_cached: int
     num_reasoning: int
     """Tokens spent on reasoning."""
+    num_prefilled: int
+    """Characters of the message's content that the client wrote."""
 
 
 Delta = TextDelta | ReasoningDelta | Call | Sampled | Completed
@@ -120,6 +122,11 @@ class CompletionReader:
         self._top_logprobs: list[Mapping[int, float]] = []
         self._num_read = 0
         self._opened = self._parser.feed(prepared.opening)
+        self._num_prefilled = 0
+        if request.prefill:  # part of the message, but the client has it already
+            texts = [event.text for event in self._opened if isinstance(event, TextDelta)]
+            self._opened, self._text = [], texts
+            self._num_prefilled = sum(map(len, texts))
 
     def read(self, chunk: GenerateChunk) -> Iterable[Delta]:
         """What the chunk adds to the answer."""
@@ -217,7 +224,9 @@ class CompletionReader:
         if placement is not None:
             session.history.add(placement, message, index)
         matched = self._stop.matched or last.stop_matched
-        return Completed(turn, index, matched, last.num_cached, self._num_reasoning())
+        return Completed(
+            turn, index, matched, last.num_cached, self._num_reasoning(), self._num_prefilled
+        )
 
     def _num_reasoning(self) -> int:
         """Tokens up to the end of the thought, or all of them when it has none."""

@@ -72,6 +72,8 @@ class ChatRequest:
     json_schema: Mapping[str, Any] | None = None
     schema_field: str = "response_format"
     """Where the client asked for `json_schema`."""
+    prefill: str = ""
+    """How the answer begins: the policy goes on from there."""
     drops_oldest: bool = False
     """Leave the oldest messages out where the context is too short for all of them."""
     template_options: Mapping[str, Any] = field(default_factory=dict)

@@ -94,6 +94,8 @@ class Session:
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self._replies: OrderedDict[bytes, bytes] = OrderedDict()
+        self._owed: Counter[bytes] = Counter()
+        """Request bodies that met an error or lost their client, and were not sent again yet."""
         self._completer = completer
         self._on_close = on_close
         self._seed = seed
@@ -190,6 +192,10 @@ class Session:
             self.excluded[turn.excluded] += len(turn.output_tokens)
         return len(self._turns) - 1
 
+    def owe(self, digest: bytes) -> None:
+        """A request with this body got no answer: its retry must not get another one's."""
+        self._owed[digest] += 1
+
     def keep_reply(self, digest: bytes, reply: bytes) -> None:
         """Remember the bytes that answered a request body, in case they are lost on the way."""
         if len(reply) <= _LONGEST_KEPT_REPLY:
@@ -199,6 +205,9 @@ class Session:
 
     def kept_reply(self, digest: bytes) -> bytes | None:
         """What the same request body was answered: a retry must not sample a second turn."""
+        if self._owed[digest]:
+            self._owed[digest] -= 1
+            return None
         return self._replies.get(digest)
 
     def post_reward(self, reward: float, *, turn: int | str | None = None) -> PostedReward:

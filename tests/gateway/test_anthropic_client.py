@@ -155,12 +155,38 @@ async def test_errors_have_anthropics_shape(start_gateway: StartGateway) -> None
             await client.messages.create(model="policy", max_tokens=9, messages=HI)
 
 
+@pytest.mark.parametrize("shape", ["qwen2.5", "qwen3"])
+async def test_an_answer_that_the_client_began_is_continued(
+    start_gateway: StartGateway, shape: str
+) -> None:
+    gateway, engine = await start_gateway(["B) Helios", " and more", "Yes."], shape=shape)
+    session = gateway.sessions.open("e")
+    begun: list[Any] = [*HI, {"role": "assistant", "content": "The answer is ("}]
+    async with client_for(gateway, session) as client:
+        asked: Any = {"model": "policy", "max_tokens": 50, "tools": TOOLS}
+        first = await client.messages.create(**asked, messages=begun)
+        assert [block.text for block in first.content if block.type == "text"] == ["B) Helios"]
+        async with client.messages.stream(**asked, messages=begun) as stream:
+            assert "".join([text async for text in stream.text_stream]) == " and more"
+        whole = {"role": "assistant", "content": "The answer is (B) Helios"}
+        again: list[Any] = [*HI, whole, {"role": "user", "content": "Sure?"}]
+        await client.messages.create(**asked, messages=again)
+    assert engine.decode(engine.requests[0].tokens).endswith("The answer is (")
+    assert [turn.parent for turn in session.turns] == [None, None, 0]
+    assert session.turns[0].message["content"] == "The answer is (B) Helios"
+
+
 BAD: dict[str, Any] = {
     "no max_tokens": {"messages": HI},
     "no messages": {"max_tokens": 9},
-    "a prefilled answer": {
+    "an answer begun with a space at its end": {
+        "max_tokens": 9,
+        "messages": [*HI, {"role": "assistant", "content": "A "}],
+    },
+    "a thought begun": {
         "max_tokens": 9,
         "messages": [*HI, {"role": "assistant", "content": "A"}],
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
     },
     "a hosted tool": {
         "max_tokens": 9,

@@ -317,6 +317,23 @@ async def test_a_retry_gets_the_stream_that_was_lost(start_gateway: StartGateway
     assert engine.num_requests == 1
 
 
+async def test_the_retry_of_one_that_failed_is_not_given_anothers_answer(
+    start_gateway: StartGateway,
+) -> None:
+    """Two equal requests, as for best of two; the second fails and is sent again."""
+    gateway, _ = await start_gateway(["one", Reply(fault=Fault.RAISE), "two"])
+    session = gateway.sessions.open("e")
+    body = {"messages": HI}
+    await post(session, gateway, body)
+    assert (await post(session, gateway, body))[0] == 503
+    retried = {"x-stainless-retry-count": "1"}
+    _, second = await post(session, gateway, body, headers=retried)
+    assert second["choices"][0]["message"]["content"] == "two"
+    _, lost = await post(session, gateway, body, headers=retried)
+    assert lost == second
+    assert len(session.turns) == 2
+
+
 async def test_an_error_before_the_first_token_has_its_own_status(
     start_gateway: StartGateway,
 ) -> None:

@@ -50,8 +50,9 @@ class MessagesReply:
         content: list[dict[str, Any]] = []
         if self._shows_thinking and message.get("reasoning_content"):
             content.append(_thinking_block(message["reasoning_content"]))
-        if message.get("content"):
-            content.append({"type": "text", "text": message["content"], "citations": None})
+        text = (message.get("content") or "")[done.num_prefilled :]
+        if text:
+            content.append({"type": "text", "text": text, "citations": None})
         for call in message.get("tool_calls") or ():
             function = call["function"]
             arguments = orjson.loads(function["arguments"])

@@ -30,8 +30,14 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
     tools = tuple(_parse_tool(tool, i) for i, tool in enumerate(fields.items("tools") or ()))
     choice = fields.mapping("tool_choice") or {}
     thinking = fields.mapping("thinking") or {}
+    messages = tuple(_parse_messages(fields))
+    prefill = ""
+    if messages[-1]["role"] == "assistant" and len(messages) > 1:
+        prefill = _parse_prefill(messages[-1], choice, thinking)
+        messages = messages[:-1]
     request = ChatRequest(
-        messages=tuple(_parse_messages(fields)),
+        messages=messages,
+        prefill=prefill,
         tools=tools,
         tool_choice=_parse_tool_choice(choice, tools),
         parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
@@ -85,14 +91,24 @@ def _parse_messages(fields: Fields) -> Iterator[Message]:
     messages = require(fields.items("messages"), "messages")
     if not messages:
         raise bad_request("messages: at least one message is required", param="messages")
-    if isinstance(messages[-1], dict) and messages[-1].get("role") == "assistant":
-        raise bad_request(
-            "messages: the last message must be from the user; prefilling the answer is not "
-            "supported",
-            param="messages",
-        )
     for index, message in enumerate(messages):
         yield from _parse_message(message, f"messages.{index}")
+
+
+def _parse_prefill(message: Message, tool_choice: dict[str, Any], thinking: dict[str, Any]) -> str:
+    """The beginning of the answer, which the client wrote as the last message."""
+    text: str = message["content"]
+    if not text or text != text.rstrip() or message.keys() != {"role", "content"}:
+        raise bad_request(
+            "messages: an answer that is begun must be text that does not end with white space",
+            param="messages",
+        )
+    if thinking.get("type") == "enabled" or tool_choice.get("type") in ("any", "tool"):
+        raise bad_request(
+            "messages: an answer that is begun can neither think first nor be a tool call",
+            param="messages",
+        )
+    return text
 
 
 def _parse_message(message: Any, where: str) -> Iterator[Message]:

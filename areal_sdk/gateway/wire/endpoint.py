@@ -1,5 +1,6 @@
 """Answers a request of any wire format: parse, prepare, sample, write."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from hashlib import blake2b
@@ -38,8 +39,9 @@ class Endpoint:
         reply.begin(choices)
         try:
             response = await self._respond(request, session, choices, reply, digest)
-        except ApiError as exc:
-            if exc.fault is not None:
+        except (ApiError, asyncio.CancelledError) as exc:
+            session.owe(digest)
+            if isinstance(exc, ApiError) and exc.fault is not None:
                 session.note_fault(exc.fault, digest)
             raise
         session.forgive(digest)
