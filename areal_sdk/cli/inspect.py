@@ -85,7 +85,8 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     from areal_sdk.cli.report import table
     from areal_sdk.telemetry.live import curve
 
-    what = config.get("agent") or config.get("env") or "?"
+    who_else = "callers" if config.get("serve", {}).get("learn") else "?"
+    what = config.get("agent") or config.get("env") or who_else
     click.echo(f"{run_dir.path}: {what} on {config.get('model', '?')}, {len(steps)} steps")
     if steps:
         rewards = [step.get("batch/reward") for step in steps]

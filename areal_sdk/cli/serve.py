@@ -50,9 +50,7 @@ def serve(
     if record:
         overrides["serve.record"] = True
     if resume is not None:
-        summary: "RunSummary | None" = resume_training(
-            resume, settings=settings, overrides=overrides
-        )
+        summary: RunSummary | None = resume_training(resume, settings=settings, overrides=overrides)
     else:
         config = load_config(file=file, settings=settings, overrides=overrides)
         summary = serve_config(config, say=click.echo)

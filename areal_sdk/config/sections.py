@@ -23,6 +23,10 @@ def _device(name: str) -> str:
 Device = Annotated[str, AfterValidator(_device)]
 
 
+ENDLESS = 10**9
+"""Steps of a run that ends when somebody ends it."""
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -48,6 +52,10 @@ class RunSection(Section):
     """Older ones are deleted."""
     max_empty_batches: Positive = 10
     """Batches in a row without a gradient before the run ends as solved or hopeless."""
+
+    @property
+    def is_endless(self) -> bool:
+        return self.steps >= ENDLESS
 
 
 class EngineSection(Section):
@@ -334,15 +342,12 @@ class Config(Section):
         return self
 
 
-_FOREVER = 10**9
-
-
 def _for_live_callers(values: Any) -> JSON:
     """Defaults of `serve.learn`: callers come alone, keep coming, and cannot be waited for."""
     run, rollout = _section(values, "run"), _section(values, "rollout")
     algorithm = _section(values, "algorithm")
-    run.setdefault("steps", _FOREVER)
-    run.setdefault("max_empty_batches", _FOREVER)
+    run.setdefault("steps", ENDLESS)
+    run.setdefault("max_empty_batches", ENDLESS)
     rollout.setdefault("stale", "drop")
     if rollout.setdefault("group_size", 1) == 1:
         algorithm.setdefault("name", "running_baseline")

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from areal_sdk.gateway.accounts import Account, Accounts
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.live import LiveSession, LiveSessions
+from areal_sdk.gateway.live import LiveSessions
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.sessions import SessionStore
 
@@ -67,25 +67,33 @@ class Access:
     def is_admin(self, request: web.Request) -> bool:
         return self._accounts.by_key(key_of(request)) is self._accounts.admin
 
+    def judge(self, request: web.Request) -> Caller:
+        """As `caller`, and a session that is over may still be named while it waits for a reward."""
+        slug = request.match_info.get("slug")
+        live = self._live.by_secret(key_of(request) if slug is None else slug)
+        return Caller(live.session) if live is not None else self.caller(request)
+
     @contextmanager
-    def sampling(self, request: web.Request) -> Iterator[Session]:
+    def sampling(self, caller: Caller) -> Iterator[Session]:
         """The session that a request samples in, on its account."""
-        caller = self.caller(request)
-        if (live := self._find(caller)) is not None:
+        account, session = caller.account, caller.session
+        live = None if session is None else self._live.get(session.id)
+        if live is None and account is not None and caller.name is not None:
+            live = self._live.named(account, caller.name)
+        if live is not None:
             with self._live.request(live) as session:
                 yield session
-        elif caller.session is not None:
-            yield caller.session  # one of the run that this gateway serves
+        elif session is not None:
+            yield session  # one of the run that this gateway serves
         else:
-            assert caller.account is not None, "a caller is a session or an account"
-            with self._live.alone(caller.account) as session:
+            assert account is not None, "a caller is a session or an account"
+            with self._live.alone(account) as session:
                 yield session
 
     @contextmanager
     def reading(self, request: web.Request) -> Iterator[Session]:
-        """The session that a request reads from; for an account alone, one that is empty."""
-        caller = self.caller(request)
-        if (known := self.known(caller)) is not None:
+        """The session that a request reads from; an empty one where there is none yet."""
+        if (known := self._find(self.caller(request))) is not None:
             yield known
             return
         session = self._sessions.open(f"reading-{secrets.token_hex(8)}", split="live")
@@ -94,42 +102,27 @@ class Access:
         finally:
             session.close()
 
-    def known(self, caller: Caller) -> Session | None:
-        """The session that a caller means; None for an account that names none."""
-        live = self._find(caller)
-        return live.session if live is not None else caller.session
-
-    def to_judge(self, request: web.Request, reply_id: str | None) -> Session:
-        """The session that a reward is for: also one that is over, and waits for it."""
-        slug, key = request.match_info.get("slug"), key_of(request)
-        if (live := self._live.by_secret(slug if slug is not None else key)) is not None:
-            return live.session
-        caller = self.caller(request)
-        if caller.session is not None:
-            return caller.session
-        if (live := self._waiting(caller, reply_id)) is not None:
-            return live.session
+    def find(self, caller: Caller, reply_id: str | None = None) -> Session:
+        """The session that a caller means, open or waiting for its reward; else a 404."""
+        if (session := self._find(caller, reply_id)) is not None:
+            return session
         raise ApiError(
             404,
-            "No session waits for this reward. Name one: by its own key or address, by its name, "
-            'or with "turn": the id of a reply. It may be over, or it is too late.',
+            "Which session? Name one: by its own key or address, by its name, or for a reward with "
+            '"turn": the id of a reply. It may be over, or it is too late.',
             code="session_not_found",
         )
 
-    def _find(self, caller: Caller) -> LiveSession | None:
+    def _find(self, caller: Caller, reply_id: str | None = None) -> Session | None:
         if caller.session is not None:
-            return self._live.get(caller.session.id)
-        if caller.account is not None and caller.name is not None:
-            return self._live.named(caller.account, caller.name)
-        return None
-
-    def _waiting(self, caller: Caller, reply_id: str | None) -> LiveSession | None:
-        account = caller.account
+            return caller.session
+        account, live = caller.account, None
         assert account is not None, "a caller is a session or an account"
         if caller.name is not None:
             live = self._live.get(f"{account.name}/{caller.name}")
-            return live if live is not None and live.account is account else None
-        return self._live.by_reply(account, reply_id) if reply_id is not None else None
+        elif reply_id is not None:
+            live = self._live.by_reply(reply_id)
+        return live.session if live is not None and live.account is account else None
 
 
 def key_of(request: web.Request) -> str:

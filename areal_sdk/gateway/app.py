@@ -173,7 +173,9 @@ class Gateway:
 
     def _sample(self, endpoint: Endpoint) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
-            with self._access.sampling(request) as session:
+            caller = self._access.caller(request)
+            await read_body(request)  # before a session opens: half a request is no episode
+            with self._access.sampling(caller) as session:
                 return await endpoint.answer(request, session)
 
         return handler

@@ -130,16 +130,14 @@ class ControlPlane:
         return self._judge(self._session(request), fields)
 
     async def _reward_own(self, request: web.Request) -> web.Response:
+        caller = self._access.judge(request)  # before its body is read
         fields = await _reward_fields(request)
         turn = fields.get("turn")
-        session = self._access.to_judge(request, turn if isinstance(turn, str) else None)
+        session = self._access.find(caller, turn if isinstance(turn, str) else None)
         return self._judge(session, fields)
 
     async def _end_own(self, request: web.Request) -> web.Response:
-        caller = self._access.caller(request)
-        session = self._access.known(caller)
-        if session is None:
-            raise ApiError(400, "Which session? Use its own key or address, or its name.")
+        session = self._access.find(self._access.judge(request))
         self._end(session)
         return json_response(self._summary(session))
 

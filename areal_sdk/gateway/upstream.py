@@ -130,12 +130,13 @@ class UpstreamGateway:
         return self._guard(authorised)
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
+        caller = self._access.caller(request)
+        raw = await read_body(request)
         if request.method != "POST" or request.match_info["path"] not in SAMPLING_PATHS:
-            self._access.caller(request)
-            return await self._forward(request, await read_body(request), None)
-        with self._access.sampling(request) as session:
+            return await self._forward(request, raw, None)
+        with self._access.sampling(caller) as session:
             session.admit()
-            return await self._forward(request, await read_body(request), session)
+            return await self._forward(request, raw, session)
 
     async def _forward(
         self, request: web.Request, raw: bytes, session: Session | None

@@ -162,7 +162,7 @@ def _train(
     progress = Progress(
         run_dir,
         name=f"{plan.program.name} on {config.model}",
-        total_steps=config.run.steps,
+        total_steps=0 if config.run.is_endless else config.run.steps,
         writer=None if quiet else LiveWriter(sys.stderr),
         notify=plan.plugins.notify,
     )

@@ -1,24 +1,27 @@
 """Callers' sessions become episodes: the books balance whatever they do."""
 
 import asyncio
+import itertools
+import random
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from areal_sdk.errors import WaitTimeoutError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.accounts import User
-from areal_sdk.gateway.live import LiveLimits
+from areal_sdk.gateway.live import Ending, LiveLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, Rejection
 from areal_sdk.rollout.live import LiveEpisodes
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
 from areal_sdk.testing import Fault, Reply
-from areal_sdk.types import Episode
+from areal_sdk.types import Episode, WeightUpdate
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
 from tests.gateway.test_control import control
 from tests.gateway.test_live import call
@@ -217,3 +220,53 @@ def test_only_its_own_state_is_restored(state: dict[str, object]) -> None:
     source = LiveEpisodes()
     source.restore({"next": 7})
     assert source.state() == {"next": 7}
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_the_books_balance_whatever_callers_do(
+    start_gateway: StartGateway,  # noqa: F811
+    seed: int,
+) -> None:
+    """Random callers, rewards, ends, updates and batches: nobody is lost or counted twice."""
+    dice, version, group_size = random.Random(seed), 0, 1 + seed % 2
+    async with learn(start_gateway, batch=2, max_staleness=1, group_size=group_size) as run:
+        live, store = run.gateway.live, run.gateway.sessions
+        account = run.gateway._access._accounts.by_name("alice")
+        assert account is not None
+        names = (f"s{number}" for number in itertools.count())
+        for _ in range(300):
+            sessions = [one for one in live if not one.is_finished]
+            one = dice.choice(sessions) if sessions else None
+            match dice.randrange(10):
+                case 0 if len(sessions) < 16:
+                    group = next(names)
+                    for sibling in range(group_size):
+                        live.open(
+                            account,
+                            f"{group}/{sibling}",
+                            group=group,
+                            group_size=group_size,
+                            sibling=sibling,
+                        )
+                case 1 | 2 | 3 if one and one.ended is None:
+                    await one.session.generate([{"role": "user", "content": "Hi"}])
+                case 4 | 5 | 6 if one and one.session.turns:
+                    live.reward(one, dice.random())
+                case 7 if one and one.session.turns:
+                    live.reward(one, dice.random(), turn=0)
+                case 8 if one and dice.random() < 0.3:
+                    live.end(one, dice.choice([Ending.CLIENT, Ending.IDLE]))
+                case _ if run.buffer.num_finished_groups * group_size >= 2:
+                    with suppress(WaitTimeoutError):  # too old, some of them
+                        batch = await run.buffer.cut_batch(version=version, timeout_s=0.01)
+                        run.buffer.mark_trained(batch)
+                        version += 1
+                        await run.gateway._engine.update_weights(WeightUpdate(version, None))
+                        run.buffer.set_version(version)
+            await run.settled()
+            run.ledger.check()
+            running = sum(not one.is_finished for one in live)
+            assert run.ledger.running <= running, "the rest were too old, and go on untrained"
+            assert len(store) == sum(one.ended is None for one in live)
+        assert version > 3
+        assert run.ledger.trained > 8
