@@ -2,7 +2,7 @@
 
 from areal_sdk.process.channel import Channel, ChannelClosed, Request
 from areal_sdk.process.child import Child, Reply
-from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.frames import JSON, Buffer, clean_text
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, ProcessSpec
 
@@ -17,5 +17,6 @@ __all__ = [
     "ProcessSpec",
     "Reply",
     "Request",
+    "clean_text",
     "spawn",
 ]

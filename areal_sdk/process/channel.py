@@ -19,6 +19,7 @@ from areal_sdk.process.frames import (
     FrameDecoder,
     FrameError,
     FrameKind,
+    clean_text,
     encode,
     view_of,
 )
@@ -57,7 +58,7 @@ class Request:
 
     def fail(self, error: BaseException) -> None:
         """Raise `RemoteError` at the caller, with the error's class name and message."""
-        payload = {"kind": type(error).__name__, "message": str(error)}
+        payload = {"kind": type(error).__name__, "message": clean_text(str(error))}
         self.channel._answer(self, FrameKind.FAIL, payload, ())
 
 
@@ -120,7 +121,7 @@ class Channel:
 
     def fail_start(self, error: BaseException) -> None:
         """Say why the entry never got to `ready`."""
-        payload = {"kind": type(error).__name__, "message": str(error)}
+        payload = {"kind": type(error).__name__, "message": clean_text(str(error))}
         with contextlib.suppress(ChannelClosed):
             self._send(Frame(FrameKind.FAIL, payload=payload))
 

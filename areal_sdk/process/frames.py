@@ -76,6 +76,11 @@ class FrameError(ValueError):
     """What arrived is not a frame of ours."""
 
 
+def clean_text(text: str) -> str:
+    """`text` as a header can hold it: JSON has no half of a surrogate pair, exceptions may."""
+    return text.encode(errors="replace").decode()
+
+
 def encode(frame: Frame) -> list[memoryview]:
     """The parts to send, in order; the buffers are not copied."""
     parts = [_as_bytes_view(buffer) for buffer in frame.buffers]

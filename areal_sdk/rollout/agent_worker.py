@@ -16,7 +16,7 @@ from typing import Any
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
-from areal_sdk.process import JSON, Channel, ChannelClosed, Request
+from areal_sdk.process import JSON, Channel, ChannelClosed, Request, clean_text
 from areal_sdk.rollout.agent_door import Questions, SessionDoor
 from areal_sdk.rollout.agent_mark import PLAYING, Mark, mark_tasks
 from areal_sdk.rollout.agent_spec import AgentSpec
@@ -155,7 +155,8 @@ class AgentWorker:
             door.close()
 
     def _fail(self, request: Request, error: EpisodeError) -> None:
-        request.finish({"ended": "error", "kind": error.kind.value, "message": str(error)})
+        message = clean_text(str(error))
+        request.finish({"ended": "error", "kind": error.kind.value, "message": message})
 
     def _stop(self, request: Request) -> None:
         """Cancel an episode; the answer says whether its code is gone."""

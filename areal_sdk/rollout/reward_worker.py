@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from areal_sdk.process import JSON, Channel
+from areal_sdk.process import JSON, Channel, clean_text
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.types import Episode, Outcome, OutcomeKind
@@ -56,7 +56,7 @@ def _write(outcome: Outcome) -> JSON:
         "kind": outcome.kind.value,
         "reward": None if outcome.reward is None else float(outcome.reward),
         "turn_rewards": [None if r is None else float(r) for r in outcome.turn_rewards],
-        "success": outcome.success,
-        "metrics": {str(name): float(value) for name, value in outcome.metrics.items()},
-        "message": outcome.message,
+        "success": None if outcome.success is None else bool(outcome.success),
+        "metrics": {clean_text(str(name)): float(value) for name, value in outcome.metrics.items()},
+        "message": clean_text(str(outcome.message)),
     }

@@ -119,6 +119,10 @@ class SlowStep(Echo):
         return StepResult(done=True)
 
 
+async def _raises_half_a_character(task: Task, context: EpisodeContext) -> float:
+    raise ValueError("half \ud800")
+
+
 async def _raises(task: Task, context: EpisodeContext) -> float:
     raise KeyError("no such tool")
 
@@ -251,6 +255,7 @@ async def _reads_a_class(task: Task, context: EpisodeContext) -> float:
 DEEDS = {
     "answer": _answer,
     "raise": _raises,
+    "raise_half_a_character": _raises_half_a_character,
     "exit": _exits,
     "exit_in_a_task": _exits_in_a_task,
     "return_text": _returns_text,

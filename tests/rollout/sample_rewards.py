@@ -39,6 +39,15 @@ def nan(episode: Episode) -> float:
     return float("nan")
 
 
+def numpy_success(episode: Episode) -> Outcome:
+    right = np.array([1, 2]) == 1
+    return Outcome.scored(0.5, success=right[0], metrics={"half \ud800": np.float32(1)})
+
+
+def raises_half_a_character(episode: Episode) -> float:
+    raise ValueError("half \ud800")
+
+
 def raises(episode: Episode) -> float:
     raise KeyError("answer")
 

@@ -170,6 +170,7 @@ async def test_an_agent_that_raises_is_an_agent_error_and_costs_no_worker(
     async with playing(sample_agents.does_as_told, model_dir, tmp_path) as play:
         for deed, message in {
             "raise": f"{name}: KeyError: 'no such tool'",
+            "raise_half_a_character": f"{name}: ValueError: half ?",
             "exit": "the agent called exit(3)",
             "return_text": (
                 f"{name}: ValueError: a reward returns a number, a list with one number per turn, "

@@ -26,7 +26,7 @@ def episode(text: str = "one two", num_turns: int = 2) -> Episode:
 
 
 async def test_every_kind_of_verdict_arrives(tmp_path: Path) -> None:
-    names = ["length", "slowly", "per_turn", "whole", "numpy_scalar", "none"]
+    names = ["length", "slowly", "per_turn", "whole", "numpy_scalar", "numpy_success", "none"]
     specs = [spec("length", per_word=0.5), *(spec(name) for name in names[1:])]
     expected: list[dict[str, Any]] = [
         {"reward": 1.0},
@@ -34,6 +34,7 @@ async def test_every_kind_of_verdict_arrives(tmp_path: Path) -> None:
         {"reward": 0.5, "turn_rewards": (0.5, None)},
         {"reward": 0.25, "success": True, "metrics": {"checks": 3.0}},
         {"reward": 0.5},
+        {"success": True, "metrics": {"half ?": 1.0}},
         {"kind": OutcomeKind.ABSTAIN, "reward": None},
     ]
     async with RewardPool(specs, log_dir=tmp_path) as pool:
@@ -47,6 +48,7 @@ async def test_every_kind_of_verdict_arrives(tmp_path: Path) -> None:
 async def test_a_bad_reward_is_a_typed_error_and_the_next_one_is_unaffected(tmp_path: Path) -> None:
     bad = {
         "raises": r"reward 'raises': KeyError: 'answer'",
+        "raises_half_a_character": r"reward 'raises_half_a_character': ValueError: half \?",
         "nan": r"reward 'nan': ValueError: .* finite",
         "text": r"reward 'text': ValueError: a reward returns a number",
         "crashes": r"reward 'crashes' took its worker down: .*exited with code 3",
