@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.config import Config, Positive, Section, explain, read_toml
+from areal_sdk.config import Config, Positive, Section, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
@@ -74,7 +74,7 @@ def read_users(config: Config) -> list[User]:
         try:
             user = UserSection.model_validate(table)
         except ValidationError as exc:
-            raise ConfigError(f"{path}: [{name}]: {explain(exc, UserSection)}") from None
+            raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
         quota = Quota(
             user.requests_per_minute or common.requests_per_minute,
             user.tokens_per_minute or common.tokens_per_minute,
@@ -85,3 +85,11 @@ def read_users(config: Config) -> list[User]:
     if not users:
         raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')
     return users
+
+
+def _problem(error: ValidationError) -> str:
+    """The first problem, without the values: one of them is a key."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "is no table"
+    known = ", ".join(UserSection.model_fields)
+    return f"{where}: {first['msg']}; a user has {known}"

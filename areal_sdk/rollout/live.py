@@ -213,6 +213,8 @@ def posted_outcome(live: LiveSession) -> Outcome:
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
     whole = [posted.reward for posted in session.rewards if posted.turn is None]
     by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
+    if not session.turns:
+        return Outcome.abstained("its caller got no answer, or waited for none")
     if not whole and not by_turn:
         return Outcome.abstained("nobody posted a reward in time")
     per_turn = tuple(by_turn.get(turn) for turn in range(len(session.turns))) if by_turn else ()
