@@ -13,7 +13,7 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,7 @@ CLIENTS = [
         ["langchain", "langchain-openai", "langchain-anthropic"],
         "langgraph",
     ),
-    Client("litellm", "litellm_chat", ["chat"], ["litellm"], "litellm"),
+    Client("litellm", "litellm_chat", ["chat"], ["litellm", "mcp"], "litellm"),
     Client("smolagents", "smolagents_agent", ["chat"], ["smolagents[openai]"], "smolagents"),
 ]
 
@@ -103,7 +103,7 @@ async def main() -> int:
     return int(bool(errors))
 
 
-async def try_out(client: Client):
+async def try_out(client: Client) -> AsyncIterator[Episode]:
     python = environment(f"client-{client.name.replace(' ', '-')}", *client.requirements)
     program = f"from importlib.metadata import version; print(version('{client.shown}'))"
     _, version = await run(python, "-c", program, timeout_s=60)
@@ -140,19 +140,25 @@ def branches(session: Session) -> tuple[int, tuple[str, ...]]:
     return num_leaves, tuple(str(turn.fork) for turn in session.turns if turn.fork is not None)
 
 
-def script(shape: str):
+def script(shape: str) -> Callable[[str], str]:
     """What the policy says: calls until it has two results, one more to the second question."""
 
     def answer(prompt: str) -> str:
         num_results = len(set(re.findall(r"RESULT-\d", prompt)))
-        thought = f"<think>\nhm {num_results}\n</think>\n\n" if shape == "qwen3" else ""
+        demanded = prompt.endswith("<tool_call>\n")  # the call is begun already
+        thinks = shape == "qwen3" and not demanded
+        thought = f"<think>\nhm {num_results}\n</think>\n\n" if thinks else ""
         wanted = 3 if "And 9?" in prompt else 2
+        text = f"The answer is {num_results}."
         if num_results < wanted:
-            said = "Let me see.\n" if num_results < 2 else ""
-            arguments = {"expression": f"{num_results} + 1.0"}
-            call = json.dumps({"name": "calculator", "arguments": arguments})
-            return f"{thought}{said}<tool_call>\n{call}\n</tool_call>"
-        return f"{thought}The answer is {num_results}."
+            said = "Let me see.\n" if num_results < 2 and not demanded else ""
+            call = {"name": "calculator", "arguments": {"expression": f"{num_results} + 1.0"}}
+        elif demanded:  # smolagents ends with a call
+            said, call = "", {"name": "final_answer", "arguments": {"answer": text}}
+        else:
+            return thought + text
+        begun = "" if demanded else "<tool_call>\n"
+        return f"{thought}{said}{begun}{json.dumps(call)}\n</tool_call>"
 
     return answer
 
