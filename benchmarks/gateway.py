@@ -275,7 +275,9 @@ def costs_section(model_dir: Path, *, rounds: int, num_requests: int) -> str:
 
 def flatness_section(model_dir: Path) -> str:
     with Server("gateway", model_dir, 201) as server:
+        before = server.resident_bytes()
         by_turn = asyncio.run(cost_by_turn(server, num_sessions=200))
+        grown = server.resident_bytes() - before
     windows = ((2, 4), (9, 11), (24, 26), (48, 50))
     rows = [
         (f"turn {a} to {b}", f"{statistics.mean(by_turn[t] for t in range(a, b + 1)):.0f}")
@@ -285,7 +287,8 @@ def flatness_section(model_dir: Path) -> str:
         with Server("gateway", model_dir, num_open + 400) as server:
             run = cost(server, num_turns=4, num_requests=1200, stream=False)
             rows.append((f"4 turns, {num_open} other sessions open", f"{asyncio.run(run):.0f}"))
-    return table(("what", "CPU us a request"), rows)
+    held = f"A session of 50 turns holds {grown / 200 / 1024:.0f} KiB."
+    return table(("what", "CPU us a request"), rows) + f"\n\n{held}"
 
 
 def memory_section(model_dir: Path) -> str:

@@ -13,6 +13,8 @@ _RESERVED = re.compile("[\ufdd0-\ufdef]")
 
 _THOUGHT = re.compile(r"\s*<think>(?P<thought>.*?)</think>\s*", re.DOTALL)
 
+_TEXTS = frozenset({"name", "tool_call_id", "reasoning_content", "reasoning"})
+
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -97,8 +99,8 @@ def check_message(message: Any, where: str) -> Message:
     if not isinstance(role, str) or role not in _ROLES:
         known = ", ".join(sorted(_ROLES))
         raise bad_request(f"{where}.role is {role!r}; known roles: {known}", param=f"{where}.role")
-    for name in ("name", "tool_call_id", "reasoning_content", "reasoning"):
-        check_text(message.get(name), f"{where}.{name}")
+    for name in _TEXTS & message.keys():
+        check_text(message[name], f"{where}.{name}")
     return message
 
 

@@ -197,7 +197,7 @@ def _turns(rows: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
     """The turns, sharing tokens as they did when they were written."""
     turns: list[Turn] = []
     for row in rows:
-        new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # before 0.2
+        new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # older runs
         is_whole = row.pop("num_prompt", len(new)) == len(new)
         turn = _from_json(
             Turn,

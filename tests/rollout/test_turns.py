@@ -1,5 +1,6 @@
 """Turns of one conversation share their tokens: in memory, on disk and on the wire."""
 
+import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -53,6 +54,16 @@ def test_an_episode_crosses_to_another_process_whole_and_once(length: int) -> No
     assert len(after.turns[-1].new_tokens) <= 500
 
 
+def test_branches_cross_to_another_process_below_their_own_parents() -> None:
+    first, second, third = conversation(3)
+    aside = replace(first, new_tokens=(7, 8, 9))
+    branch = replace(second, new_tokens=(1, 2, 3, 4), parent=0, _before=first)
+    before = episode((first, aside, replace(second, parent=0), branch, replace(third, parent=2)))
+    after = pickle.loads(pickle.dumps(before))
+    assert [turn.tokens for turn in after.turns] == [turn.tokens for turn in before.turns]
+    assert to_trajectories(after) == to_trajectories(before)
+
+
 def test_a_turn_alone_crosses_with_its_whole_prompt() -> None:
     *_, last = conversation(2000)
     after = pickle.loads(pickle.dumps(last))
@@ -88,3 +99,21 @@ def test_a_turn_that_keeps_its_whole_prompt_still_extends_its_parent() -> None:
     whole = replace(second, new_tokens=second.prompt_tokens, _before=None)
     assert whole.extends(first)
     assert not replace(whole, new_tokens=(9, *whole.new_tokens[1:])).extends(first)
+
+
+def test_episodes_of_older_runs_which_hold_whole_prompts_are_read(tmp_path: Path) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.write(episode(tuple(conversation(3))))
+    writer.close()
+    (file,) = tmp_path.glob("*.jsonl")
+    (index,) = tmp_path.glob("*.index")
+    row, summary = json.loads(file.read_text()), json.loads(index.read_text())
+    for turn, known in zip(row["episode"]["turns"], conversation(3), strict=True):
+        del turn["new_tokens"], turn["num_prompt"]
+        turn["prompt_tokens"] = known.prompt_tokens
+    file.write_text(json.dumps(row) + "\n")
+    index.write_text(json.dumps(summary | {"length": file.stat().st_size}) + "\n")
+    record = find_episode(tmp_path, "e")
+    assert record is not None
+    for turn, known in zip(record.episode.turns, conversation(3), strict=True):
+        assert turn.tokens == known.tokens
