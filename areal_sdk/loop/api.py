@@ -154,21 +154,10 @@ def _train(
     config = plan.config
     if run_dir is None:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
-        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
-    else:
-        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))  # new limits
-    changed_plugins = run_dir.record_plugins(plan.plugins.installed_versions())
     state = RunState()
-    progress = Progress(
-        run_dir,
-        name=f"{plan.program.name} on {config.model}",
-        total_steps=0 if config.run.is_endless else config.run.steps,
-        writer=None if quiet else LiveWriter(sys.stderr),
-        notify=plan.plugins.notify,
-    )
-    for change in changed_plugins:
-        progress.say(f"warning: plugin {change}: what is sampled from here on may differ")
-    with run_dir.in_use(), _waits_on_signal():
+    with run_dir.in_use(), _waits_on_signal():  # of a run that still goes on nothing is touched
+        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
+        progress = _progress(plan, run_dir, quiet=quiet)
         try:
             summary = run_to_the_end(
                 run_training(
@@ -189,6 +178,21 @@ def _train(
                 run_dir=str(run_dir.path), summary={"steps": float(state.step)}
             )
     return summary
+
+
+def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
+    run = plan.config.run
+    changed_plugins = run_dir.record_plugins(plan.plugins.installed_versions())
+    progress = Progress(
+        run_dir,
+        name=f"{plan.program.name} on {plan.config.model}",
+        total_steps=0 if run.is_endless else run.steps,
+        writer=None if quiet else LiveWriter(sys.stderr),
+        notify=plan.plugins.notify,
+    )
+    for change in changed_plugins:
+        progress.say(f"warning: plugin {change}: what is sampled from here on may differ")
+    return progress
 
 
 def _waits_on_signal() -> AbstractContextManager[None]:

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
+from areal_sdk.config import parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop import api
+from areal_sdk.telemetry import RunDir
+from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training, wait_for_steps
 
 STEPS = 8
 DETERMINISTIC: dict[str, Any] = {
@@ -48,3 +52,15 @@ def test_kill_9_and_resume_gives_the_same_losses_bit_for_bit(
     assert all(len(values) == 1 for values in expected.values())
     assert found == expected
     assert len({value for values in expected.values() for value in values}) > 1
+
+
+def test_resuming_a_run_that_still_goes_on_changes_nothing_in_it(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    config = parse_config({"agent": str(AGENT), "model": "tiny"})
+    run.write_config(config.model_dump(mode="json", exclude_none=True))
+    with run.in_use():
+        before = {path.name: path.read_bytes() for path in run.path.iterdir()}
+        with pytest.raises(ConfigError, match="still going on"):
+            api.resume_training(run.path, settings=["run.steps=7"], quiet=True)
+        after = {path.name: path.read_bytes() for path in run.path.iterdir()}
+    assert after == before
