@@ -41,7 +41,7 @@ def nan(episode: Episode) -> float:
 
 def numpy_success(episode: Episode) -> Outcome:
     right = np.array([1, 2]) == 1
-    return Outcome.scored(0.5, success=right[0], metrics={"half \ud800": np.float32(1)})
+    return Outcome.scored(0.5, success=right[0], metrics={"half \ud800": float(np.float32(1))})
 
 
 def raises_half_a_character(episode: Episode) -> float:

@@ -152,6 +152,8 @@ async def test_weights_change_in_flight_and_a_bad_push_changes_nothing(
 ) -> None:
     engine = await started(checkpoint, tmp_path)
     try:
+        with pytest.raises(EngineError, match="crc32"):
+            await engine.update_weights(WeightUpdate(7, str(new_weights), checksum="crc32:0"))
         request = GenerateRequest(prompt(40), 200, seed=1, ignore_eos=True)
         tokens: list[int] = []
         logprobs: list[float] = []
