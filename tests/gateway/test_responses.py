@@ -199,6 +199,61 @@ async def test_logprobs_come_with_the_text(start_gateway: StartGateway) -> None:
     assert "".join(entry["token"] for entry in logprobs) == "Hi"
 
 
+async def test_a_background_response_is_streamed_again_and_cancelled(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, engine = await start_gateway("Hello there")
+    session = gateway.sessions.open("e")
+    async with client_for(gateway, session) as client:
+        asked: Any = {"model": "policy", "input": "Hi", "background": True}
+        events = [event async for event in await client.responses.create(**asked, stream=True)]
+        made = events[-1].response
+        again = await client.responses.retrieve(made.id, stream=True)
+        assert [event async for event in again] == events
+        rest = await client.responses.retrieve(made.id, stream=True, starting_after=2)
+        assert [event async for event in rest] == events[3:]
+        assert await client.responses.cancel(made.id) == made
+        plain = await client.responses.create(model="policy", input="Hi")
+        with pytest.raises(openai.BadRequestError, match="background"):
+            await client.responses.cancel(plain.id)
+        with pytest.raises(openai.BadRequestError, match="streamed again"):
+            await client.responses.retrieve(plain.id, stream=True)
+    assert engine.num_requests == 2
+
+
+async def test_input_items_are_listed_by_page(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    async with client_for(gateway, session) as client:
+        said: Any = [{"role": "user", "content": f"question {i}"} for i in range(5)]
+        made = await client.responses.create(model="policy", input=said)
+        listed: Any = client.responses.input_items.list(made.id, order="asc", limit=2)
+        texts = [item.content[0].text async for item in listed]
+    assert texts == [f"question {i}" for i in range(5)]
+
+
+async def test_truncation_leaves_the_oldest_questions_out(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway("ok", max_context=120)
+    session = gateway.sessions.open("e")
+    said = [
+        {"role": role, "content": f"{role} {i} " + "x " * 20}
+        for i in range(4)
+        for role in ("user", "assistant")
+    ]
+    body = {"input": [*said, {"role": "user", "content": "last"}], "instructions": "Be brief."}
+    status, refused = await post(session, gateway, body, path="responses")
+    assert (status, refused["error"]["code"]) == (400, "context_length_exceeded")
+    status, _ = await post(session, gateway, {**body, "truncation": "auto"}, path="responses")
+    assert status == 200
+    prompt = engine.decode(engine.requests[0].tokens)
+    assert "Be brief." in prompt
+    assert "last" in prompt
+    assert "user 0" not in prompt
+    assert len(session.notices) == 1
+    long = {"input": "x " * 500, "truncation": "auto"}
+    assert (await post(session, gateway, long, path="responses"))[0] == 400
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no input": ({}, "input"),
     "a number": ({"input": 3}, "input"),
