@@ -387,7 +387,7 @@ def test_sampled_tokens_are_the_trained_tokens(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_MODELS)
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_sampled_tokens_of_real_models_are_the_trained_tokens(
     name: str, data: st.DataObject
