@@ -1,13 +1,16 @@
 """Which sampled token is trained, in which sequence, with what."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from areal_sdk.rollout.groups import Member, Rejection, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.trajectory import check_parents, to_trajectories
+from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
 
 TASK = Task("task")
@@ -97,6 +100,24 @@ def test_a_masked_episode_keeps_its_reward_for_the_baseline_and_trains_nothing()
     assert trajectory.reward == 1.0
     assert trajectory.num_trained == 0
     assert trajectory.oldest_version is None
+
+
+@pytest.mark.parametrize(("policy", "num_trained"), [("score", 2), ("mask", 0), ("drop", None)])
+def test_a_truncated_episode_is_trained_only_counted_or_dropped(
+    policy: Literal["score", "mask", "drop"], num_trained: int | None
+) -> None:
+    verdict = triage(replace(episode(first((10, 11))), truncated=True), truncated=policy)
+    if num_trained is None:
+        assert isinstance(verdict, Rejection)
+        assert verdict.reason is DropReason.TRUNCATED
+        return
+    assert isinstance(verdict, Member)
+    assert verdict.reward == 1.0
+    assert sum(t.num_trained for t in verdict.trajectories) == num_trained
+    assert verdict.oldest_version == (0 if num_trained else None)
+    whole = triage(episode(first((10, 11))), truncated=policy)
+    assert isinstance(whole, Member), "what no limit cut is not touched"
+    assert whole.oldest_version == 0
 
 
 def test_a_turn_that_does_not_extend_its_parent_inherits_nothing() -> None:

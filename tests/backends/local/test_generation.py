@@ -102,6 +102,17 @@ def test_a_groups_shared_prompt_is_computed_once(checkpoint: Path, reference: Re
         assert outcome.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+def test_siblings_differ_and_a_seed_repeats(checkpoint: Path) -> None:
+    def sampled(*seeds: int | None) -> list[tuple[int, ...]]:
+        core = make_core(checkpoint)
+        requests = [GenerateRequest(prompt(20), 12, seed=s, ignore_eos=True) for s in seeds]
+        return [tuple(o.tokens) for o in run(core, *(core.add(r) for r in requests))]
+
+    assert len(set(sampled(0, 1, 2, 3))) == 4
+    assert len({*sampled(None, None), *sampled(None, None)}) == 4
+    assert sampled(7, 8)[1] == sampled(8)[0]
+
+
 def test_prompts_that_share_a_beginning_share_its_computation(
     checkpoint: Path, reference: Reference
 ) -> None:

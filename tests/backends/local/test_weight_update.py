@@ -65,6 +65,19 @@ def test_kept_kv_is_marked_on_every_token_that_used_it(
     assert len(core.scheduler.prefixes) == 0, "mixed KV must not reach another request"
 
 
+def test_kept_kv_is_marked_from_the_first_of_several_updates_on(
+    checkpoint: Path, new_weights: Path
+) -> None:
+    core = make_core(checkpoint, kv_on_update="keep")
+    sequence = core.add(GenerateRequest(prompt(40), 30, seed=1, ignore_eos=True))
+    run(core, sequence, max_steps=5)
+    update(core, 1, new_weights)
+    run(core, sequence, max_steps=10)
+    update(core, 2, new_weights)
+    run(core, sequence)
+    assert sequence.num_stale == 25
+
+
 def test_a_half_prefilled_prompt_starts_again_even_when_kv_is_kept(
     checkpoint: Path, new_weights: Path, new_reference: Reference
 ) -> None:
