@@ -57,7 +57,8 @@ class GroupRelative:
         if not any(e.turn_rewards for e in episodes.values()):
             scores = self._compare({key: e.reward for key, e in episodes.items()})
             return [_spread(t, scores[t.episode_id]) for t in group.trajectories]
-        returns = {key: turn_returns(e) for key, e in episodes.items()}
+        num_turns_of = _num_turns(group)
+        returns = {key: turn_returns(e, num_turns_of[key]) for key, e in episodes.items()}
         num_turns = max(len(values) for values in returns.values())
         by_turn = [
             self._compare(
@@ -126,7 +127,7 @@ class RunningBaseline:
         ], known
 
 
-def turn_returns(trajectory: Trajectory) -> list[float | None]:
+def turn_returns(trajectory: Trajectory, num_turns: int = 1) -> list[float | None]:
     """For each turn, its reward and those after it; None from where nothing was scored any more.
 
     >>> from areal_sdk.types import Trajectory
@@ -135,13 +136,13 @@ def turn_returns(trajectory: Trajectory) -> list[float | None]:
     >>> turn_returns(rewarded(0.5, None, 1.0, None))
     [1.5, 1.0, 1.0, None]
 
-    An episode without rewards per turn has one return, that of its first turn.
+    A reward for the whole episode was earned by its end: it is the return of every turn.
 
-    >>> turn_returns(rewarded())
-    [0.0]
+    >>> turn_returns(rewarded(), num_turns=3)
+    [0.0, 0.0, 0.0]
     """
     if not trajectory.turn_rewards:
-        return [trajectory.reward]
+        return [trajectory.reward] * num_turns
     returns: list[float | None] = []
     following: float | None = None
     for reward in reversed(trajectory.turn_rewards):
@@ -162,6 +163,16 @@ def _episodes(group: TrajectoryGroup) -> dict[str, Trajectory]:
                 f"{known.reward} and {trajectory.reward}"
             )
     return first
+
+
+def _num_turns(group: TrajectoryGroup) -> dict[str, int]:
+    """How many turns each episode is known to have, over all its branches."""
+    found: dict[str, int] = {}
+    for trajectory in group.trajectories:
+        last = max(trajectory.turn_of_token, default=0)
+        key = trajectory.episode_id
+        found[key] = max(found.get(key, 1), int(last) + 1)
+    return found
 
 
 def _spread(trajectory: Trajectory, advantage: float) -> Floats:

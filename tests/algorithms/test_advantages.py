@@ -86,6 +86,15 @@ def test_turns_after_the_last_reward_are_not_trained() -> None:
     assert b.tolist() == [0, -1, -1, 0, 0, 0, 0]
 
 
+def test_a_reward_for_the_episode_is_the_return_of_all_its_turns_among_rewards_by_turn() -> None:
+    whole = trajectory(
+        [1, 1, 1, 9, 1, 1], [1, 2, 4, 5], turns=[0, 0, 1, 1], reward=1.0, episode="whole"
+    )
+    [[a, b]], _ = GroupRelative()([group(per_turn("a", 0.0, 0.0), whole)], {})
+    assert a.tolist() == [0, -1, -1, 0, -1, -1, 0]
+    assert b.tolist() == [0, 1, 1, 0, 1, 1]
+
+
 def test_branches_that_disagree_about_their_reward_are_refused() -> None:
     broken = group(trajectory([1, 2], [1], reward=1.0), trajectory([1, 3], [1], reward=0.0))
     with pytest.raises(ValueError, match="different rewards"):
