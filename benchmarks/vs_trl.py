@@ -245,7 +245,7 @@ def report(rows: dict[str, list[dict[str, float]]], arguments: argparse.Namespac
             f"{median(side, 'total'):.2f}",
             f"{theirs / median(side, 'total'):.2f}x",
             *(
-                f"{median(side, part):.2f}" if side != "trl" else ""
+                f"{median(side, part):.2f}" if part in rows[side][0] else ""
                 for part in ("generation", "training", "weights", "main")
             ),
         )
