@@ -8,10 +8,11 @@ import asyncio
 import inspect
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.termination import sigterm_as_ctrl_c
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -27,8 +28,8 @@ class StoppedAtOnce(KeyboardInterrupt):
 def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     """The result of `main`; whatever it leaves behind holds nobody up.
 
-    Raises KeyboardInterrupt on Ctrl-C once `main` has unwound, as `asyncio.run` does; a second
-    Ctrl-C waits for nothing and raises `StoppedAtOnce`.
+    Raises KeyboardInterrupt on Ctrl-C or SIGTERM once `main` has unwound, as `asyncio.run` does;
+    a second one waits for nothing and raises `StoppedAtOnce`.
     """
     if _is_in_a_loop():
         main.close()
@@ -42,8 +43,9 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     loop = runner.get_loop()
     has_unwound = False
 
-    async def noticed() -> T:
+    async def noticed(loop_runs: Callable[[], None]) -> T:
         nonlocal has_unwound
+        loop_runs()
         try:
             return await main
         finally:
@@ -51,7 +53,8 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
 
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-        return runner.run(noticed())
+        with sigterm_as_ctrl_c() as loop_runs:
+            return runner.run(noticed(loop_runs))
     except KeyboardInterrupt:
         if inspect.getcoroutinestate(main) == inspect.CORO_CREATED:
             main.close()  # Ctrl-C came before its first line

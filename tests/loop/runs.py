@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +36,32 @@ def start_training(
     *arguments: str,
     agent: Path = AGENT,
     env: Mapping[str, str] | None = None,
+    preexec: Callable[[], None] | None = None,
     **settings: Any,
 ) -> "subprocess.Popen[str]":
     """`areal-sdk train` on `agent`, with `SMALL` settings and `settings` (a__b for a.b)."""
     values = SMALL | {"run.dir": str(directory), "run.name": "run"}
     values |= {key.replace("__", "."): value for key, value in settings.items()}
     options = [part for key, value in values.items() for part in ("--set", f"{key}={_toml(value)}")]
-    return start_command("train", str(agent), *options, *arguments, env=env)
+    return start_command("train", str(agent), *options, *arguments, env=env, preexec=preexec)
 
 
 def resume_training(directory: Path, *arguments: str) -> "subprocess.Popen[str]":
     return start_command("train", "--resume", str(directory / "run"), *arguments)
 
 
-def start_command(*arguments: str, env: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+def start_command(
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    preexec: Callable[[], None] | None = None,
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "areal_sdk", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+        preexec_fn=preexec,
     )
 
 

@@ -64,6 +64,34 @@ def test_what_was_learnt_is_saved_when_the_trainer_is_idle(tmp_path: Path) -> No
     assert steps == [1, 2, 3], "nothing was done twice"
 
 
+def deaf_to_ctrl_c() -> None:
+    """As a shell starts the background jobs of a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("preexec", [None, deaf_to_ctrl_c])
+def test_sigterm_ends_a_run_as_ctrl_c_does(
+    tmp_path: Path, preexec: Callable[[], None] | None
+) -> None:
+    hold, agent = tmp_path / "hold", tmp_path / "held.py"
+    hold.touch()
+    agent.write_text(HELD_AGENT.format(hold=hold))
+    process = start_training(
+        tmp_path, agent=agent, preexec=preexec, run__steps=3, rollout__shuffle=False
+    )
+    wait_for_steps(process, tmp_path, 2)
+    if preexec is not None:
+        process.send_signal(signal.SIGINT)  # not for it
+    process.send_signal(signal.SIGTERM)
+    output = finish(process, code=1)
+    assert "step 2 is saved: no step is lost" in output
+    assert f"areal-sdk train --resume {tmp_path / 'run'}" in output
+    assert not any(word in output for word in UGLY), output
+    ledger = run_dir(tmp_path).read_ledger()
+    assert ledger is not None
+    assert ledger["running"] == 0
+
+
 def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     agent = tmp_path / "deaf.py"
     agent.write_text(
