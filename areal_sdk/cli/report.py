@@ -1,6 +1,8 @@
 """What commands print at the end: tables for people."""
 
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +12,9 @@ if TYPE_CHECKING:
     from areal_sdk.config import Config
     from areal_sdk.loop.state import RunSummary
     from areal_sdk.rollout.evaluation import EvalReport
+    from areal_sdk.telemetry import RunDir
+
+NO_HELD_OUT = "there are no held-out tasks (--eval-tasks FILE.jsonl)"
 
 
 def print_settings(config: "Config") -> None:
@@ -31,6 +36,32 @@ def print_summary(summary: "RunSummary") -> None:
     if summary.ended == "interrupted":
         click.echo(summary.lost)
         click.echo(f"go on with: areal-sdk train --resume {summary.run_dir}")
+        return
+    from areal_sdk.telemetry import RunDir
+
+    for line in what_next(
+        RunDir(Path(summary.run_dir)), was_measured=bool(summary.before or summary.after)
+    ):
+        click.echo(line)
+
+
+def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
+    """What to type after a run: its newest trained episode, its weights on the same tasks."""
+    config = run_dir.read_config()
+    path = shlex.quote(str(run_dir.path))
+    commands = []
+    episodes = run_dir.list_episodes()
+    newest = next((e for e in episodes if e.split == "train" and e.dropped is None), None)
+    if newest is not None:
+        commands.append(f"areal-sdk inspect {path} --episode {shlex.quote(newest.id)}")
+    if config.get("agent") or config.get("env"):  # none where callers played, or an object did
+        settings = shlex.quote(str(run_dir.config))
+        commands.append(f"areal-sdk eval --config {settings} --model {path}")
+    lines = [f"{'next:' if not i else '':6}{command}" for i, command in enumerate(commands)]
+    is_unmeasured = not was_measured and config.get("eval", {}).get("after")
+    if is_unmeasured and not config.get("serve", {}).get("learn"):
+        lines.insert(0, f"nothing was measured: {NO_HELD_OUT}")
+    return lines
 
 
 def print_reports(reports: Mapping[str, "EvalReport"]) -> None:

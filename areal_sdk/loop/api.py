@@ -190,6 +190,7 @@ def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
         writer=None if quiet else LiveWriter(sys.stderr),
         notify=plan.plugins.notify,
     )
+    progress.say(f"run: {run_dir.path} (areal-sdk inspect {run_dir.path} --live)")
     for change in changed_plugins:
         progress.say(f"warning: plugin {change}: what is sampled from here on may differ")
     return progress

@@ -1,0 +1,59 @@
+"""A run ends with what to type next."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.cli.report import print_summary, what_next
+from areal_sdk.loop.state import RunSummary
+from areal_sdk.telemetry import EpisodeWriter, RunDir
+from areal_sdk.types import Episode, Outcome, Task
+
+MEASURED = {"success": 0.5, "success_low": 0.3, "success_high": 0.7, "tasks": 8.0}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    run = RunDir.create(tmp_path, "my run")
+    run.write_config({"agent": "calculator.py", "model": "tiny", "eval": {"after": True}})
+    writer = EpisodeWriter(run.episodes)
+    for name, split in [("first", "train"), ("second #2", "train"), ("held-out", "eval")]:
+        writer.write(Episode(name, Task("t"), (), Outcome.scored(1.0)), version=1, split=split)
+    writer.close()
+    return run
+
+
+def test_the_commands_name_the_newest_training_episode_and_the_run(run_dir: RunDir) -> None:
+    look, measure = what_next(run_dir, was_measured=True)
+    path = str(run_dir.path)
+    assert shlex.split(look) == [
+        *("next:", "areal-sdk", "inspect", path, "--episode", "second #2"),
+    ]
+    assert shlex.split(measure) == [
+        *("areal-sdk", "eval", "--config", str(run_dir.config), "--model", path)
+    ]
+
+
+def test_a_run_without_held_out_tasks_says_that_nothing_was_measured(run_dir: RunDir) -> None:
+    first, *_ = what_next(run_dir, was_measured=False)
+    assert first == ("nothing was measured: there are no held-out tasks (--eval-tasks FILE.jsonl)")
+
+
+def test_who_asked_for_no_measurement_is_told_nothing(run_dir: RunDir) -> None:
+    run_dir.write_config({"agent": "calculator.py", "eval": {"after": False}})
+    assert not any("measured" in line for line in what_next(run_dir, was_measured=False))
+
+
+def test_there_is_nothing_to_measure_with_where_an_object_or_callers_played(
+    run_dir: RunDir,
+) -> None:
+    run_dir.write_config({"serve": {"learn": True}, "eval": {"after": True}})
+    (look,) = what_next(run_dir, was_measured=False)
+    assert "inspect" in look
+
+
+def test_the_summary_ends_with_them(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(RunSummary(str(run_dir.path), 3, 3, 61.0, "steps", after={"eval": MEASURED}))
+    printed = capsys.readouterr().out
+    assert f"run directory: {run_dir.path}\nnext: areal-sdk inspect" in printed
