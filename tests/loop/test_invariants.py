@@ -4,11 +4,21 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from areal_sdk.config import parse_config
 from areal_sdk.loop.patience import cut_timeout_s, stalled_s
+from areal_sdk.loop.state import RunState
+from areal_sdk.loop.training import TrainingLoop
+from areal_sdk.plugins import load_plugins
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.telemetry import Ledger
+from areal_sdk.testing import ScriptedEngine
+from areal_sdk.types import WeightUpdate
 from tests.loop.runs import (
     DEADLINE_S,
     children_of,
@@ -150,6 +160,25 @@ def test_weights_that_cannot_be_delivered_end_the_run_with_that_error(tmp_path: 
     output = finish(process, code=1)
     assert "error: version 2 was eaten on the way" in output
     assert "internal error" not in output
+
+
+async def test_the_gate_opens_only_when_the_engine_has_confirmed() -> None:
+    gate = StalenessGate(batch=4, max_staleness=1, max_inflight=8)
+    buffer = TrajectoryBuffer(gate=gate, ledger=Ledger(), group_size=2)
+    meanwhile: list[int] = []
+
+    class Slow(ScriptedEngine):
+        async def update_weights(self, update: WeightUpdate) -> None:
+            meanwhile.append(buffer.version)
+            await super().update_weights(update)
+
+    rig: Any = SimpleNamespace(engine=Slow("words"), plugins=load_plugins())
+    unused: Any = None
+    progress: Any = SimpleNamespace(delivered=lambda seconds: None)
+    loop = TrainingLoop(rig, unused, RunState(), buffer, unused, unused, unused, unused, progress)
+    await loop._deliver(WeightUpdate(1, None))
+    assert meanwhile == [0]
+    assert buffer.version == 1
 
 
 def test_waits_are_as_long_as_what_they_wait_for_may_take() -> None:
