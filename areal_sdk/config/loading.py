@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from areal_sdk.config.keys import JSON, assign, parse_value
+from areal_sdk.config.keys import JSON, assign, leaves, parse_value
 from areal_sdk.config.sections import Config
 from areal_sdk.config.tables import gather_options, refuse_lost_secrets
 from areal_sdk.errors import ConfigError
@@ -57,16 +57,24 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        known = known_keys(model)
-        near = difflib.get_close_matches(where, known, n=1) or [
-            key for key in known if key.endswith(f".{first['loc'][-1]}")
-        ]
-        hint = f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
-        return f"unknown setting {where!r}{hint}"
+        if isinstance(first["input"], Mapping):  # an unknown section: what was set in it says more
+            inside, _ = next(leaves(first["input"]), ((), None))
+            where = ".".join([where, *inside])
+        return f"unknown setting {where!r}{_meant(where, known_keys(model))}"
     message = first["msg"].removeprefix("Value error, ")
     if not where:
         return message
     return f"{where} = {first['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+def _meant(key: str, known: list[str]) -> str:
+    """The setting that `key` resembles; else one of that name in another section; else all."""
+    sections = sorted({name.partition(".")[0] for name in known if "." in name})
+    candidates = known if "." in key else [*known, *sections]
+    near = difflib.get_close_matches(key, candidates, n=1) or [
+        name for name in known if name.endswith(f".{key.rpartition('.')[2]}")
+    ]
+    return f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:
