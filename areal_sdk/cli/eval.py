@@ -13,7 +13,12 @@ import click
 @click.option("--api-key", envvar="OPENAI_API_KEY", help="For --base-url.")
 @click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
 @click.option("--split", default="eval", show_default=True, help="Which tasks to ask for.")
-@click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
+@click.option(
+    "--reward",
+    "rewards",
+    multiple=True,
+    help="A reward's name, or NAME=WEIGHT; not with --base-url.",
+)
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
@@ -62,6 +67,11 @@ def evaluate(
         )
     if base_url is not None and not base_url.startswith(("http://", "https://")):
         raise click.UsageError(f"--base-url {base_url!r}: write http://HOST:PORT/v1")
+    if base_url is not None and rewards:
+        raise click.UsageError(
+            "--reward with --base-url: another endpoint records no turns, so rewards have nothing "
+            "to look at: let the agent return its own verdict"
+        )
     settings_of = overrides(agent, rewards, plugins, flags)
     if flags.get("temperature") is None and (flags.get("samples") or 1) > 1:
         settings_of["eval.temperature"] = 1.0

@@ -67,8 +67,17 @@ def validate_options(
             raise ConfigError(_unknown(name, list(declared), table))
     for option in declared.values():
         if option.is_required and option.name not in values:
-            raise ConfigError(f"[{table}] needs {option.name} ({option.type_name})")
+            raise ConfigError(_missing(option, item, table))
     return values
+
+
+def _missing(option: Option, item: Callable[..., object], table: str) -> str:
+    message = f"[{table}] needs {option.name} ({option.type_name})"
+    declared = inspect.signature(item).parameters[option.name]
+    if table.startswith("reward.") and declared.kind is declared.POSITIONAL_OR_KEYWORD:
+        # probably written for another library: (prompt, completion)
+        message += ": a reward takes (episode, *, options), so this is an option that was not set"
+    return message
 
 
 def _convert(option: Option, value: object, table: str) -> object:

@@ -143,6 +143,8 @@ class Registry(Generic[T]):
             message += f'; a name with dots stands in quotes in a key: ."{longer[0]}".'
         elif near := difflib.get_close_matches(name, known, n=1):
             message += f"; did you mean {near[0]!r}?"
+        else:
+            message += "; one that a file of yours registers needs --plugin FILE"
         if absent := self._absent():
             message += f" ({absent})"
         return message

@@ -92,6 +92,10 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ((*EVAL, "--samples", "0"), "eval.samples = 0: input should be greater than 0"),
         ((*EVAL, "--config", "bad.toml"), "not valid TOML"),
         ((*EVAL, "--base-url", "example.com"), "write http://HOST:PORT/v1"),
+        (
+            (*EVAL, "--base-url", "http://127.0.0.1:9/v1", "--reward", "exact_match"),
+            "another endpoint records no turns, so rewards have nothing to look at",
+        ),
         ((*EVAL, "--compare", "nowhere"), "no model 'nowhere'"),
         ((*TRAIN, "--set", "rollout.batch=12"), "not a multiple of rollout.group_size"),
         ((*TRAIN, "--set", "rolout.batch=16"), "did you mean 'rollout.batch'?"),
@@ -106,6 +110,7 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ((*TRAIN, "--plugin", "nowhere.py"), "no such file"),
         ((*TRAIN, "--plugin", "broken.py"), "line 2: ZeroDivisionError"),
         ((*TRAIN, "--reward", "my.judge"), "unknown reward 'my.judge'"),
+        ((*TRAIN, "--reward", "my.judge"), "one that a file of yours registers needs --plugin"),
         (
             (*TRAIN, "--plugin", "judge.py", "--set", 'reward."my.judge".stict=true'),
             "did you mean 'strict'?",

@@ -60,6 +60,14 @@ def test_a_bad_option_is_named_with_its_table(options: dict[str, object], error:
         check(**options)
 
 
+def test_a_reward_of_another_library_is_told_what_a_reward_takes() -> None:
+    def two(prompt: str, completion: str) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match=r"needs completion.*a reward takes \(episode, \*, opt"):
+        validate_options(two, {}, table="reward.two", skip=1)
+
+
 def test_something_that_takes_no_options_says_so() -> None:
     with pytest.raises(ConfigError, match="has no option 'a': it takes none"):
         validate_options(Environment, {"a": 1}, table="env.x")
