@@ -7,8 +7,9 @@ Synchronous is `max_staleness = 0`: a batch is played, then trained, then the ne
 * calculator: the policy stays that of a half-trained run (learning rate ~ 0), so that all steps are
   alike. Ideal is (G + T) / max(G, T), with G and T the synchronous run's CPU-seconds a step of the
   engine's and the trainer's process. The synchronous run with two threads a process is reported too.
-* tools: six calls an episode with slow tools, equal `max_inflight`.
-* learning: the real thing, both ways from the same start: time, and held-out success afterwards.
+* tools: six calls an episode with slow tools, equal `max_inflight`. Synchronous training never has
+  more than its batch in flight, whatever is allowed; asynchronous training so limited is a row too.
+* learning: the real thing, both ways from the same start, a seed a round: time, and held-out success.
 """
 
 import argparse
@@ -19,10 +20,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tables import table, write_section
+
+from areal_sdk.telemetry import RunDir
 
 ROOT = Path(__file__).parents[1]
 CALCULATOR = ROOT / "examples" / "agents" / "calculator.py"
@@ -138,11 +142,12 @@ def tools(rounds: int, steps: int) -> str:
     sides = {
         "synchronous": {"rollout.max_staleness": 0},
         f"asynchronous, eta = {ETA}": {"rollout.max_staleness": ETA},
+        "the same, a batch in flight": {"rollout.max_staleness": ETA, "rollout.max_inflight": 32},
     }
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, own in sides.items():
-            runs[name].append(train(SLOW_TOOLS, **common, **own))
+            runs[name].append(train(SLOW_TOOLS, **common | own))
     sync = statistics.median(r.mean_step_s for r in runs["synchronous"])
     rows = []
     for name, those in runs.items():
@@ -150,7 +155,7 @@ def tools(rounds: int, steps: int) -> str:
         stale = [r.summary["ledger"]["dropped"].get("stale", 0) for r in those]
         started = [r.summary["ledger"]["started"] for r in those]
         age = max(row["batch/staleness_max"] for r in those for row in r.steps)
-        last = those[-1].steps[-1]
+        trained, ended = durations(those)
         rows.append(
             (
                 name,
@@ -162,10 +167,8 @@ def tools(rounds: int, steps: int) -> str:
                 f"{sync / seconds:.2f}x",
                 f"{sum(stale) / sum(started):.1%}",
                 f"{age:.0f}",
-                " / ".join(f"{last.get(f'batch/duration_s_p{p}', 0):.1f}" for p in (50, 90, 99)),
-                " / ".join(
-                    f"{last.get(f'batch/ended_duration_s_p{p}', 0):.1f}" for p in (50, 90, 99)
-                ),
+                percentiles(trained),
+                percentiles(ended),
             )
         )
     header = (
@@ -177,18 +180,40 @@ def tools(rounds: int, steps: int) -> str:
         "stale drops",
         "staleness max",
         "trained: s p50 / p90 / p99",
-        "ended: s p50 / p90 / p99",
+        "started: s p50 / p90 / p99",
     )
     return table(header, rows)
 
 
-def learning() -> str:
+def durations(runs: Iterable[Run]) -> tuple[list[float], list[float]]:
+    """Seconds that episodes took: of those that were trained, and of all that were started."""
+    episodes = [e for run in runs for e in RunDir.open(run.summary["run_dir"]).list_episodes()]
+    return [e.duration_s for e in episodes if e.dropped is None], [e.duration_s for e in episodes]
+
+
+def percentiles(values: list[float]) -> str:
+    ordered = sorted(values)
+    picked = (ordered[round(q * (len(ordered) - 1))] for q in (0.5, 0.9, 0.99))
+    return " / ".join(f"{value:.1f}" for value in picked)
+
+
+def learning(rounds: int) -> str:
     rows = []
     for name, eta in (("synchronous", 0), (f"asynchronous, eta = {ETA}", ETA)):
-        run = train(CALCULATOR, **{"run.steps": 14, "rollout.max_staleness": eta})
-        before, after = (run.summary[when]["eval"]["success"] for when in ("before", "after"))
-        rows.append((name, f"{run.summary['train_seconds']:.0f}", f"{before:.2f}", f"{after:.2f}"))
-    header = ("calculator, 14 steps", "s of training", "held-out success before", "after")
+        runs = [
+            train(
+                CALCULATOR,
+                **{"run.steps": 14, "rollout.max_staleness": eta, "run.seed": seed},
+            )
+            for seed in range(rounds)
+        ]
+        success = [
+            ", ".join(f"{run.summary[when]['eval']['success']:.2f}" for run in runs)
+            for when in ("before", "after")
+        ]
+        seconds = ", ".join(f"{run.summary['train_seconds']:.0f}" for run in runs)
+        rows.append((name, seconds, *success))
+    header = ("calculator, 14 steps, by seed", "s of training", "held-out success before", "after")
     return table(header, rows)
 
 
@@ -202,7 +227,7 @@ def main() -> None:
     parts = {
         "calculator": lambda: calculator(arguments.rounds, arguments.steps),
         "tools": lambda: tools(arguments.rounds, arguments.steps),
-        "learning": learning,
+        "learning": lambda: learning(arguments.rounds),
     }
     for name, measure in parts.items():
         if arguments.only in (None, name):
