@@ -16,7 +16,6 @@ from tests.loop.runs import (
     wait_for_steps,
 )
 
-
 BUSY = 4
 """How much slower than a quiet machine the one that runs the tests may be."""
 
