@@ -24,13 +24,16 @@ def print_settings(config: "Config") -> None:
 
 def print_summary(summary: "RunSummary") -> None:
     """Before and after, where the run is, and how to go on."""
+    from areal_sdk.telemetry.live import clock
+
     if summary.before or summary.after:
         click.echo()
         for line in before_and_after(summary.before or {}, summary.after or {}):
             click.echo(line)
+    training, is_resumed = summary.train_seconds, summary.elapsed_s < summary.train_seconds
+    in_all = "" if is_resumed else f", {clock(summary.elapsed_s)} in all"
     click.echo(
-        f"\n{summary.steps} steps in {summary.train_seconds:.0f} s of training; "
-        f"ended: {summary.ended}"
+        f"\n{summary.steps} steps in {clock(training)} of training{in_all}; ended: {summary.ended}"
     )
     click.echo(f"run directory: {summary.run_dir}")
     if summary.ended == "interrupted":

@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +178,7 @@ def _train(
             plan.plugins.notify.on_run_end(
                 run_dir=str(run_dir.path), summary={"steps": float(state.step)}
             )
-    return summary
+    return replace(summary, elapsed_s=progress.elapsed_s)
 
 
 def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:

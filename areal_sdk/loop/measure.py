@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from areal_sdk.config import EvalSection
@@ -61,7 +60,9 @@ class Evaluator:
                     samples=self.section.samples,
                     max_concurrency=self.section.max_concurrency,
                     name=f"{name}-{split}",
-                    on_episode=partial(self.progress.evaluated, split=split),
+                    on_episode=self.progress.evaluating(
+                        name, split, total=len(tasks) * self.section.samples
+                    ),
                 )
             reports[split] = report
             versions = (began_at, self.rig.engine.version)

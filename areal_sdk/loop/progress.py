@@ -5,7 +5,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,11 +16,15 @@ from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Member, Rejection
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
-from areal_sdk.telemetry.live import LiveState, LiveWriter
+from areal_sdk.telemetry.live import LiveState, LiveWriter, clock, still_line
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode
 
 REFRESH_S = 0.5
+HEARTBEAT_S = 30.0
+"""Where nothing is repainted: silence this long looks like a hang."""
+WARMUP_LINES = 10
+"""Where nothing is repainted: a warm-up of any length tells this much."""
 CURVE_POINTS = 240
 
 
@@ -35,6 +39,7 @@ class Progress:
         total_steps: int,
         writer: LiveWriter | None,
         notify: Observers,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self._run_dir = run_dir
         self._name = name
@@ -48,15 +53,19 @@ class Progress:
         self._success: list[float] = []
         self._batch: Mapping[str, float] = {}
         self._state = RunState()
-        self._note = "starting"
+        self._phase = ""
+        self._evaluations: dict[str, tuple[int, int]] = {}
         self._buffer: TrajectoryBuffer | None = None
         self._swap_s = 0.0
-        self._began = time.monotonic()
+        self._began = self._told_at = time.monotonic()
+        self._train_began: float | None = None
+        self._heartbeat_s = heartbeat_s
         self._painter: asyncio.Task[None] | None = None
         self._log_handler = _ToView(self)
 
     async def __aenter__(self) -> Self:
         logging.getLogger("areal_sdk").addHandler(self._log_handler)
+        self.enter("starting: engine and trainer load the model")
         self._painter = asyncio.create_task(self._paint_on(), name="live view")
         return self
 
@@ -82,15 +91,28 @@ class Progress:
         self._state = state
 
     def watch(self, buffer: TrajectoryBuffer) -> None:
-        """Show this buffer's books from now on."""
+        """Training begins: show this buffer's books from now on."""
         self._buffer = buffer
-        self._note = ""
-        self._began = time.monotonic() - self._state.train_seconds
+        self._train_began = time.monotonic() - self._state.train_seconds
+        self.enter(f"training to step {self._total_steps}" if self._total_steps else "training")
+        self._phase = ""  # the books say it
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since the run, or what was resumed of it, began: loading and evaluations included."""
+        return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
         """A line that stays."""
+        self._told_at = time.monotonic()
         if self._writer is not None:
             self._writer.message(text)
+
+    def enter(self, phase: str) -> None:
+        """What the run does from now on; a line of its own where nothing is repainted."""
+        self._phase = phase
+        if self._writer is not None and not self._writer.repaints:
+            self.say(f"{phase}  {clock(self.elapsed_s)}")
 
     def finished(self, episode: Episode, verdict: Member | Rejection) -> None:
         """A training episode ended, and this became of it."""
@@ -103,11 +125,22 @@ class Progress:
         self._count(episode)
         self._notify.on_episode(episode=episode)
 
-    def evaluated(self, episode: Episode, split: str) -> None:
-        self._episodes.write(episode, version=self._state.version, split=split)
-        self._count(episode)
+    def evaluating(self, name: str, split: str, *, total: int) -> Callable[[Episode], None]:
+        """An evaluation of `total` episodes begins; hand each to what this returns."""
+        title = _title(name, split)
+        self._evaluations[title] = (0, total)
+        if self._writer is not None and not self._writer.repaints:
+            self.say(f"{title}: {total} episodes  {clock(self.elapsed_s)}")
+
+        def evaluated(episode: Episode) -> None:
+            self._episodes.write(episode, version=self._state.version, split=split)
+            self._count(episode)
+            self._evaluations[title] = (self._evaluations[title][0] + 1, total)
+
+        return evaluated
 
     def report_eval(self, name: str, report: EvalReport, *, versions: tuple[int, int]) -> None:
+        self._evaluations.pop(_title(name, report.split), None)
         values = {
             "name": name,
             "split": report.split,
@@ -130,7 +163,9 @@ class Progress:
 
     def report_warmup(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         self._metrics.log("sft", {"step": step, **metrics})
-        self._note = f"supervised warm-up {step}/{total}, loss {metrics['loss']:.3f}"
+        self._phase = f"supervised warm-up {step}/{total}, loss {metrics['loss']:.3f}"
+        if step == total or step % max(1, total // WARMUP_LINES) == 0:
+            self.enter(self._phase)
 
     def delivered(self, *, seconds: float) -> None:
         """The engine has taken the weights of the last step."""
@@ -169,7 +204,10 @@ class Progress:
             if self._writer is None or self._writer.repaints:
                 self._show()
             else:
-                self._write_live(self._live())
+                live = self._live()
+                self._write_live(live)
+                if time.monotonic() - self._told_at >= self._heartbeat_s:
+                    self.say(still_line(live))
             await asyncio.sleep(REFRESH_S)
 
     def _show(self) -> None:
@@ -177,6 +215,7 @@ class Progress:
         self._write_live(live)
         if self._writer is not None and (self._writer.repaints or self._state.step):
             self._writer.update(live)
+            self._told_at = time.monotonic()
 
     def _write_live(self, live: LiveState) -> None:
         with contextlib.suppress(StorageError):  # what cannot be missed will say so
@@ -189,7 +228,8 @@ class Progress:
             step=self._state.step,
             total_steps=self._total_steps,
             version=self._state.version,
-            elapsed_s=time.monotonic() - self._began,
+            elapsed_s=self.elapsed_s,
+            train_s=0.0 if self._train_began is None else time.monotonic() - self._train_began,
             rewards=tuple(self._rewards),
             success_before=self._success[0] if self._success else None,
             success=self._success[-1] if self._success else None,
@@ -199,8 +239,21 @@ class Progress:
             trained_per_s=self._trained.per_second() if batch else None,
             ledger=buffer.ledger.snapshot() if buffer is not None else {},
             waits=_waits(),
-            note=self._note,
+            note=self._doing(),
         )
+
+    def _doing(self) -> str:
+        evaluations = self._evaluations.items()
+        counts = [f"{title}: {done} of {total}" for title, (done, total) in evaluations]
+        return ", ".join(counts) or self._phase
+
+
+def _title(name: str, split: str) -> str:
+    """
+    >>> _title("before", "eval"), _title("step-10", "hard")
+    ('evaluating before', 'evaluating step-10 (hard)')
+    """
+    return f"evaluating {name}" + ("" if split == "eval" else f" ({split})")
 
 
 def _span(versions: tuple[int, int]) -> str:

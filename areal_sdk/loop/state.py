@@ -44,6 +44,8 @@ class RunSummary:
     ledger: Mapping[str, Any] = field(default_factory=dict)
     saved_step: int | None = None
     """Where a resumed run would go on; None: nothing was saved."""
+    elapsed_s: float = 0.0
+    """From its start (or resumption) to its end, loading and evaluations included."""
 
     @property
     def lost(self) -> str:

@@ -18,6 +18,7 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     """Train on demonstrations and serve the result as version 0: nothing was sampled before."""
     assert rig.trainer is not None
     section = rig.config.sft
+    progress.enter(f"supervised warm-up: {section.steps} steps")
     rows = await in_thread(lambda: _rows(rig, demonstrations), name="demonstrations")
     generator = random.Random(rig.config.run.seed)
     size = min(section.batch, len(rows))

@@ -31,6 +31,9 @@ class LiveState:
     total_steps: int = 0
     version: int = 0
     elapsed_s: float = 0.0
+    """Since the run began, loading and evaluations included."""
+    train_s: float = 0.0
+    """Spent on the steps so far, those before a resume included."""
     rewards: Sequence[float | None] = ()
     """Mean reward of each step so far."""
     success_before: float | None = None
@@ -49,7 +52,7 @@ class LiveState:
     waits: Sequence[Mapping[str, Any]] = ()
     """`Wait.as_json()` of each, the longest first."""
     note: str = ""
-    """One more line: a warning, or how it ended."""
+    """One more line: what it does besides training."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,9 +76,7 @@ def render(
 
 def plain_line(state: LiveState) -> str:
     """One step in one line, for logs and pipes."""
-    parts = [
-        f"step {state.step}/{state.total_steps}" if state.total_steps else f"step {state.step}"
-    ]
+    parts = [_step(state)]
     if state.rewards and state.rewards[-1] is not None:
         parts.append(f"reward {state.rewards[-1]:.3f}")
     if state.success is not None:
@@ -88,6 +89,18 @@ def plain_line(state: LiveState) -> str:
         parts.append(f"trained {state.ledger['trained']} of {state.ledger['started']} episodes")
     parts.append(clock(state.elapsed_s))
     return "  ".join(_printable(part) for part in parts)
+
+
+def still_line(state: LiveState) -> str:
+    """That the run goes on, and what it does, for logs and pipes that heard nothing for long.
+
+    >>> still_line(LiveState(step=3, total_steps=20, note="evaluating step-3: 7 of 9", elapsed_s=75))
+    'step 3/20  evaluating step-3: 7 of 9  1:15'
+    """
+    waits = "".join(text for _, text in _waits(state.waits))
+    started = f"{state.ledger['started']} episodes started" if state.ledger else ""
+    parts = [_step(state), state.note or started, waits, clock(state.elapsed_s)]
+    return "  ".join(_printable(part) for part in parts if part)
 
 
 def curve(values: Sequence[float | None], *, width: int = CURVE_WIDTH, bars: str = BARS) -> str:
@@ -178,7 +191,7 @@ def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
     size = 20 if width >= 72 else 8
     filled = round(done * size)
     full, empty = ("━", "─") if unicode else ("#", "-")
-    left = state.elapsed_s / state.step * (state.total_steps - state.step) if state.step else None
+    left = state.train_s / state.step * (state.total_steps - state.step) if state.step else None
     times = clock(state.elapsed_s) + (f", {clock(left)} left" if left else "")
     return [
         *head,
@@ -187,6 +200,10 @@ def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
         ("dim", empty * (size - filled)),
         ("plain", f" {done:4.0%}  {times}"),
     ]
+
+
+def _step(state: LiveState) -> str:
+    return f"step {state.step}/{state.total_steps}" if state.total_steps else f"step {state.step}"
 
 
 def _reward(state: LiveState, unicode: bool) -> list[Span]:
@@ -231,10 +248,18 @@ def _books(ledger: Mapping[str, Any]) -> list[Span]:
 def _waits(waits: Sequence[Mapping[str, Any]]) -> list[Span]:
     if not waits:
         return []
-    longest = waits[0]
+    # That rollouts wait for the trainer is how they keep from getting stale: others tell more.
+    longest = next((wait for wait in waits if not _is_throttled(wait)), waits[0])
     more = f"  (+{len(waits) - 1} more)" if len(waits) > 1 else ""
+    if _is_throttled(longest):
+        text = f"rollouts are ahead, waiting for the trainer, {longest['waited_s']:.0f} s"
+        return [("plain", text), ("plain", more)]
     text = f"{longest['name']}, {longest['waited_s']:.0f} s of {longest['timeout_s']:g} s{more}"
     return [("dim", "waits for "), ("plain", text)]
+
+
+def _is_throttled(wait: Mapping[str, Any]) -> bool:
+    return str(wait["name"]).startswith("dispatcher: ")
 
 
 def _clip(spans: Sequence[Span], width: int) -> list[Span]:

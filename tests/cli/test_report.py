@@ -54,6 +54,10 @@ def test_there_is_nothing_to_measure_with_where_an_object_or_callers_played(
 
 
 def test_the_summary_ends_with_them(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    print_summary(RunSummary(str(run_dir.path), 3, 3, 61.0, "steps", after={"eval": MEASURED}))
+    measured = {"eval": MEASURED}
+    print_summary(
+        RunSummary(str(run_dir.path), 3, 3, 61.0, "steps", after=measured, elapsed_s=130.0)
+    )
     printed = capsys.readouterr().out
+    assert "3 steps in 1:01 of training, 2:10 in all; ended: steps" in printed
     assert f"run directory: {run_dir.path}\nnext: areal-sdk inspect" in printed

@@ -2,12 +2,13 @@
 
 import io
 import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.telemetry.live import LiveState, LiveWriter, curve, plain_line, render
+from areal_sdk.telemetry.live import LiveState, LiveWriter, curve, plain_line, render, still_line
 
 
 def books() -> dict[str, object]:
@@ -25,7 +26,8 @@ STATE = LiveState(
     step=12,
     total_steps=50,
     version=12,
-    elapsed_s=75.0,
+    elapsed_s=95.0,
+    train_s=75.0,
     rewards=(0.1, None, 0.2, 0.5, 0.9),
     success_before=0.38,
     success=0.81,
@@ -48,7 +50,7 @@ class Terminal(io.StringIO):
 def test_the_view_tells_the_whole_story() -> None:
     progress, reward, speed, episodes, waits = render(STATE, width=100)
     assert re.fullmatch(
-        r"calculator on SmolLM2  step 12/50 ━{5}─{15}  24%  1:15, 3:58 left", progress
+        r"calculator on SmolLM2  step 12/50 ━{5}─{15}  24%  1:35, 3:58 left", progress
     )
     assert reward == "reward    0.900 ▁▂▅█   success 0.38 -> 0.81"
     assert (
@@ -58,6 +60,25 @@ def test_the_view_tells_the_whole_story() -> None:
         "episodes  16 trained, 14 buffered, 7 running, 3 dropped (stale 2, error_agent 1)"
     )
     assert waits == "waits for trainer: step 13, 3 s of 600 s"
+
+
+THROTTLED = {"name": "dispatcher: a slot in the gate (version 0)", "waited_s": 9, "timeout_s": 99}
+
+
+def test_rollouts_that_are_held_back_are_told_in_words_and_only_where_nothing_else_waits() -> None:
+    assert render(replace(STATE, waits=[THROTTLED]))[-1] == (
+        "rollouts are ahead, waiting for the trainer, 9 s"
+    )
+    assert render(replace(STATE, waits=[THROTTLED, *STATE.waits]))[-1] == (
+        "waits for trainer: step 13, 3 s of 600 s  (+1 more)"
+    )
+
+
+def test_a_long_silence_is_ended_by_what_the_run_does() -> None:
+    assert still_line(replace(STATE, note="evaluating step-12: 3 of 9")) == (
+        "step 12/50  evaluating step-12: 3 of 9  waits for trainer: step 13, 3 s of 600 s  1:35"
+    )
+    assert still_line(replace(STATE, waits=())) == "step 12/50  40 episodes started  1:35"
 
 
 def test_a_run_that_has_just_begun_shows_only_what_it_knows() -> None:
@@ -111,7 +132,7 @@ def test_a_pipe_gets_one_plain_line_a_step() -> None:
     writer.message("saved → disk")
     assert pipe.getvalue() == (
         "step 12/50  reward 0.900  success 0.810  staleness 0.7 (max 2)  321 tok/s  "
-        "trained 16 of 40 episodes  1:15\nsaved ? disk\n"
+        "trained 16 of 40 episodes  1:35\nsaved ? disk\n"
     )
 
 

@@ -1,0 +1,103 @@
+"""What a run tells while it runs: what it does at the moment, and that it still does it."""
+
+import asyncio
+import io
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.state import RunState
+from areal_sdk.plugins import load_plugins
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.telemetry.live import LiveWriter
+from areal_sdk.types import Episode, Outcome, Task
+from tests.loop.runs import finish, start_training
+
+EPISODE = Episode("e", Task("t"), (), Outcome.scored(1.0))
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@asynccontextmanager
+async def shown(
+    directory: Path, stream: io.StringIO, *, heartbeat_s: float = 3600.0
+) -> AsyncIterator[Progress]:
+    progress = Progress(
+        RunDir.create(directory, "run"),
+        name="agent",
+        total_steps=20,
+        writer=LiveWriter(stream, environ={}),
+        notify=load_plugins().notify,
+        heartbeat_s=heartbeat_s,
+    )
+    progress.begin(RunState())
+    async with progress:
+        yield progress
+
+
+async def until(happened: Callable[[], object]) -> None:
+    async with asyncio.timeout(60.0):
+        while not happened():  # noqa: ASYNC110 - it has no event to wait for
+            await asyncio.sleep(0.01)
+
+
+def buffer() -> TrajectoryBuffer:
+    return TrajectoryBuffer(gate=StalenessGate(16, 2, 16), ledger=Ledger(), group_size=4)
+
+
+async def test_a_terminal_shows_each_part_of_the_start(tmp_path: Path) -> None:
+    terminal = Terminal()
+    async with shown(tmp_path, terminal) as progress:
+        await until(lambda: "starting: engine and trainer load the model" in terminal.getvalue())
+        progress.enter("supervised warm-up: 60 steps")
+        await until(lambda: "supervised warm-up" in terminal.getvalue())
+        evaluated = progress.evaluating("before", "eval", total=100)
+        evaluated(EPISODE)
+        await until(lambda: "evaluating before: 1 of 100" in terminal.getvalue())
+
+
+async def test_the_clock_never_goes_back_and_training_has_its_own(tmp_path: Path) -> None:
+    async with shown(tmp_path, Terminal()) as progress:
+        before = progress.elapsed_s
+        progress.watch(buffer())
+    live = RunDir(tmp_path / "run").read_live()
+    assert live is not None
+    assert live["elapsed_s"] - live["train_s"] >= before
+
+
+async def test_a_pipe_hears_that_the_run_goes_on(tmp_path: Path) -> None:
+    pipe = io.StringIO()
+    async with shown(tmp_path, pipe, heartbeat_s=0.0) as progress:
+        progress.evaluating("before", "eval", total=9)(EPISODE)
+        await until(lambda: "step 0/20  evaluating before: 1 of 9" in pipe.getvalue())
+
+
+async def test_a_pipe_hears_of_a_warm_up_ten_times(tmp_path: Path) -> None:
+    pipe = io.StringIO()
+    async with shown(tmp_path, pipe) as progress:
+        for step in range(1, 201):
+            progress.report_warmup(step, 200, {"loss": 0.5})
+    assert pipe.getvalue().count("supervised warm-up") == 10
+    assert "supervised warm-up 200/200, loss 0.500  0:" in pipe.getvalue()
+
+
+def test_a_piped_run_tells_each_part_of_it_from_its_start(tmp_path: Path) -> None:
+    output = finish(start_training(tmp_path, run__steps=1, eval__before=True, eval__tasks=4))
+    told = (
+        rf"run: {re.escape(str(tmp_path / 'run'))} \(areal-sdk inspect \S+ --live\)",
+        r"starting: engine and trainer load the model  0:0\d",
+        r"evaluating before: 4 episodes  \d:\d\d",
+        r"before: eval: success .*",
+        r"training to step 1  \d:\d\d",
+        r"step 1/1  .*",
+    )
+    assert re.match(r"\n(?:.*\n)*?".join(told), output), output
