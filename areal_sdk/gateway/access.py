@@ -52,7 +52,8 @@ class Access:
         if not key:
             raise ApiError(
                 401,
-                "No API key was given: use the session's key, or its own URL.",
+                "No API key was given: send the key that `areal-sdk serve` printed, or a session's "
+                "own, as `Authorization: Bearer KEY`; a session's own URL needs none.",
                 code="invalid_api_key",
             )
         if (session := self._sessions.by_secret(key)) is not None:

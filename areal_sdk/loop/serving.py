@@ -1,7 +1,9 @@
 """Serve a model through the gateway until interrupted."""
 
 import asyncio
+import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -76,7 +78,17 @@ async def run_upstream(
 def announce(
     config: Config, gateway: Gateway | UpstreamGateway, *, say: Callable[[str], None]
 ) -> None:
-    """Where it serves, and the key where that was made up."""
-    say(f"serving {config.serve.upstream or config.model} at {gateway.base_url}")
-    if config.gateway.admin_key is None:
-        say(f"key: {gateway.admin_key}")
+    """Where it serves, which key opens it, and a first request to paste."""
+    url, is_made_up = gateway.base_url, config.gateway.admin_key is None
+    say(f"serving {config.serve.upstream or config.model} at {url}")
+    known = "the one you gave (--admin-key, AREAL_SDK_ADMIN_KEY or gateway.admin_key)"
+    say(f"key: {gateway.admin_key if is_made_up else known}")
+    key = gateway.admin_key if is_made_up else "$KEY"
+    model = "MODEL" if config.serve.upstream else config.model
+    body = {"model": model, "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 64}
+    say("try it:")
+    say(
+        f"  curl {url}/chat/completions -H 'Content-Type: application/json' "
+        f'-H "Authorization: Bearer {key}" -d {shlex.quote(json.dumps(body))}'
+    )
+    say(f'  OpenAI(base_url="{url}", api_key="{key}")')

@@ -1,6 +1,7 @@
 """`areal-sdk eval` and `areal-sdk serve`, as a user runs them."""
 
 import json
+import shlex
 import signal
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from areal_sdk import EpisodeContext, Task
 from areal_sdk.config import parse_config
+from areal_sdk.gateway.upstream import UpstreamGateway
 from areal_sdk.loop.evaluation import EndpointRunner
+from areal_sdk.loop.serving import announce
 from areal_sdk.rollout.plan import EpisodePlan
 from tests.loop.runs import AGENT, finish, start_command, told
 
@@ -42,6 +45,21 @@ def test_eval_reports_success_with_confidence_intervals() -> None:
     assert {"pass@1", "pass@2"} <= set(report)
 
 
+async def test_a_key_that_was_given_is_not_printed() -> None:
+    secret, told_lines = "sk-given-by-the-user", list[str]()
+    config = parse_config({"model": "theirs", "gateway": {"admin_key": secret}})
+    gateway = UpstreamGateway("http://127.0.0.1:9/v1", admin_key=secret)
+    try:
+        await gateway.start()
+        announce(config, gateway, say=told_lines.append)
+    finally:
+        await gateway.aclose()
+    text = "\n".join(told_lines)
+    assert secret not in text
+    assert "key: the one you gave (--admin-key" in text
+    assert '-H "Authorization: Bearer $KEY"' in text
+
+
 async def test_evaluating_an_endpoint_closes_its_connections() -> None:
     async def agent(task: Task, context: EpisodeContext) -> float:
         return 1.0
@@ -62,6 +80,10 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
         url = told(server.stdout, r"serving tiny at (\S+)")
         key = told(server.stdout, r"key: (\S+)")
         client = openai.OpenAI(base_url=url, api_key=key)
+        _, address, *_, authorization, _, body = shlex.split(told(server.stdout, r"(curl .+)"))
+        assert address == f"{url}/chat/completions"
+        assert authorization == f"Authorization: Bearer {key}"
+        assert client.post("/chat/completions", body=json.loads(body), cast_to=object)
         answer = client.chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
         )
