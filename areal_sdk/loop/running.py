@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.interruption import blocking_calls_end
 from areal_sdk.loop.termination import sigterm_as_ctrl_c
+from areal_sdk.telemetry.watchdog import Watchdog
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -43,18 +45,20 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     loop = runner.get_loop()
     has_unwound = False
 
-    async def noticed(loop_runs: Callable[[], None]) -> T:
+    async def noticed(*loop_runs: Callable[[], None]) -> T:
         nonlocal has_unwound
-        loop_runs()
+        for tell in loop_runs:
+            tell()
         try:
-            return await main
+            async with Watchdog():
+                return await main
         finally:
             has_unwound = True
 
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-        with sigterm_as_ctrl_c() as loop_runs:
-            return runner.run(noticed(loop_runs))
+        with sigterm_as_ctrl_c() as pass_on, blocking_calls_end() as interrupt:
+            return runner.run(noticed(interrupt, pass_on))
     except KeyboardInterrupt:
         if inspect.getcoroutinestate(main) == inspect.CORO_CREATED:
             main.close()  # Ctrl-C came before its first line
@@ -64,6 +68,8 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     finally:
         # Not `runner.close()`: it waits for tasks and threads without a deadline.
         loop.set_exception_handler(_say_nothing)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()  # before the loop runs again: what has not begun would block it now
         stubborn = loop.run_until_complete(_end_tasks())
         if not stubborn:  # else generators of theirs may still be running
             loop.run_until_complete(loop.shutdown_asyncgens())

@@ -32,7 +32,6 @@ from areal_sdk.rollout.live import LiveEpisodes
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import Ledger, RunDir
-from areal_sdk.telemetry.watchdog import Watchdog
 from areal_sdk.types import Task
 
 INTERRUPTED_SAVE_S = 2.0
@@ -102,7 +101,6 @@ async def run_training(
     config = plan.config
     progress.begin(state)
     async with (
-        Watchdog(),
         progress,
         open_rig(
             config,

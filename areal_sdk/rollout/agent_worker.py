@@ -88,7 +88,8 @@ class AgentWorker:
             target=self._receive, args=(loop,), name="agent-worker receiver", daemon=True
         ).start()
         self._channel.ready()
-        async with Watchdog(threshold_s=self._say_blocked_after_s, report=self._say_blocked):
+        after_s = self._say_blocked_after_s
+        async with Watchdog(threshold_s=after_s, waiting_s=after_s, report=self._say_blocked):
             await self._closed.wait()
         tasks = [task for task, _ in self._playing.values()]
         for task in tasks:
@@ -180,6 +181,6 @@ class AgentWorker:
         """From the watchdog's thread, while the loop stands still."""
         number, _ = self._mark.read()
         _, request = self._playing.get(number, (None, None))
-        if request is not None:
+        if request is not None and not blockage.is_reminder:
             with contextlib.suppress(RuntimeError, ChannelClosed):  # it has ended meanwhile
                 request.emit({"blocked": f"{blockage.coroutine} ({blockage.place})"})

@@ -1,5 +1,6 @@
 """Everything that counts as an agent, behind one call: `await play(task, context)`."""
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
@@ -82,3 +83,8 @@ async def guard(play: Play, task: Task, context: EpisodeContext) -> PlayResult:
         return await play(task, context)
     except SystemExit as exc:
         raise AgentError(f"the agent called exit({exc.code!r})") from exc
+
+
+def is_playing(task: "asyncio.Task[Any]") -> bool:
+    """Whether the task is an agent's, begun by `guard`."""
+    return getattr(task.get_coro(), "cr_code", None) is guard.__code__

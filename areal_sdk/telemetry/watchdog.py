@@ -3,6 +3,9 @@
 One blocking call in one agent (`time.sleep`, `requests.get`, a long loop) stops the gateway and
 every other episode. The watchdog is a thread that asks the loop for a sign of life and, when none
 comes, looks at what the loop's thread is doing.
+
+A client that is not async is the worst: it waits for the gateway, which runs on the loop that it
+blocks. Nothing ends that but the user, who must be told.
 """
 
 import asyncio
@@ -17,10 +20,16 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, TracebackType
 from typing import Self
 
+from areal_sdk.frames import running_users_line
+
 _log = logging.getLogger("areal_sdk.watchdog")
 
 _IN_COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _IDLE_FUNCTIONS = {("selectors.py", "select"), ("base_events.py", "_run_once")}
+_READS_SOCKET = {("socket.py", "readinto"), ("ssl.py", "read"), ("sync.py", "read")}
+
+REMIND_AFTER_S = 10.0
+"""A run that stands still says so again, then after twice that, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,7 @@ class Blockage:
     """The event loop did not tick for `blocked_s`, and this is what it was doing."""
 
     coroutine: str
-    """Qualified name of the innermost coroutine on the stack (of a callback, if there is none)."""
+    """Qualified name of the user's innermost function; else of the innermost coroutine (or callback)."""
     place: str
     """`file:line` in it where the blocking call is made."""
     calls: str
@@ -37,29 +46,55 @@ class Blockage:
     blocked_s: float
     """When it was noticed; it may have lasted longer."""
     stack: str
+    is_users: bool = True
+    """Whether it is code of the user's, who can mend it."""
+    awaits_answer: bool = False
+    """Whether it waits for a socket: for the gateway's answer, that wait has no end."""
+    is_reminder: bool = False
+    """Whether the same call was reported before, and still blocks."""
 
     def __str__(self) -> str:
         inside = "" if self.calls == self.coroutine else f", inside {self.calls}"
-        return (
+        what = (
             f"{self.coroutine} ({self.place}{inside}; task {self.task}) has blocked the event loop "
-            f"for {self.blocked_s:.1f} s: nothing else runs meanwhile. Use an async call or "
-            "asyncio.to_thread, or play agents in processes of their own: rollout.workers = 2"
+            f"for {self.blocked_s:.1f} s: nothing else runs meanwhile."
+        )
+        if not self.is_users:
+            return what
+        if self.awaits_answer:
+            return (
+                f"{what} If it waits for the model's answer it waits for ever, because the gateway "
+                "runs on this event loop: use AsyncOpenAI, or write the agent as a plain `def`, or "
+                "set rollout.workers = 1. Ctrl-C ends the run"
+            )
+        return (
+            f"{what} Use an async call or asyncio.to_thread, or play agents in processes of their "
+            "own: rollout.workers = 2"
         )
 
 
 def log_blockage(blockage: Blockage) -> None:
-    """The default report: one warning, the stack on debug level."""
-    _log.warning("%s", blockage)
+    """The default report: a warning if the user can mend it, the stack on debug level."""
+    _log.log(logging.WARNING if blockage.is_users else logging.INFO, "%s", blockage)
     _log.debug("%s", blockage.stack)
 
 
 class Watchdog:
-    """Watches the running loop inside `async with`. Reports once for each place in the code."""
+    """Watches the running loop inside `async with`. Reports once for each place in the code.
+
+    A place is blamed when its thread computed for `threshold_s`, or when no tick came for
+    `waiting_s`: on a busy machine half a second passes over code that does nothing wrong.
+    """
 
     def __init__(
-        self, *, threshold_s: float = 0.5, report: Callable[[Blockage], None] = log_blockage
+        self,
+        *,
+        threshold_s: float = 0.5,
+        waiting_s: float = 2.0,
+        report: Callable[[Blockage], None] = log_blockage,
     ) -> None:
         self.threshold_s = threshold_s
+        self.waiting_s = waiting_s
         self.longest_s = 0.0
         """The longest that the loop went without a tick."""
         self._report = report
@@ -69,7 +104,7 @@ class Watchdog:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        arguments = (loop, threading.get_ident())
+        arguments = (loop, threading.get_ident(), _cpu_clock())
         self._thread = threading.Thread(
             target=self._watch, args=arguments, name="watchdog", daemon=True
         )
@@ -84,37 +119,63 @@ class Watchdog:
     ) -> None:
         self._stop.set()  # the thread ends by itself: nobody waits for it
 
-    def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
+    def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, clock: int | None) -> None:
         while not self._stop.wait(self.threshold_s / 2):
             ticked = threading.Event()
-            asked = time.monotonic()
+            asked, computed = time.monotonic(), _cpu_seconds(clock)
             try:
                 loop.call_soon_threadsafe(ticked.set)
             except RuntimeError:
                 return  # the loop is closed
-            if not ticked.wait(self.threshold_s):
-                self._examine(loop, thread, time.monotonic() - asked)
-                while not ticked.wait(0.1):
-                    if self._stop.is_set() or loop.is_closed():
-                        return
+            remind_after_s = REMIND_AFTER_S
+            patience_s = self.threshold_s
+            while not ticked.wait(patience_s):
+                if self._stop.is_set() or loop.is_closed():
+                    return
+                patience_s = min(0.1, self.threshold_s)
+                blocked_s = time.monotonic() - asked
+                if (
+                    blocked_s >= self.waiting_s
+                    or _cpu_seconds(clock) - computed >= self.threshold_s
+                ):
+                    is_reminder = blocked_s >= remind_after_s
+                    if is_reminder:
+                        remind_after_s = 2 * blocked_s
+                    self._examine(loop, thread, blocked_s, is_reminder=is_reminder)
             self.longest_s = max(self.longest_s, time.monotonic() - asked)
 
-    def _examine(self, loop: asyncio.AbstractEventLoop, thread: int, blocked_s: float) -> None:
+    def _examine(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        thread: int,
+        blocked_s: float,
+        *,
+        is_reminder: bool = False,
+    ) -> None:
         innermost = sys._current_frames().get(thread)
         if innermost is None or _is_idle(innermost):
             return  # it has just ticked, or the machine gives it no time: no code is to blame
+        users = running_users_line(innermost)
         blocking = _blocking_frame(innermost)
-        if blocking.f_code in self._reported:
+        place = f"{blocking.f_code.co_filename}:{blocking.f_lineno}"
+        if users is not None:
+            blocking, line = users
+            place = f"{blocking.f_code.co_filename}:{line}"
+        was_reported = blocking.f_code in self._reported
+        if was_reported and (users is None or not is_reminder):
             return
         self._reported.add(blocking.f_code)
         task = asyncio.current_task(loop)
         blockage = Blockage(
             coroutine=blocking.f_code.co_qualname,
-            place=f"{blocking.f_code.co_filename}:{blocking.f_lineno}",
+            place=place,
             calls=innermost.f_code.co_qualname,
             task=task.get_name() if task is not None else "none",
             blocked_s=blocked_s,
             stack="".join(traceback.format_stack(innermost)),
+            is_users=users is not None,
+            awaits_answer=_function(innermost) in _READS_SOCKET,
+            is_reminder=was_reported,
         )
         self._report(blockage)
 
@@ -132,8 +193,27 @@ def _blocking_frame(innermost: FrameType) -> FrameType:
 
 
 def _is_idle(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename.rpartition("/")[2]
-    return (name, frame.f_code.co_name) in _IDLE_FUNCTIONS
+    return _function(frame) in _IDLE_FUNCTIONS
+
+
+def _function(frame: FrameType) -> tuple[str, str]:
+    return frame.f_code.co_filename.rpartition("/")[2], frame.f_code.co_name
+
+
+def _cpu_clock() -> int | None:
+    """The clock of this thread's CPU time, to be read from another; None on macOS."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return None
+    return time.pthread_getcpuclockid(threading.get_ident())
+
+
+def _cpu_seconds(clock: int | None) -> float:
+    if clock is None:
+        return 0.0
+    try:
+        return time.clock_gettime(clock)
+    except OSError:
+        return 0.0  # the thread has ended
 
 
 def _is_asyncio(frame: FrameType) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.running import run_to_the_end
-from tests.loop.runs import finish, start_command
+from tests.loop.runs import finish, start_command, told
 
 STUBBORN_AGENTS = """
 import asyncio, time
@@ -25,10 +25,30 @@ class Deaf(Agent):
             except asyncio.CancelledError:
                 pass
 
+class Blocking(Agent):
+    async def run(self, task, context):
+        print("playing", flush=True)
+        time.sleep(3600)
+
 class Threaded(Agent):
     async def run(self, task, context):
         print("playing", flush=True)
         await asyncio.to_thread(time.sleep, 3600)
+
+def tasks(split):
+    for index in range(4):
+        yield Task(f"{split}-{index}")
+"""
+
+SYNC_CLIENT = """
+from openai import OpenAI
+from areal_sdk import Agent, Task
+
+class Sync(Agent):
+    async def run(self, task, context):
+        client = OpenAI(base_url=context.base_url, api_key=context.api_key)
+        client.chat.completions.create(model=context.model, messages=[])  # line 8
+        return 1.0
 
 def tasks(split):
     for index in range(4):
@@ -91,7 +111,7 @@ def test_inside_a_running_loop_the_error_names_the_way_out() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("agent", ["Deaf", "Threaded"])
+@pytest.mark.parametrize("agent", ["Deaf", "Blocking", "Threaded"])
 def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) -> None:
     path = tmp_path / "stubborn.py"
     path.write_text(STUBBORN_AGENTS)
@@ -108,3 +128,28 @@ def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) ->
     output = finish(process, code=1)
     assert time.monotonic() - began < 10.0  # 5 s on a quiet machine
     assert f"areal-sdk train --resume {tmp_path / 'run'}" in output
+
+
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_a_client_that_waits_for_the_gateway_it_blocks_is_told_and_ctrl_c_ends_it(
+    tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "sync.py"
+    path.write_text(SYNC_CLIENT)
+    process = start_command(
+        *(command, str(path), "--model", "tiny", "--set", "eval.before=false"),
+        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run"),
+    )
+    assert process.stdout is not None
+    warning = told(process.stdout, "(.*AsyncOpenAI.*)")
+    assert f"Sync.run ({path}:8" in warning
+    assert "waits for ever" in warning
+    assert "plain `def`" in warning
+    assert "rollout.workers = 1" in warning
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=1)
+    assert time.monotonic() - began < 10.0
+    assert "Traceback" not in output
+    if command == "train":
+        assert f"areal-sdk train --resume {tmp_path / 'run'}" in output, "it unwound"

@@ -1,6 +1,7 @@
-"""The coroutine that blocks the loop is named, once, and an idle loop is never blamed."""
+"""The coroutine that blocks the loop is named, once, and nobody else is ever blamed."""
 
 import asyncio
+import logging
 import selectors
 import socket
 import sys
@@ -8,6 +9,9 @@ import threading
 import time
 from collections.abc import Coroutine
 
+import pytest
+
+from areal_sdk.telemetry import watchdog as watchdog_module
 from areal_sdk.telemetry.watchdog import Blockage, Watchdog
 
 
@@ -27,7 +31,7 @@ class Agent:
 
 async def watch(*blocking: Coroutine[None, None, None]) -> list[Blockage]:
     found: list[Blockage] = []
-    async with Watchdog(threshold_s=0.1, report=found.append):
+    async with Watchdog(threshold_s=0.1, waiting_s=0.1, report=found.append):
         for coroutine in blocking:
             task = asyncio.create_task(coroutine, name="episode-7")
             await task
@@ -63,7 +67,7 @@ async def test_a_blocking_callback_is_named() -> None:
     def callback() -> None:
         time.sleep(0.4)
 
-    async with Watchdog(threshold_s=0.1, report=found.append) as watchdog:
+    async with Watchdog(threshold_s=0.1, waiting_s=0.1, report=found.append) as watchdog:
         asyncio.get_running_loop().call_soon(callback)
         await asyncio.sleep(0.6)
     assert [blockage.coroutine.rpartition(".")[2] for blockage in found] == ["callback"]
@@ -100,3 +104,45 @@ async def test_a_loop_that_gets_no_time_is_not_blamed() -> None:
     for closing in (selector, ours, theirs):
         closing.close()
     assert found == []
+
+
+async def test_a_short_wait_blames_nobody() -> None:
+    """On a busy machine half a second passes over code that does nothing wrong."""
+    found: list[Blockage] = []
+    async with Watchdog(threshold_s=0.1, waiting_s=60.0, report=found.append):
+        await asyncio.create_task(Agent().blocks())
+    assert found == []
+
+
+async def test_a_computation_is_blamed_however_short_the_wait_for_others() -> None:
+    found: list[Blockage] = []
+    async with Watchdog(threshold_s=0.1, waiting_s=60.0, report=found.append):
+        await asyncio.create_task(Agent().computes())
+    assert [blockage.coroutine for blockage in found] == ["Agent.computes"]
+
+
+async def test_a_call_that_goes_on_is_reported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog_module, "REMIND_AFTER_S", 0.2)
+    first, *again = await watch(Agent().blocks())
+    assert not first.is_reminder
+    assert again
+    assert all(blockage.is_reminder and blockage.blocked_s >= 0.2 for blockage in again)
+
+
+def test_only_the_users_code_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    users = Blockage("Agent.run", "agent.py:3", "sleep", "t", 2.0, "")
+    ours = Blockage("open_rig", "rig.py:3", "sleep", "t", 2.0, "", is_users=False)
+    with caplog.at_level(logging.INFO, logger="areal_sdk.watchdog"):
+        watchdog_module.log_blockage(users)
+        watchdog_module.log_blockage(ours)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "rollout.workers" in caplog.messages[0]
+    assert "rollout.workers" not in caplog.messages[1]
+
+
+async def test_a_callback_of_ours_or_of_a_library_is_not_the_users() -> None:
+    found: list[Blockage] = []
+    async with Watchdog(threshold_s=0.1, waiting_s=0.1, report=found.append):
+        asyncio.get_running_loop().call_soon(time.sleep, 0.4)
+        await asyncio.sleep(0.5)
+    assert [blockage.is_users for blockage in found] in ([], [False])
