@@ -15,7 +15,7 @@ export OMP_NUM_THREADS := 1
 
 .PHONY: demo test check verify docs install sglang-cpu clean
 
-demo: install
+demo: $(VENV)/installed-train
 	$(BIN)/areal-sdk train examples/agents/calculator.py --config examples/agents/calculator.toml
 
 test: install check
@@ -46,13 +46,25 @@ sglang-cpu: install
 
 install: $(VENV)/installed
 
-# Installs again when what is to be installed has changed, and only then.
-$(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml
-	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.13 found: make PYTHON=/path/to/python"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[train,dev]" \
+# Both install again when what is to be installed has changed, and only then.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+SIZE        = a few minutes and about $(1) GB, some more where torch comes with CUDA
+
+$(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml | $(BIN)/python
+	@echo "installing areal-sdk, its plugins, torch and the checks into $(VENV): $(call SIZE,1.7)"
+	$(PIP_INSTALL) --editable ".[train,dev]" \
 	  $(patsubst %/pyproject.toml,--editable %,$(wildcard plugins/*/pyproject.toml))
+	touch $@ $(VENV)/installed-train
+
+# What running needs, without the checks and the plugins.
+$(VENV)/installed-train: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing areal-sdk and torch into $(VENV): $(call SIZE,1.4)"
+	$(PIP_INSTALL) --editable ".[train]"
 	touch $@
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "no Python 3.11 to 3.13 found: make PYTHON=/path/to/python"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
 
 clean:
 	rm -rf dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
