@@ -50,7 +50,7 @@ def evaluate(
 
     \b
     areal-sdk eval my_agent.py --model smollm2 --samples 4
-    areal-sdk eval my_agent.py --model runs/my_agent-1121-1015
+    areal-sdk eval my_agent.py --model runs/MyAgent-20261121-101500
     areal-sdk eval my_agent.py --base-url https://api.example.com/v1 --model some-model
     """
     import orjson

@@ -19,7 +19,10 @@ NO_HELD_OUT = "there are no held-out tasks (--eval-tasks FILE.jsonl)"
 
 def print_settings(config: "Config") -> None:
     """The resolved settings as TOML that `--config` accepts."""
-    click.echo(tomli_w.dumps(config.model_dump(mode="json", exclude_none=True)).rstrip())
+    from areal_sdk.config.tables import as_written
+
+    values = as_written(config.model_dump(mode="json", exclude_none=True))
+    click.echo(tomli_w.dumps(values).rstrip())
 
 
 def print_summary(summary: "RunSummary") -> None:

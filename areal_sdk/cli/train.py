@@ -41,7 +41,7 @@ def train(
     \b
     areal-sdk train my_agent.py
     areal-sdk train my_agent.py --model smollm2 --set rollout.batch=64
-    areal-sdk train --resume runs/my_agent-1121-1015
+    areal-sdk train --resume runs/MyAgent-20261121-101500 --steps 200
     """
     import orjson
 
@@ -51,16 +51,14 @@ def train(
     from areal_sdk.loop import check, resume_training, train_config
 
     if resume is not None:
-        given = [
-            agent,
-            *rewards,
-            *plugins,
-            file,
-            *(value for value in flags.values() if value is not None),
-        ]
-        if any(given):
-            raise ConfigError("--resume takes its settings from the run: give only --set with it")
-        summary = resume_training(resume, settings=settings, quiet=as_json)
+        limits = {"run.steps": flags.pop("steps")} if flags["steps"] is not None else {}
+        others = [value for value in flags.values() if value is not None]
+        if any([agent, *rewards, *plugins, file, dry_run, *others]):
+            raise ConfigError(
+                "--resume takes its settings from the run: give only --steps and "
+                "--set SECTION.KEY=VALUE with it"
+            )
+        summary = resume_training(resume, settings=settings, overrides=limits, quiet=as_json)
     else:
         config = load_config(
             file=file, settings=settings, overrides=overrides(agent, rewards, plugins, flags)
@@ -68,6 +66,7 @@ def train(
         if dry_run:
             check(config)
             print_settings(config)
+            click.echo("ok: everything that a run needs was found; nothing was started", err=True)
             return
         summary = train_config(config, quiet=as_json)
     if as_json:

@@ -25,6 +25,27 @@ def gather_options(values: JSON) -> JSON:
     return {**values, "options": options}
 
 
+def as_written(settings: JSON) -> JSON:
+    """Settings with their options in the tables that people write: what `gather_options` reads."""
+    values = dict(settings)
+    options = {name: table for name, table in values.pop("options", {}).items() if table}
+    if rewards := values.pop("rewards", {}):
+        values["reward"] = {
+            name: {"weight": weight, **options.pop(f"reward.{name}", {})}
+            for name, weight in rewards.items()
+        }
+    if "agent" in options:
+        values["agent"] = {"name": values.get("agent", ""), **options.pop("agent")}
+    if env := values.get("env"):
+        tables = {name: options.pop(name) for name in list(options) if name.startswith("env.")}
+        inside = {name.removeprefix("env."): table for name, table in tables.items()}
+        values["env"] = {"name": env, **inside} if inside else env
+    for name in [name for name in options if name.startswith("engine.")]:
+        inside = {name.removeprefix("engine."): options.pop(name)}
+        values["engine"] = {**values.get("engine", {}), **inside}
+    return {**values, "options": options} if options else values
+
+
 def _gather_rewards(values: JSON, options: dict[str, JSON]) -> None:
     rewards = values["rewards"]
     for name, table in _table(values.pop("reward", {}), "reward"):

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.cli.train import overrides
-from areal_sdk.config import keys, load_config
+from areal_sdk.config import keys, load_config, parse_config
 from areal_sdk.config.keys import join_key, split_key
+from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
@@ -71,3 +72,23 @@ def test_a_dotted_name_without_quotes_is_told_to_quote_it(tmp_path: Path) -> Non
     (name,) = load_config(settings=["reward.pkg.judge.x=1"]).rewards
     with pytest.raises(ConfigError, match=r'stands in quotes in a key: \."pkg\.judge"\.'):
         plugins.rewards.get(name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["reward.exact_match.weight=0.5"],
+        ['reward."my.judge".strict=true', "agent=a.py", "agent.style=terse"],
+        ["env=maze", "env.maze.size=5", "env.other.size=3"],
+        ["engine.name=sglang", "engine.sglang.tp=2", "engine.max_slots=8"],
+        ["agent.style=terse", "env.maze.size=5"],
+    ],
+)
+def test_settings_as_people_write_them_are_the_same_settings(settings: list[str]) -> None:
+    config = load_config(settings=settings)
+    written = as_written(config.model_dump(mode="json", exclude_none=True))
+    again = parse_config(written)
+    assert {name: table for name, table in again.options.items() if table} == {
+        name: table for name, table in config.options.items() if table
+    }
+    assert again.model_copy(update={"options": {}}) == config.model_copy(update={"options": {}})

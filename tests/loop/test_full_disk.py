@@ -54,7 +54,7 @@ def test_a_resumed_run_says_which_plugins_are_others_now(tmp_path: Path) -> None
     (name, version), *_ = recorded["installed"].items()
     recorded["installed"][name] = "0.0.1"
     run.plugins.write_bytes(orjson.dumps(recorded))
-    output = finish(resume_training(tmp_path, "--set", "run.steps=2"))
+    output = finish(resume_training(tmp_path, "--steps", "2"))
     assert f"warning: plugin {name} was 0.0.1, now it is {version}" in output
     recorded = run.read_plugins()
     assert recorded is not None
