@@ -24,8 +24,7 @@ def agent(name: str) -> None:
     """Write NAME.py, an agent with a tool and tasks, and test_NAME.py."""
     module = _identifier(name.removesuffix(".py"))
     paths = _write(TEMPLATES / "agent", Path(), _replacements("my_agent", "MyAgent", module))
-    install = "pip install pytest pytest-asyncio"
-    _say(paths, install, f"pytest test_{module}.py", f"areal-sdk train {module}.py")
+    _say(paths, "pip install pytest", f"pytest test_{module}.py", f"areal-sdk train {module}.py")
 
 
 @init.command()

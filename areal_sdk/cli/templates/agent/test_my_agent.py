@@ -1,6 +1,7 @@
 """No model and no GPU: the agent plays against scripted replies, through the real gateway."""
 
-import pytest
+import asyncio
+
 from my_agent import MyAgent, tasks
 
 from areal_sdk.testing import check_workflow, run_agent, tool_call
@@ -8,23 +9,21 @@ from areal_sdk.testing import check_workflow, run_agent, tool_call
 TASK = {"question": "What is 11+22?", "answer": "33"}
 
 
-@pytest.mark.asyncio
-async def test_the_right_answer_after_a_call_is_rewarded() -> None:
+def test_the_right_answer_after_a_call_is_rewarded() -> None:
     replies = [tool_call("calculator", expression="11+22"), "33"]
-    episode = await run_agent(MyAgent, TASK, engine=replies)
+    episode = asyncio.run(run_agent(MyAgent, TASK, engine=replies))
     assert episode.reward == 1.0
     assert len(episode.turns) == 2
 
 
-@pytest.mark.asyncio
-async def test_a_wrong_answer_is_not() -> None:
-    assert (await run_agent(MyAgent, TASK, engine=["32"])).reward == 0.0
+def test_a_wrong_answer_is_not() -> None:
+    episode = asyncio.run(run_agent(MyAgent, TASK, engine=["32"]))
+    assert episode.reward == 0.0
 
 
-@pytest.mark.asyncio
-async def test_the_agent_survives_what_an_untrained_model_says() -> None:
+def test_the_agent_survives_what_an_untrained_model_says() -> None:
     replies = [tool_call("calculator", expression="11+22"), "33"]
-    await check_workflow(MyAgent, TASK, replies=replies, tools=["calculator"])
+    asyncio.run(check_workflow(MyAgent, TASK, replies=replies, tools=["calculator"]))
 
 
 def test_train_and_eval_share_no_task() -> None:
