@@ -25,8 +25,9 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from areal_sdk.stacks import place_of, trace_of
 from areal_sdk.types import ErrorKind
 
 
@@ -90,11 +91,16 @@ class CallTimeoutError(ProcessError):
 class RemoteError(ProcessError):
     """Code in a child raised; the child itself is still well."""
 
-    def __init__(self, where: str, *, kind: str, message: str) -> None:
+    def __init__(
+        self, where: str, *, kind: str, message: str, place: str = "", trace: str = ""
+    ) -> None:
         super().__init__(f"{where}: {kind}: {message}")
         self.kind = kind
         """Class name of the exception."""
         self.message = message
+        self.place = place
+        """`file.py:line` of the user's code that raised; empty if it was not theirs."""
+        self.trace = trace
 
 
 class WaitTimeoutError(ArealError):
@@ -117,6 +123,15 @@ class EpisodeError(ArealError):
     """One episode failed. Recorded on the episode; the run goes on."""
 
     kind: ClassVar[ErrorKind] = ErrorKind.AGENT
+    trace: str = ""
+    """The traceback of what user code raised."""
+
+    @classmethod
+    def at(cls, place: str, message: str, *, trace: str) -> Self:
+        """For what user code raised, with the line that did it."""
+        error = cls(f"{message} ({place})" if place else message)
+        error.trace = trace
+        return error
 
 
 class AgentError(EpisodeError):
@@ -167,4 +182,5 @@ async def boundary(error: type[EpisodeError], what: str) -> AsyncIterator[None]:
     except (EngineError, ProcessError) as exc:
         raise InfrastructureError(f"{what}: {exc}") from exc
     except Exception as exc:
-        raise error(f"{what}: {type(exc).__name__}: {exc}") from exc
+        message = f"{what}: {type(exc).__name__}: {exc}"
+        raise error.at(place_of(exc), message, trace=trace_of(exc)) from exc

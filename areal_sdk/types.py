@@ -194,6 +194,8 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: ErrorKind | None = None
     message: str = ""
+    trace: str = ""
+    """The traceback of what the user's code raised."""
 
     @classmethod
     def scored(
@@ -222,8 +224,8 @@ class Outcome:
         return cls(OutcomeKind.ABSTAIN, message=why)
 
     @classmethod
-    def failed(cls, error: ErrorKind, message: str) -> Self:
-        return cls(OutcomeKind.ERROR, error=error, message=message)
+    def failed(cls, error: ErrorKind, message: str, *, trace: str = "") -> Self:
+        return cls(OutcomeKind.ERROR, error=error, message=message, trace=trace)
 
 
 @dataclass(frozen=True, slots=True)

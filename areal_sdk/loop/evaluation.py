@@ -140,7 +140,7 @@ class EndpointRunner:
         try:
             outcome = await self._verdict(plan, context)
         except EpisodeError as error:
-            outcome = Outcome.failed(error.kind, str(error))
+            outcome = Outcome.failed(error.kind, str(error), trace=error.trace)
         return Episode(
             plan.id,
             plan.task,

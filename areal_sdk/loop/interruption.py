@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from areal_sdk.frames import running_users_line
 from areal_sdk.rollout.agents import is_playing
+from areal_sdk.stacks import running_users_line
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from areal_sdk.process.frames import (
     encode,
     view_of,
 )
+from areal_sdk.stacks import place_of, trace_of
 
 ORPHAN_GRACE_S = 30.0
 """How long an entry may take to notice that the main process is gone, before it is ended."""
@@ -58,7 +59,12 @@ class Request:
 
     def fail(self, error: BaseException) -> None:
         """Raise `RemoteError` at the caller, with the error's class name and message."""
-        payload = {"kind": type(error).__name__, "message": clean_text(str(error))}
+        payload = {
+            "kind": type(error).__name__,
+            "message": clean_text(str(error)),
+            "place": clean_text(place_of(error)),
+            "trace": clean_text(trace_of(error)),
+        }
         self.channel._answer(self, FrameKind.FAIL, payload, ())
 
 

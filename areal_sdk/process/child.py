@@ -280,4 +280,4 @@ def _views(frame: Frame) -> list[memoryview]:
 
 
 def _remote_error(where: str, frame: Frame) -> RemoteError:
-    return RemoteError(where, kind=frame.payload["kind"], message=frame.payload["message"])
+    return RemoteError(where, **frame.payload)

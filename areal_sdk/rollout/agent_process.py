@@ -248,5 +248,6 @@ class _Answers:
 
 def _ended(part: Reply) -> PlayResult:
     if part.payload["ended"] == "error":
-        raise error_of(part.payload["kind"], part.payload["message"])
+        told = part.payload
+        raise error_of(told["kind"], told["message"], trace=told["trace"])
     return unpack_result(part.buffers[0])

@@ -82,9 +82,9 @@ def unpack_result(packed: bytes | memoryview) -> PlayResult:
     return _unpickle(packed)  # type: ignore[no-any-return]
 
 
-def error_of(kind: str, message: str) -> EpisodeError:
+def error_of(kind: str, message: str, *, trace: str) -> EpisodeError:
     """The error that a worker reported, as it would have been raised here."""
-    return _ERRORS[kind](message)
+    return _ERRORS[kind].at("", message, trace=trace)
 
 
 @dataclass(frozen=True, slots=True)

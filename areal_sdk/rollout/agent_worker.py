@@ -157,7 +157,10 @@ class AgentWorker:
 
     def _fail(self, request: Request, error: EpisodeError) -> None:
         message = clean_text(str(error))
-        request.finish({"ended": "error", "kind": error.kind.value, "message": message})
+        trace = clean_text(error.trace)
+        request.finish(
+            {"ended": "error", "kind": error.kind.value, "message": message, "trace": trace}
+        )
 
     def _stop(self, request: Request) -> None:
         """Cancel an episode; the answer says whether its code is gone."""

@@ -149,7 +149,8 @@ class EpisodeRunner:
         try:
             return await self._judge(episode, played)
         except EpisodeError as error:
-            return replace(episode, outcome=Outcome.failed(error.kind, str(error)))
+            failed = Outcome.failed(error.kind, str(error), trace=error.trace)
+            return replace(episode, outcome=failed)
 
     def _context(self, plan: EpisodePlan, session: Session, seed: int) -> EpisodeContext:
         return EpisodeContext(
@@ -208,7 +209,8 @@ class EpisodeRunner:
             return await self._score(episode)  # it raised because a limit ended it
         if self._on_agent_error is not None:
             scored = Outcome.scored(self._on_agent_error, success=False)
-            return replace(scored, metrics={"agent_error": 1.0}, message=str(error))
+            metrics = {"agent_error": 1.0}
+            return replace(scored, metrics=metrics, message=str(error), trace=error.trace)
         if episode.truncated:
             return Outcome.abstained(
                 f"a limit ended it before the agent gave a verdict ({error}): catch the refusal in "

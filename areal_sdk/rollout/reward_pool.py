@@ -106,7 +106,8 @@ class RewardPool:
                 "score", {"reward": index}, [episode], timeout_s=self._timeout_s
             )
         except RemoteError as exc:
-            raise RewardError(f"{what}: {exc.kind}: {exc.message}") from exc
+            message = f"{what}: {exc.kind}: {exc.message}"
+            raise RewardError.at(exc.place, message, trace=exc.trace) from exc
         except CallTimeoutError as exc:
             raise RewardError(
                 f"{what}: no verdict within {self._timeout_s:g} s, so its worker was killed: make "

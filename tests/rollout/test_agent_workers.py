@@ -178,7 +178,9 @@ async def test_an_agent_that_raises_is_an_agent_error_and_costs_no_worker(
             ),
         }.items():
             outcome = (await play(do=deed)).outcome
-            assert outcome == Outcome.failed(ErrorKind.AGENT, message)
+            said, _, place = outcome.message.partition(" (sample_agents.py:")
+            assert (outcome.error, said) == (ErrorKind.AGENT, message)
+            assert bool(place) == ("sample_agents.py" in outcome.trace) == deed.startswith("raise")
         assert (await play(do="read_a_class", question=sample_agents.Question("2+2?"))).reward
         outcome = (await play(question=lambda: None)).outcome
         assert outcome.error is ErrorKind.AGENT

@@ -159,7 +159,11 @@ async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: 
 
     episode = await play(agent, "4", model_dir)
     assert episode.outcome.error is ErrorKind.AGENT
-    assert episode.outcome.message == "agent agent: KeyError: 'missing'"
+    place = f"(test_episode.py:{agent.__code__.co_firstlineno + 2})"
+    assert episode.outcome.message == f"agent agent: KeyError: 'missing' {place}"
+    assert episode.outcome.trace.startswith("Traceback")
+    assert 'return float(task.data["missing"])' in episode.outcome.trace
+    assert "areal_sdk" not in episode.outcome.trace, "only the user's part of it"
     assert episode.reward is None
     assert len(episode.turns) == 1, "what it did until then is kept for the reader"
 
@@ -479,7 +483,10 @@ async def test_a_failing_environment_is_its_own_error_and_is_closed(model_dir: P
     closed = Countdown.closed
     episode = await play(EnvironmentAgent(Broken), "down", model_dir)
     assert episode.outcome.error is ErrorKind.ENVIRONMENT
-    assert episode.outcome.message == "environment Broken.step: RuntimeError: the world ended"
+    place = f"(test_episode.py:{Broken.step.__code__.co_firstlineno + 1})"
+    assert episode.outcome.message == (
+        f"environment Broken.step: RuntimeError: the world ended {place}"
+    )
     assert Countdown.closed == closed + 1
 
 

@@ -47,7 +47,7 @@ async def test_every_kind_of_verdict_arrives(tmp_path: Path) -> None:
 
 async def test_a_bad_reward_is_a_typed_error_and_the_next_one_is_unaffected(tmp_path: Path) -> None:
     bad = {
-        "raises": r"reward 'raises': KeyError: 'answer'",
+        "raises": r"reward 'raises': KeyError: 'answer' \(sample_rewards\.py:\d+\)$",
         "raises_half_a_character": r"reward 'raises_half_a_character': ValueError: half \?",
         "nan": r"reward 'nan': ValueError: .* finite",
         "text": r"reward 'text': ValueError: a reward returns a number",
@@ -59,8 +59,9 @@ async def test_a_bad_reward_is_a_typed_error_and_the_next_one_is_unaffected(tmp_
     async with RewardPool(specs, log_dir=tmp_path, timeout_s=0.5) as pool:
         payload = __import__("pickle").dumps(episode())
         for index, (reward, message) in enumerate(zip(specs, bad.values(), strict=False)):
-            with pytest.raises(RewardError, match=message):
+            with pytest.raises(RewardError, match=message) as raised:
                 await pool._ask(index, reward, payload)
+            assert ("sample_rewards.py" in raised.value.trace) == reward.name.startswith("raises")
             outcome = await pool._ask(len(bad), specs[-1], payload)
             assert outcome.reward == 2.0
 

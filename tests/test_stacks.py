@@ -8,8 +8,8 @@ from types import FrameType
 
 import pytest
 
-from areal_sdk.frames import place_of, running_users_line
 from areal_sdk.rollout.seeds import stable_seed
+from areal_sdk.stacks import place_of, running_users_line
 from areal_sdk.types import Outcome
 
 
@@ -31,7 +31,7 @@ def test_an_error_is_placed_where_the_user_called_what_raised() -> None:
         Outcome.scored(float("nan"))
 
     for function in (in_a_library, in_ours):
-        assert place_of(error_of(function)) == f"test_frames.py:{line_below(function)}"
+        assert place_of(error_of(function)) == f"test_stacks.py:{line_below(function)}"
 
 
 def test_an_error_that_no_user_saw_has_no_place() -> None:

@@ -4,10 +4,13 @@ import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 Line = tuple[FrameType, int]
 """A frame, and the number of the line in it."""
+
+MAX_TRACE = 8000
+"""Characters; of a longer one the end, which says what was raised."""
 
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
@@ -40,18 +43,28 @@ def running_users_line(innermost: FrameType) -> Line | None:
 
 
 def place_of(error: BaseException) -> str:
-    """`file.py:line` of the user's innermost line that `error` came through; else empty.
-
-    Without a line of the user's own it is one of an installed package, their agent's or reward's.
-    """
-    lines = [line for line in _lines(error.__traceback__) if not _is_ours(_module(line[0]))]
-    found = _users_own(lines) or _outermost(lines)
+    """`file.py:line` of the user's innermost line that `error` came through; else empty."""
+    found = _users_own(line for line in _lines(error) if not _is_ours(_module(line[0])))
     return "" if found is None else f"{Path(found[0].f_code.co_filename).name}:{found[1]}"
 
 
-def _lines(trace: TracebackType | None) -> Iterator[Line]:
+def trace_of(error: BaseException) -> str:
+    """Its traceback from where it left our code, and no longer than anybody reads."""
+    theirs = error.__traceback__
+    while theirs is not None and _is_between(theirs.tb_frame):
+        theirs = theirs.tb_next
+    told = traceback.TracebackException(type(error), error, theirs or error.__traceback__)
+    return "".join(told.format())[-MAX_TRACE:]
+
+
+def _lines(error: BaseException) -> Iterator[Line]:
     """Innermost first."""
-    return reversed(list(traceback.walk_tb(trace)))
+    return reversed(list(traceback.walk_tb(error.__traceback__)))
+
+
+def _is_between(frame: FrameType) -> bool:
+    """Whether it only leads to the user's code."""
+    return _is_ours(_module(frame)) or _is_standard(frame)
 
 
 def _users_own(lines: Iterable[Line]) -> Line | None:
