@@ -3,8 +3,8 @@
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
@@ -125,7 +125,7 @@ class Completer:
             return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
         return Prepared(
             request,
-            Prompt(turn.tokens + added.tokens, added.opens_reasoning),
+            Prompt(session.tokens_of(placement.parent) + added.tokens, added.opens_reasoning),
             placement,
             parent=placement.parent,
             new_messages=messages[known:],
@@ -199,12 +199,12 @@ class Completer:
         )
         self.metrics.num_running += 1
         try:
-            with Deadline(self._max_request_s) as deadline:
+            with (
+                self._noting_faults(session, schema_field=prepared.request.schema_field),
+                Deadline(self._max_request_s) as deadline,
+            ):
                 while not reader.is_done:
-                    chunk = await self._next_chunk(
-                        session, stream, deadline, schema_field=prepared.request.schema_field
-                    )
-                    for delta in reader.read(chunk):
+                    for delta in reader.read(await deadline.next(stream)):
                         yield delta
         finally:
             self.metrics.num_running -= 1
@@ -236,17 +236,11 @@ class Completer:
             request_id=secrets.token_hex(8),
         )
 
-    async def _next_chunk(
-        self,
-        session: Session,
-        stream: AsyncIterator[GenerateChunk],
-        deadline: Deadline,
-        *,
-        schema_field: str,
-    ) -> GenerateChunk:
-        """The engine's next chunk. What goes wrong here is noted on the session: it is a fault."""
+    @contextmanager
+    def _noting_faults(self, session: Session, *, schema_field: str) -> Iterator[None]:
+        """What goes wrong with the engine's chunks is noted on the session: it is a fault."""
         try:
-            return await deadline.next(stream)
+            yield
         except ContextOverflowError as exc:
             session.truncated = True
             raise context_overflow(

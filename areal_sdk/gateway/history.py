@@ -60,21 +60,23 @@ class History:
         self._longest = 0
         self._splits_reasoning = False
         self._last = _Chain()
-        self._last_given: tuple[tuple[Message, ...], tuple[Message, ...]] = ((), ())
+        self.given: tuple[Message, ...] = ()
+        """The messages of the last request, as they came."""
+        self._given_canonical: tuple[Message, ...] = ()
 
     def canonical(
         self, messages: Sequence[Message], *, splits_reasoning: bool
     ) -> tuple[Message, ...]:
         """The messages in canonical form; those of the last request are not looked at again."""
         self._splits_reasoning = splits_reasoning
-        given, known = self._last_given
-        same = _num_equal(messages, given)
-        if not same == len(messages) == len(given):
+        known = self._given_canonical
+        same = num_equal(messages, self.given)
+        if not same == len(messages) == len(self.given):
             while same and messages[same - 1].get("role") == "tool":
                 same -= 1  # results that came together are looked at together
         new = [canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:]]
         result = (*known[:same], *in_order_of_calls(new, before=known[:same]))
-        self._last_given = (tuple(messages), result)
+        self.given, self._given_canonical = tuple(messages), result
         return result
 
     def place(
@@ -127,7 +129,7 @@ class History:
         last = self._last
         same = 0
         if last.keys and last.keys[0] == root:
-            same = _num_equal(messages, last.messages)
+            same = num_equal(messages, last.messages)
         chain = _Chain(
             list(messages),
             last.keys[: same + 1] if same else [root],
@@ -181,11 +183,14 @@ class _Chain:
     call_positions: list[dict[Any, int]] = field(default_factory=list)
 
 
-def _num_equal(messages: Sequence[Message], others: Sequence[Message]) -> int:
+def num_equal(messages: Sequence[Message], others: Sequence[Message]) -> int:
     """How many messages at the start of both are equal."""
+    shorter = min(len(messages), len(others))
+    if list(messages[:shorter]) == list(others[:shorter]):
+        return shorter  # nearly always, and at the speed of C however long the conversation is
     pairs = enumerate(zip(messages, others, strict=False))
     differing = (i for i, (one, other) in pairs if one is not other and one != other)
-    return next(differing, min(len(messages), len(others)))
+    return next(differing, shorter)
 
 
 def _root_key(tools: Sequence[Tool], options: Mapping[str, Any]) -> Key:

@@ -218,7 +218,7 @@ class CompletionReader:
             _before=before,
         )
         try:
-            index = session.record(turn)
+            index = session.record(turn, prompt=prepared.prompt.tokens)
         except SessionClosedError as exc:
             raise session_closed() from exc
         if placement is not None:

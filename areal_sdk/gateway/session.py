@@ -11,7 +11,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Protocol
-from urllib.parse import quote
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
@@ -20,6 +19,10 @@ from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.types import Exclusion, Message, Tool, Turn
 
 _ID_ALPHABET = string.ascii_letters + string.digits
+
+_NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
+
+_UNSEEDED = random.SystemRandom()
 
 _KEPT_REPLIES = 2
 
@@ -99,9 +102,11 @@ class Session:
         self._completer = completer
         self._on_close = on_close
         self._seed = seed
-        self._ids = random.SystemRandom() if seed is None else random.Random(seed)
+        self._ids = _UNSEEDED if seed is None else random.Random(seed)
         self._fault_of: dict[bytes, str] = {}
         self._turns: list[Turn] = []
+        self._latest_prompt: tuple[int, ...] = ()
+        """Of the latest turn, whose tokens the next request nearly always goes on from."""
         self._num_sampled = 0
         self._num_requests = 0
         self._closed = False
@@ -182,11 +187,22 @@ class Session:
         if fault in self.faults:
             self.faults.remove(fault)
 
-    def record(self, turn: Turn) -> int:
-        """Add a turn; its index. The only door: after `close`, nothing gets in."""
+    def tokens_of(self, index: int) -> tuple[int, ...]:
+        """All tokens of a recorded turn."""
+        turn = self._turns[index]
+        if index == len(self._turns) - 1 and len(self._latest_prompt) == turn.num_prompt:
+            return self._latest_prompt + turn.output_tokens
+        return turn.tokens
+
+    def record(self, turn: Turn, *, prompt: tuple[int, ...] = ()) -> int:
+        """Add a turn; its index. The only door: after `close`, nothing gets in.
+
+        `prompt` is all of `turn.prompt_tokens`, where they are at hand.
+        """
         if self._closed:
             raise SessionClosedError(f"session {self.id} is closed")
         self._turns.append(turn)
+        self._latest_prompt = prompt
         self._num_sampled += len(turn.output_tokens)
         if turn.excluded is not None:
             self.excluded[turn.excluded] += len(turn.output_tokens)
@@ -236,9 +252,10 @@ class Session:
             self._closed = True
             self.history = History()
             self._replies.clear()
+            self._latest_prompt = ()
             self._on_close(self)
         return tuple(self._turns)
 
 
 def _url_safe(session_id: str) -> str:
-    return quote(re.sub(r"[^A-Za-z0-9._-]+", "-", session_id)[:64], safe="")
+    return _NOT_IN_URLS.sub("-", session_id)[:64]

@@ -47,6 +47,7 @@ class Tokenizer:
         self._first_chars = tuple({text[0] for text in self.added if text})
         document = orjson.loads(source)
         self._splits_cleanly = _splits_cleanly(document, added.values())
+        self._is_byte_level = b'"ByteLevel"' in orjson.dumps(document.get("decoder"))
         self._normalizes_added = _normalizes(document) and any(t.normalized for t in added.values())
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
@@ -205,10 +206,6 @@ class Tokenizer:
         if len(text) == 6 and text.startswith("<0x") and text.endswith(">"):
             return bytes([int(text[3:5], 16)])
         return text.replace("\u2581", " ").encode()
-
-    @cached_property
-    def _is_byte_level(self) -> bool:
-        return b'"ByteLevel"' in orjson.dumps(orjson.loads(self._source).get("decoder"))
 
 
 class Detokenizer:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.history import History, Placement
+from areal_sdk.gateway.wire.chat import parse
 from areal_sdk.types import ForkReason, Message
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
@@ -324,3 +326,19 @@ def test_arguments_that_differ_in_the_last_digit_differ(said: str, sent: str) ->
     assert forked == (None, ForkReason.ARGS_CHANGED)
     same = recorder.turn(ASK, _with_arguments(f'{{"id":{said}}}'), RESULT, answer=ANSWER)
     assert same == (0, None)
+
+
+def test_what_the_last_request_held_is_not_looked_at_again() -> None:
+    past = [SYSTEM, ASK, CALL, RESULT]
+    known = parse({"model": "m", "messages": past}).request.messages
+    again = [*copy.deepcopy(past), ANSWER, NEXT]
+    messages = parse({"model": "m", "messages": again}, known=known).request.messages
+    assert list(messages) == again
+    assert all(one is other for one, other in zip(messages[:4], known, strict=True))
+
+
+def test_what_is_new_in_a_request_is_checked_under_its_own_number() -> None:
+    known = parse({"model": "m", "messages": [SYSTEM, ASK]}).request.messages
+    bad = {"role": "robot", "content": "?"}
+    with pytest.raises(ApiError, match=r"messages\[2\].role is 'robot'"):
+        parse({"model": "m", "messages": [SYSTEM, ASK, bad]}, known=known)

@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.gateway.canonical import check_message, check_text
 from areal_sdk.gateway.errors import ApiError, bad_request
+from areal_sdk.gateway.history import num_equal
 from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta
 from areal_sdk.gateway.reading import Call, Completed, Delta, Prepared, Sampled
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
@@ -46,7 +47,8 @@ _WITHOUT_EFFECT = ("prediction", "moderation", "web_search_options", "audio")
 """Services of another provider. The answer is the policy's all the same, so a notice is enough."""
 
 
-def parse(body: Any) -> "ChatCall":
+def parse(body: Any, *, known: Sequence[Message] = ()) -> "ChatCall":
+    """`known` messages were parsed before: where they come again they are not looked at again."""
     fields = Fields(body)
     require(fields.text("model"), "model")
     messages = require(fields.items("messages"), "messages")
@@ -63,7 +65,7 @@ def parse(body: Any) -> "ChatCall":
     older_choice = _choice_of_function(fields.get("function_call"))
     choice = fields.get("tool_choice") or older_choice
     request = ChatRequest(
-        messages=tuple(_parse_message(message, i) for i, message in enumerate(messages)),
+        messages=_parse_messages(messages, known),
         tools=tools,
         tool_choice=_parse_tool_choice(choice, tools),
         parallel_tool_calls=fields.flag("parallel_tool_calls", default=True),
@@ -132,6 +134,12 @@ def _parse_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
     return named_tool_choice(function.get("name") if isinstance(function, dict) else None, tools)
 
 
+def _parse_messages(values: list[Any], known: Sequence[Message]) -> tuple[Message, ...]:
+    same = num_equal(values, known)
+    new = (_parse_message(value, i) for i, value in enumerate(values[same:], same))
+    return (*known[:same], *new)
+
+
 def _parse_message(value: Any, index: int) -> Message:
     message = check_message(value, f"messages[{index}]")
     calls = message.get("tool_calls")
@@ -154,7 +162,7 @@ class ChatReply:
     """Writes one response, whole or as a stream of chunks."""
 
     def __init__(self, body: Any, session: Session, *, model: str, tokenizer: Tokenizer) -> None:
-        self._call = parse(body)
+        self._call = parse(body, known=session.history.given)
         for name in self._call.no_effect:
             session.notice(f"{name} has no effect here")
         self.requests: Sequence[ChatRequest] = (self._call.request,)
