@@ -1,23 +1,26 @@
 """What the gateway costs: CPU a request, latency added, memory a session.
 
-    python benchmarks/gateway.py [--model smollm2] [--rounds 3] [--write]
+    python benchmarks/gateway.py [--model smollm2] [--rounds 3] [--only latency,turns] [--write]
 
 Three servers, each a process of its own over the same trivial engine (32 tokens at once): the
 gateway; `bound`, a plain aiohttp server that renders, encodes the whole prompt and detokenises, which
-is the least that an exact gateway without memory can do; and `echo`, which answers a constant.
-Cost is the server's own CPU time, read from the kernel, so a busy machine stretches it less than it
-stretches a clock. Rounds are interleaved; ratios are medians of per-round ratios.
+is the least that an exact gateway without memory can do; and `echo`, which parses the body and
+answers a constant. Cost is the server's own CPU time, read from the kernel, so a busy machine
+stretches it less than it stretches a clock. Rounds are interleaved; ratios are medians of per-round
+ratios. Sections are printed as they are done; `--budget` bounds the rounds of each.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +39,8 @@ from areal_sdk.types import FinishReason, WeightUpdate
 
 NUM_TOKENS = 32
 NUM_CLIENTS = 64
+TURNS = 8
+"""Of a session, where its length is not what is measured."""
 SYSTEM = "You are a careful assistant who answers in few words. " * 12
 QUESTION = (
     "Here is something to think about, number {}. " + "What follows from it is not clear. " * 36
@@ -112,9 +117,12 @@ async def serve_bound(model_dir: Path, num_sessions: int) -> list[str]:
 
 
 async def serve_echo(model_dir: Path, num_sessions: int) -> list[str]:
+    message = {"role": "assistant", "content": "The answer is not clear. " * 6}
+    answered = orjson.dumps({"choices": [{"message": message}]})
+
     async def answer(request: web.Request) -> web.StreamResponse:
-        await request.read()
-        return web.Response(body=b'{"choices": [{"message": {"role": "assistant"}}]}')
+        orjson.loads(await request.read())
+        return web.Response(body=answered)
 
     return [await _listen(answer)] * num_sessions
 
@@ -158,9 +166,9 @@ class Server:
         self._process.communicate()
 
     def cpu_s(self) -> float:
-        """CPU time that the server's process has used."""
-        fields = Path(f"/proc/{self._process.pid}/schedstat").read_text().split()
-        return int(fields[0]) / 1e9
+        """CPU time that the server's process has used, all of its threads."""
+        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
+        return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
 
     def resident_bytes(self) -> int:
         pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
@@ -177,6 +185,7 @@ class Conversation:
     def __init__(self, server: Server, number: int, http: aiohttp.ClientSession) -> None:
         self._url = f"{server.new_url()}/chat/completions"
         self._http = http
+        self.num_turns = 0
         self._messages: list[dict[str, Any]] = [
             {"role": "system", "content": SYSTEM},
             {"role": "user", "content": QUESTION.format(number)},
@@ -184,6 +193,7 @@ class Conversation:
 
     async def turn(self, *, stream: bool = False) -> float:
         """Play one turn; the seconds until the first byte of the answer."""
+        self.num_turns += 1
         body = {"model": "m", "messages": self._messages, "stream": stream}
         begun = time.perf_counter()
         async with self._http.post(self._url, json=body) as reply:
@@ -217,6 +227,7 @@ async def cost(server: Server, *, num_turns: int, num_requests: int, stream: boo
                 await conversation.turn(stream=stream)
 
     async with aiohttp.ClientSession() as http:
+        await Conversation(server, -1, http).turn(stream=stream)  # what is done once is not counted
         before = server.cpu_s()
         await asyncio.gather(*(client(http) for _ in range(NUM_CLIENTS)))
         return (server.cpu_s() - before) / (num_requests // num_turns * num_turns) * 1e6
@@ -234,66 +245,128 @@ async def cost_by_turn(server: Server, *, num_sessions: int) -> dict[int, float]
     return spent
 
 
-async def latencies(server: Server, *, rate: float, num_requests: int, stream: bool) -> list[float]:
-    """Milliseconds to the first byte at a fixed offered rate."""
+async def latencies(
+    server: Server, *, num_open: int, rate: float, num_requests: int, stream: bool
+) -> list[float]:
+    """Milliseconds to the first byte at a fixed offered rate, over `num_open` sessions at a time."""
     async with aiohttp.ClientSession() as http:
-        conversations = [Conversation(server, i, http) for i in range(NUM_CLIENTS)]
+        playing = [Conversation(server, i, http) for i in range(num_open)]
+        turns = [asyncio.Lock() for _ in playing]
+        await playing[0].turn(stream=stream)
         waited: list[float] = []
 
-        async def one(conversation: Conversation) -> None:
-            waited.append(await conversation.turn(stream=stream) * 1e3)
+        async def one(seat: int) -> None:
+            async with turns[seat]:  # a client asks again once it was answered
+                if playing[seat].num_turns == TURNS:
+                    playing[seat] = Conversation(server, seat, http)
+                waited.append(await playing[seat].turn(stream=stream) * 1e3)
 
         async with asyncio.TaskGroup() as tasks:
             begun = time.perf_counter()
             for i in range(num_requests):
                 await asyncio.sleep(max(0.0, begun + i / rate - time.perf_counter()))
-                tasks.create_task(one(conversations[i % NUM_CLIENTS]))
-    return waited
+                tasks.create_task(one(i % num_open))
+    return sorted(waited)
 
 
-def costs_section(model_dir: Path, *, rounds: int, num_requests: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure: so many rounds, or as many as the budget allows, and at least one."""
+
+    num_rounds: int
+    budget_s: float
+    num_requests: int
+
+    def rounds(self) -> Iterator[int]:
+        until = time.monotonic() + self.budget_s
+        for number in range(self.num_rounds):
+            if number and time.monotonic() > until:
+                return
+            yield number
+
+
+def costs_section(model_dir: Path, effort: Effort) -> str:
+    cases = list(itertools.product((False, True), (1, TURNS)))
+    measured: dict[tuple[bool, int], list[tuple[float, float]]] = {case: [] for case in cases}
+    for _ in effort.rounds():
+        for stream, num_turns in cases:
+            ours, bound = (
+                _cost(role, model_dir, num_turns, effort.num_requests, stream=stream)
+                for role in ("gateway", "bound")
+            )
+            measured[stream, num_turns].append((ours, bound))
+            say(f"streamed={stream} turns={num_turns}: {ours:.0f} us, bound {bound:.0f} us")
     rows = []
-    for stream in (False, True):
-        for num_turns in (1, 8):
-            pairs = []
-            for _ in range(rounds):
-                pair = []
-                for role in ("gateway", "bound"):
-                    with Server(role, model_dir, num_requests // num_turns + 1) as server:
-                        run = cost(
-                            server, num_turns=num_turns, num_requests=num_requests, stream=stream
-                        )
-                        pair.append(asyncio.run(run))
-                pairs.append(pair)
-            ours, bound = (statistics.median(p[i] for p in pairs) for i in (0, 1))
-            ratio = statistics.median(p[1] / p[0] for p in pairs)
-            kind = "streamed" if stream else "whole"
-            rows.append((kind, num_turns, f"{ours:.0f}", f"{bound:.0f}", f"{ratio:.2f}x"))
+    for (stream, num_turns), pairs in measured.items():
+        ours, bound = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
+        ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
+        kind = "streamed" if stream else "whole"
+        rows.append((kind, num_turns, f"{ours:.0f}", f"{bound:.0f}", f"{ratio:.2f}x"))
     header = ("answer", "turns a session", "gateway, us", "bound, us", "requests a core to bound's")
     return table(header, rows)
 
 
-def flatness_section(model_dir: Path) -> str:
-    with Server("gateway", model_dir, 201) as server:
-        before = server.resident_bytes()
-        by_turn = asyncio.run(cost_by_turn(server, num_sessions=200))
-        grown = server.resident_bytes() - before
+def _cost(
+    role: str, model_dir: Path, num_turns: int, num_requests: int, *, stream: bool, others: int = 0
+) -> float:
+    num_sessions = num_requests // num_turns + 1 + others
+    with Server(role, model_dir, num_sessions) as server:
+        return asyncio.run(
+            cost(server, num_turns=num_turns, num_requests=num_requests, stream=stream)
+        )
+
+
+def turns_section(model_dir: Path, effort: Effort) -> str:
+    """What a request costs as its session grows; `echo` parses the same growing bodies."""
+    num_sessions = max(20, effort.num_requests // 20)
     windows = ((2, 4), (9, 11), (24, 26), (48, 50))
+    rounds: list[dict[str, list[float]]] = []
+    grown = 0
+    for _ in effort.rounds():
+        costs: dict[str, list[float]] = {}
+        for role in ("echo", "gateway"):
+            with Server(role, model_dir, num_sessions) as server:
+                before = server.resident_bytes()
+                by_turn = asyncio.run(cost_by_turn(server, num_sessions=num_sessions))
+                grown = server.resident_bytes() - before
+            costs[role] = [
+                statistics.median(by_turn[t] for t in range(a, b + 1)) for a, b in windows
+            ]
+            say(f"{role}: " + ", ".join(f"{us:.0f}" for us in costs[role]) + " us")
+        rounds.append(costs)
+    rows = []
+    for i, (a, b) in enumerate(windows):
+        ours, echo = (statistics.median(r[role][i] for r in rounds) for role in ("gateway", "echo"))
+        growth = statistics.median(r["gateway"][i] / r["gateway"][0] for r in rounds)
+        added = statistics.median(r["gateway"][i] - r["echo"][i] for r in rounds)
+        rows.append((f"{a} to {b}", f"{ours:.0f}", f"{growth:.2f}x", f"{echo:.0f}", f"{added:.0f}"))
+    header = ("turn", "gateway, us", "to turn 2", "echo, us", "added, us")
+    held = f"A session of 50 turns holds {grown / num_sessions / 1024:.0f} KiB."
+    return f"{table(header, rows)}\n\n{held}"
+
+
+def sessions_section(model_dir: Path, effort: Effort) -> str:
+    counts = (100, 1000, 10_000)
+    measured: list[list[float]] = []
+    for _ in effort.rounds():
+        measured.append(
+            [_cost("gateway", model_dir, 4, 1200, stream=False, others=n) for n in counts]
+        )
+        say(", ".join(f"{us:.0f}" for us in measured[-1]) + " us")
     rows = [
-        (f"turn {a} to {b}", f"{statistics.mean(by_turn[t] for t in range(a, b + 1)):.0f}")
-        for a, b in windows
+        (
+            f"{count:,}",
+            f"{statistics.median(costs[i] for costs in measured):.0f}",
+            f"{statistics.median(costs[i] / costs[0] for costs in measured):.2f}x",
+        )
+        for i, count in enumerate(counts)
     ]
-    for num_open in (100, 1000, 10_000):
-        with Server("gateway", model_dir, num_open + 400) as server:
-            run = cost(server, num_turns=4, num_requests=1200, stream=False)
-            rows.append((f"4 turns, {num_open} other sessions open", f"{asyncio.run(run):.0f}"))
-    held = f"A session of 50 turns holds {grown / 200 / 1024:.0f} KiB."
-    return table(("what", "CPU us a request"), rows) + f"\n\n{held}"
+    return table(("other sessions open", "us a request", "to 100"), rows)
 
 
-def memory_section(model_dir: Path) -> str:
-    num_sessions = 2000
-    with Server("gateway", model_dir, num_sessions) as server:
+def memory_section(model_dir: Path, effort: Effort) -> str:
+    num_sessions = effort.num_requests
+    with Server("gateway", model_dir, num_sessions + 1) as server:
         before = server.resident_bytes()
         run = cost(server, num_turns=4, num_requests=4 * num_sessions, stream=False)
         asyncio.run(run)
@@ -302,33 +375,61 @@ def memory_section(model_dir: Path) -> str:
     return f"A session of 4 turns (about 2.6 KB of text first, 32 tokens an answer) holds {kib:.0f} KiB."
 
 
-def latency_section(model_dir: Path, *, rounds: int) -> str:
-    rows = []
-    for stream in (False, True):
-        per_round = []
-        for _ in range(rounds):
+def latency_section(model_dir: Path, effort: Effort) -> str:
+    num_requests = 400
+    cases = [(n, rate, s) for n, rate in ((1, 50), (64, 200), (512, 200)) for s in (False, True)]
+    measured: dict[tuple[int, int, bool], list[tuple[float, float]]] = {case: [] for case in cases}
+    for _ in effort.rounds():
+        for num_open, rate, stream in cases:
             waits = {}
-            for role in ("gateway", "echo"):
-                with Server(role, model_dir, NUM_CLIENTS) as server:
+            for role in ("echo", "gateway"):
+                with Server(role, model_dir, num_open + num_requests) as server:
                     run = latencies(
-                        server, rate=200, num_requests=800, stream=stream and role != "echo"
+                        server,
+                        num_open=num_open,
+                        rate=rate,
+                        num_requests=num_requests,
+                        stream=stream and role != "echo",
                     )
-                    waits[role] = sorted(asyncio.run(run))
+                    waits[role] = asyncio.run(run)
             p50, p99 = (
-                waits["gateway"][int(q * 800)] - waits["echo"][int(q * 800)] for q in (0.5, 0.99)
+                waits["gateway"][int(q * num_requests)] - waits["echo"][int(q * num_requests)]
+                for q in (0.5, 0.99)
             )
-            per_round.append((p50, p99))
-        p50, p99 = (statistics.median(r[i] for r in per_round) for i in (0, 1))
-        what = "to the first event of a stream" if stream else "to the whole answer"
-        rows.append((what, f"{p50:.2f}", f"{p99:.2f}"))
-    return table(("ms added at 200 requests/s, 64 sessions", "p50", "p99"), rows)
+            measured[num_open, rate, stream].append((p50, p99))
+            say(f"{num_open} sessions, streamed={stream}: p50 +{p50:.2f} ms, p99 +{p99:.2f} ms")
+    rows = [
+        (
+            num_open,
+            rate,
+            "the first event of a stream" if stream else "the whole answer",
+            *(f"{statistics.median(pair[i] for pair in pairs):.2f}" for i in (0, 1)),
+        )
+        for (num_open, rate, stream), pairs in measured.items()
+    ]
+    return table(("sessions", "requests/s", "ms added until", "p50", "p99"), rows)
+
+
+SECTIONS = {
+    "latency": latency_section,
+    "turns": turns_section,
+    "costs": costs_section,
+    "sessions": sessions_section,
+    "memory": memory_section,
+}
+
+
+def say(progress: str) -> None:
+    print(f"  {progress}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--requests", type=int, default=1000, help="of one measurement")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for a section's rounds")
+    parser.add_argument("--only", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--serve", choices=ROLES, help=argparse.SUPPRESS)
     parser.add_argument("--sessions", type=int, default=1, help=argparse.SUPPRESS)
@@ -337,17 +438,18 @@ def main() -> None:
     if options.serve:
         asyncio.run(serve(options.serve, model_dir, options.sessions))
         return
+    effort = Effort(options.rounds, options.budget, options.requests)
     sections = [
         f"## Gateway: CPU a request, latency, memory\n\n`python benchmarks/gateway.py --model "
         f"{options.model} --rounds {options.rounds}`: an engine that answers {NUM_TOKENS} tokens at "
-        "once. `bound` renders, encodes the whole prompt and detokenises, and remembers nothing.",
-        costs_section(model_dir, rounds=options.rounds, num_requests=options.requests),
-        flatness_section(model_dir),
-        latency_section(model_dir, rounds=options.rounds),
-        memory_section(model_dir),
+        "once. `bound` renders, encodes the whole prompt and detokenises, and remembers nothing; "
+        "`echo` parses the body and answers a constant."
     ]
+    print(sections[0], flush=True)
+    for name in options.only.split(","):
+        sections.append(SECTIONS[name](model_dir, effort))
+        print(f"\n{sections[-1]}", flush=True)
     text = "\n\n".join(sections)
-    print(text)
     if options.write:
         write_section("gateway", text)
 
