@@ -79,10 +79,12 @@ def evaluate(
     if compare is not None:
         find_model(compare)  # before the minutes that the first half takes
     reports = {}
-    reports[config.model] = evaluate_config(config, split=split, base_url=base_url, api_key=api_key)
+    reports[config.model] = evaluate_config(
+        config, split=split, base_url=base_url, api_key=api_key, quiet=as_json
+    )
     if compare is not None:
         after = config.model_copy(update={"model": compare})
-        reports[compare] = evaluate_config(after, split=split)
+        reports[compare] = evaluate_config(after, split=split, quiet=as_json)
     if as_json:
         data = {name: report.metrics() for name, report in reports.items()}
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())

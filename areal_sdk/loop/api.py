@@ -12,6 +12,7 @@ from typing import Any
 from areal_sdk.config import Config, idle_settings, load_config, parse_config
 from areal_sdk.errors import ArealError
 from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
+from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.evaluation import run_evaluation
 from areal_sdk.loop.online import make_live_plan
 from areal_sdk.loop.program import load_program
@@ -97,9 +98,14 @@ def resume_training(
 
 
 def evaluate_config(
-    config: Config, *, split: str, base_url: str | None = None, api_key: str | None = None
+    config: Config,
+    *,
+    split: str,
+    base_url: str | None = None,
+    api_key: str | None = None,
+    quiet: bool = False,
 ) -> EvalReport:
-    return _evaluate(config, split=split, base_url=base_url, api_key=api_key)
+    return _evaluate(config, split=split, base_url=base_url, api_key=api_key, quiet=quiet)
 
 
 def check(config: Config) -> None:
@@ -231,13 +237,22 @@ def _evaluate(
     api_key: str | None = None,
     agent: object | None = None,
     tasks: Mapping[str, Sequence[Task]] | None = None,
+    quiet: bool = True,
 ) -> EvalReport:
     plugins = _load_plugins(config)
     program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})
+    writer = None if quiet else LiveWriter(sys.stderr)
+    view = EvalView(writer, name=f"{program.name} on {config.model}")
     try:
         return run_to_the_end(
             run_evaluation(
-                config, program, plugins=plugins, split=split, base_url=base_url, api_key=api_key
+                config,
+                program,
+                plugins=plugins,
+                split=split,
+                view=view,
+                base_url=base_url,
+                api_key=api_key,
             )
         )
     except ExceptionGroup as group:

@@ -1,7 +1,6 @@
 """Evaluate a program: on a local model, on a run's weights, or on anybody's endpoint."""
 
 import asyncio
-import logging
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -14,6 +13,7 @@ from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
@@ -38,13 +38,29 @@ async def run_evaluation(
     *,
     plugins: Plugins,
     split: str,
+    view: EvalView,
     base_url: str | None = None,
     api_key: str | None = None,
+) -> EvalReport:
+    async with view:
+        return await _evaluate(config, program, plugins, split, view, base_url, api_key)
+
+
+async def _evaluate(
+    config: Config,
+    program: Program,
+    plugins: Plugins,
+    split: str,
+    view: EvalView,
+    base_url: str | None,
+    api_key: str | None,
 ) -> EvalReport:
     source = config.eval_tasks or config.tasks
     tasks = load_tasks(source, split, program=program, plugins=plugins)[: config.eval.tasks]
     if base_url is not None:
-        return await _on_endpoint(config, program, tasks, split, base_url, api_key or "none")
+        key = api_key or "none"
+        return await _on_endpoint(config, program, tasks, split, view, base_url, key)
+    view.enter(f"starting: the engine loads {config.model}")
     model_dir = await in_thread(lambda: find_model(config.model), name="find model")
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
         async with open_rig(
@@ -54,21 +70,29 @@ async def run_evaluation(
             plugins=plugins,
             run_dir=RunDir(Path(scratch)),
             train=False,
-            say=logging.getLogger(__name__).warning,
+            say=view.say,
         ) as rig:
             sampling = SamplingPolicy(temperature=config.eval.temperature)
             async with rig.runner(split=split, sampling=sampling) as runner:
+                view.begin(len(tasks) * config.eval.samples)
                 return await evaluate_tasks(
                     runner,
                     tasks,
                     split=split,
                     samples=config.eval.samples,
                     max_concurrency=config.eval.max_concurrency,
+                    on_episode=view.evaluated,
                 )
 
 
 async def _on_endpoint(
-    config: Config, program: Program, tasks: Sequence[Task], split: str, url: str, api_key: str
+    config: Config,
+    program: Program,
+    tasks: Sequence[Task],
+    split: str,
+    view: EvalView,
+    url: str,
+    api_key: str,
 ) -> EvalReport:
     if config.rewards:
         raise ConfigError(
@@ -83,12 +107,14 @@ async def _on_endpoint(
         runner = await stack.enter_async_context(
             EndpointRunner(config, agent, split=split, base_url=url, api_key=api_key)
         )
+        view.begin(len(tasks) * config.eval.samples)
         return await evaluate_tasks(
             runner,
             tasks,
             split=split,
             samples=config.eval.samples,
             max_concurrency=config.eval.max_concurrency,
+            on_episode=view.evaluated,
         )
 
 

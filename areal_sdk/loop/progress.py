@@ -61,7 +61,7 @@ class Progress:
         self._train_began: float | None = None
         self._heartbeat_s = heartbeat_s
         self._painter: asyncio.Task[None] | None = None
-        self._log_handler = _ToView(self)
+        self._log_handler = ToView(self.say)
 
     async def __aenter__(self) -> Self:
         logging.getLogger("areal_sdk").addHandler(self._log_handler)
@@ -265,12 +265,12 @@ def _waits() -> Sequence[Mapping[str, Any]]:
     return [wait.as_json() for wait in current_waits()]
 
 
-class _ToView(logging.Handler):
+class ToView(logging.Handler):
     """Log records go above the live view instead of through it."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._progress = progress
+        self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._progress.say(f"{record.levelname.lower()}: {record.getMessage()}")
+        self._say(f"{record.levelname.lower()}: {record.getMessage()}")

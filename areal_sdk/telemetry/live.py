@@ -27,6 +27,8 @@ class LiveState:
 
     name: str = ""
     """The agent, and what it runs on."""
+    unit: str = "step"
+    """What `step` counts."""
     step: int = 0
     total_steps: int = 0
     version: int = 0
@@ -186,7 +188,7 @@ class LiveWriter:
 def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
     head: list[Span] = [("bold", f"{state.name}  " if state.name else "")]
     if not state.total_steps:
-        return [*head, ("plain", f"step {state.step}  {clock(state.elapsed_s)}")]
+        return [*head, ("plain", f"{_step(state)}  {clock(state.elapsed_s)}")]
     done = min(1.0, state.step / state.total_steps)
     size = 20 if width >= 72 else 8
     filled = round(done * size)
@@ -195,7 +197,7 @@ def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
     times = clock(state.elapsed_s) + (f", {clock(left)} left" if left else "")
     return [
         *head,
-        ("plain", f"step {state.step}/{state.total_steps} "),
+        ("plain", f"{_step(state)} "),
         ("good", full * filled),
         ("dim", empty * (size - filled)),
         ("plain", f" {done:4.0%}  {times}"),
@@ -203,7 +205,8 @@ def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
 
 
 def _step(state: LiveState) -> str:
-    return f"step {state.step}/{state.total_steps}" if state.total_steps else f"step {state.step}"
+    count = f"{state.unit} {state.step}"
+    return f"{count}/{state.total_steps}" if state.total_steps else count
 
 
 def _reward(state: LiveState, unicode: bool) -> list[Span]:
