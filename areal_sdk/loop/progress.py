@@ -192,6 +192,8 @@ class Progress:
         self._run_dir.write_ledger(state.ledger)
         for notice in batch.notices:
             self.say(f"note: {notice}")
+        if metrics.get("num_trained") == 0:
+            self.say(f"step {state.step}: {_no_gradient(batch.metrics)}")
         if self._writer is not None and not self._writer.repaints:
             self._show()
         return values
@@ -254,6 +256,16 @@ def _title(name: str, split: str) -> str:
     ('evaluating before', 'evaluating step-10 (hard)')
     """
     return f"evaluating {name}" + ("" if split == "eval" else f" ({split})")
+
+
+def _no_gradient(batch: Mapping[str, float]) -> str:
+    """Why a step changed nothing. Without this it looks like one that trained."""
+    if not batch.get("groups") or batch.get("uniform_groups") != batch["groups"]:
+        return "no gradient: nothing in this batch can be trained"
+    return (
+        "no gradient: all rewards of each group are equal "
+        f"(mean {batch['reward']:.3f}), so no episode is better than its siblings"
+    )
 
 
 def _span(versions: tuple[int, int]) -> str:
