@@ -1,5 +1,6 @@
 """`areal-sdk inspect`: a run directory for people, live or a year later."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     from areal_sdk.telemetry import RunDir
 
 NUM_EPISODES = 8
+SILENCE_S = 30.0
+"""`live.json` is written every second or so: a run that is silent for longer hangs."""
 
 STEP_NUMBERS = (
     "step",
@@ -100,8 +103,14 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
         )
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")
-    for line in table(_episode_rows(episodes)) if episodes else ():
+    if not episodes:
+        return
+    for line in table(_episode_rows(episodes)):
         click.echo(line.rstrip())
+    one = f"areal-sdk inspect {shlex.quote(str(run_dir.path))} --episode "
+    click.echo(f"\none of them, token by token: {one}{shlex.quote(episodes[0].id)}")
+    if len(episodes) == num_episodes:
+        click.echo(f"these are the newest {num_episodes}; more: --episodes {10 * num_episodes}")
 
 
 def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
@@ -113,13 +122,25 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
         raise ConfigError(f"{run_dir.path} has no live.json: the run has not started to train yet")
     age_s = time.time() - run_dir.live.stat().st_mtime
     if as_json:
-        _print_json({**values, "age_s": round(age_s, 1)})
+        _print_json({**values, "age_s": round(age_s, 1), "is_running": run_dir.is_in_use()})
         return
     for line in render(LiveState.from_json(values), width=100):
         click.echo(line)
     for wait in values.get("waits", ()):
         click.echo(f"  {wait['waited_s']:8.1f} s of {wait['timeout_s']:g} s  {wait['name']}")
-    click.echo(f"as of {age_s:.0f} s ago" + (": it has ended, or hangs" if age_s > 30 else ""))
+    click.echo(_as_of(run_dir, age_s, step=values["step"], total_steps=values["total_steps"]))
+
+
+def _as_of(run_dir: "RunDir", age_s: float, *, step: int, total_steps: int) -> str:
+    """How old the view is, and what that means."""
+    if run_dir.is_in_use():
+        return f"as of {age_s:.0f} s ago" + (": it hangs" if age_s > SILENCE_S else "")
+    if total_steps and step >= total_steps:
+        return f"ended {age_s:.0f} s ago: steps"
+    return (
+        f"ended {age_s:.0f} s ago, at step {step}; "
+        f"go on with: areal-sdk train --resume {shlex.quote(str(run_dir.path))}"
+    )
 
 
 def _show_episode(run_dir: "RunDir", episode_id: str, *, as_json: bool) -> None:

@@ -71,10 +71,15 @@ class RunDir:
         """The run in `path`, which must be one."""
         run = cls(path)
         if not run.config.is_file():
-            near = sorted(path.parent.glob("*/config.toml"), key=lambda p: p.stat().st_mtime)
+            near = [p for p in path.parent.glob("*/config.toml") if cls(p.parent).has_begun()]
+            near.sort(key=lambda p: p.stat().st_mtime)
             hint = f"; the newest run beside it: {near[-1].parent}" if near else ""
             raise ConfigError(f"{path} is not a run directory (no config.toml){hint}")
         return run
+
+    def has_begun(self) -> bool:
+        """Whether it holds more than settings: a run that failed at its start left only those."""
+        return self.metrics.is_file() or any(self.episodes.glob("*"))
 
     @property
     def config(self) -> Path:
@@ -125,6 +130,17 @@ class RunDir:
             lock.write(str(os.getpid()))
             lock.flush()
             yield
+
+    def is_in_use(self) -> bool:
+        """Whether a process holds `in_use` now."""
+        try:
+            with (self.path / ".lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # held for as long as this line
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Store the resolved configuration. Secrets are removed, unset values left out."""

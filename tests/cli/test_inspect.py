@@ -1,6 +1,7 @@
 """`inspect` shows what a run wrote, token by token, without the run."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,11 @@ def test_a_run_is_summed_up(run_dir: Path) -> None:
     assert "0.250 -> 1.000" in output
     assert "started 2 = running 0 + buffered 0 + trained 2 + dropped (none)" in output
     assert "before: eval: tasks 10  success 0.4" in output
-    assert "ep-1" in output
+    assert f"token by token: areal-sdk inspect {run_dir} --episode ep-1" in output
+    assert "these are the newest" not in output
+    assert "these are the newest 1; more: --episodes 10" in output_of(
+        str(run_dir), "--episodes", "1"
+    )
 
 
 def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: Path) -> None:
@@ -89,9 +94,26 @@ def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: 
 
 
 def test_live_shows_who_waits_for_what(run_dir: Path) -> None:
-    output = output_of(str(run_dir), "--live")
+    with RunDir(run_dir).in_use():
+        output = output_of(str(run_dir), "--live")
     assert "1.5 s of 60 s  trainer: step 4" in output
     assert "as of 0 s ago" in output
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [(9, "ended 0 s ago: steps"), (3, "ended 0 s ago, at step 3; go on with: areal-sdk train")],
+)
+def test_live_says_of_a_run_that_has_ended_how(run_dir: Path, step: int, told: str) -> None:
+    RunDir(run_dir).write_live(LiveState(step=step, total_steps=9).as_json())
+    assert told in output_of(str(run_dir), "--live")
+
+
+def test_live_says_that_a_silent_run_hangs(run_dir: Path) -> None:
+    run = RunDir(run_dir)
+    os.utime(run.live, (0, 0))
+    with run.in_use():
+        assert output_of(str(run_dir), "--live").endswith("s ago: it hangs\n")
 
 
 @pytest.mark.parametrize(

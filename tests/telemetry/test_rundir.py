@@ -218,6 +218,9 @@ def test_a_run_directory_is_never_reused(tmp_path: Path) -> None:
 def test_what_is_not_a_run_is_refused_with_the_nearest_run(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "real")
     run.write_config({"run": {"seed": 1}})
+    run.metrics.write_text("")
+    failed = RunDir.create(tmp_path, "failed")  # at its start: newer, and nothing to look at
+    failed.write_config({})
     assert RunDir.open(run.path) == run
     with pytest.raises(
         ConfigError, match=r"is not a run directory.*the newest run beside it: .*real"
@@ -227,7 +230,9 @@ def test_what_is_not_a_run_is_refused_with_the_nearest_run(tmp_path: Path) -> No
 
 def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "run")
+    assert not run.is_in_use()
     with run.in_use():
+        assert run.is_in_use()
         taken = pytest.raises(ConfigError, match=rf"still going on \(pid {os.getpid()}\)")
         with taken, RunDir(run.path).in_use():
             raise AssertionError("two writers")
