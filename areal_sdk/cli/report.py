@@ -90,7 +90,8 @@ def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
         click.echo(line)
     for report in reports.values():
         for kind, message in report.first_errors.items():
-            click.echo(f"first {kind}: {message}", err=True)
+            what = message if message.startswith(kind) else f"{kind}: {message}"
+            click.echo(f"first error: {what}", err=True)
 
 
 def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
@@ -121,5 +122,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 def _rate(metrics: Mapping[str, Any], name: str) -> str:
     if name not in metrics:
         return "-"
+    if f"{name}_low" not in metrics:  # the rewards were all equal: nothing bounds their mean
+        return f"{metrics[name]:.2f}"
     low, high = metrics[f"{name}_low"], metrics[f"{name}_high"]
     return f"{metrics[name]:.2f} [{low:.2f}, {high:.2f}]"

@@ -166,7 +166,7 @@ class EndpointRunner:
         try:
             outcome = await self._verdict(plan, context)
         except EpisodeError as error:
-            outcome = Outcome.failed(error.kind, str(error), trace=error.trace)
+            outcome = Outcome.failed(error.kind, self._told(error), trace=error.trace)
         return Episode(
             plan.id,
             plan.task,
@@ -176,6 +176,11 @@ class EndpointRunner:
             sibling=plan.sibling,
             duration_s=clock() - began,
         )
+
+    def _told(self, error: EpisodeError) -> str:
+        """The client's own words for an endpoint that nobody answers at do not say which."""
+        is_unreachable = "APIConnectionError" in str(error)
+        return f"{error} Nobody answers at {self._base_url}" if is_unreachable else str(error)
 
     async def _verdict(self, plan: EpisodePlan, context: EpisodeContext) -> Outcome:
         what = f"agent {self._name}"

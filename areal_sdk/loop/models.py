@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from areal_sdk.config import RunSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import resolve_model
 
@@ -12,6 +13,8 @@ def find_model(name: str) -> Path:
     """The directory of model `name`; for a run directory its best weights, else its last."""
     path = Path(name).expanduser()
     if not (path / "config.toml").is_file():
+        if not path.exists() and _is_among_runs(path):
+            raise ConfigError(f"no such run: {path}")
         return resolve_model(name)
     for export in EXPORTS:
         if (path / "checkpoints" / export / "config.json").is_file():
@@ -20,3 +23,9 @@ def find_model(name: str) -> Path:
         f"{path} has no exported weights yet (checkpoints/best or /final): "
         f"finish it with: areal-sdk train --resume {path}"
     )
+
+
+def _is_among_runs(path: Path) -> bool:
+    """Whether `path` stands where runs do: `runs/nope` is no id for the hub."""
+    default = path.parent == Path(RunSection().dir)
+    return default or any(path.parent.glob("*/config.toml"))

@@ -24,6 +24,21 @@ def tasks(split):
     yield Task("one")
 """
 
+CALLS = """
+from openai import AsyncOpenAI
+from areal_sdk import Agent, Task
+
+
+class Caller(Agent):
+    async def run(self, task, context):
+        client = AsyncOpenAI(base_url=context.base_url, api_key="k", max_retries=0)
+        await client.models.list()
+
+
+def tasks(split):
+    yield Task("one")
+"""
+
 REWARD = """
 from areal_sdk import hookimpl
 
@@ -64,10 +79,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+HARMLESS = ("Usage:", "Try ", "starting:")
+
+
 def only_line(told: str) -> str:
-    """What stderr says, without click's words on how a command is used."""
+    """What stderr says, without click's words on how a command is used, and what was begun."""
     assert "Traceback" not in told
-    lines = [line for line in told.splitlines() if not line.startswith(("Usage:", "Try "))]
+    lines = [line for line in told.splitlines() if not line.startswith(HARMLESS)]
     (line,) = filter(None, lines)
     return line
 
@@ -86,6 +104,7 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         (("eval", "two.py"), "pick one, as in two.py::Greeter"),
         (("eval", "agent.py::Greter"), "agents there: Greeter"),
         (("eval", "agent.py", "--model", "tinny"), "did you mean 'tiny'?"),
+        (("eval", "agent.py", "--model", "runs/nope"), "no such run: runs/nope"),
         ((*CHAT, "--tasks", "bad.jsonl"), "line 2: not valid JSON"),
         ((*CHAT, "--tasks", "empty.jsonl"), "holds no tasks"),
         ((*CHAT, "--tasks", "nowhere.jsonl"), "no such file of tasks"),
@@ -171,6 +190,18 @@ def test_a_setting_that_changes_nothing_is_said_and_the_run_goes_on() -> None:
     told, ok = done.stderr.splitlines()
     assert told == "sft.batch = 4 changes nothing: there is no warm-up without sft.steps"
     assert ok.startswith("ok: ")
+
+
+@pytest.mark.usefixtures("directory")
+def test_an_endpoint_that_is_not_there_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("calls.py").write_text(CALLS)
+    with socket.socket() as unheard:  # bound, and nobody listens
+        unheard.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unheard.getsockname()[1]}/v1"
+        assert exit_code(("eval", "calls.py", "--model", "theirs", "--base-url", url)) == 1
+    told = capfd.readouterr().err
+    assert "first error: agent Caller: APIConnectionError" in told
+    assert f"Nobody answers at {url}" in told
 
 
 @pytest.mark.usefixtures("directory")
