@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, variance
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.groups import is_success
@@ -31,7 +31,14 @@ class Estimate:
     high: float
 
     def __str__(self) -> str:
+        if not self.has_interval:
+            return f"{self.value:.3f} [?, ?]"
         return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the data bound it; else `low` and `high` are infinite."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,7 @@ class EvalReport:
         for name, estimate in estimates.items():
             if estimate is not None:
                 numbers[name] = estimate.value
+            if estimate is not None and estimate.has_interval:
                 numbers[f"{name}_low"] = estimate.low
                 numbers[f"{name}_high"] = estimate.high
         return numbers
@@ -146,7 +154,11 @@ def wilson(num_successes: int, num_trials: int) -> Estimate:
     >>> str(wilson(9, 10)), str(wilson(0, 20))
     ('0.900 [0.596, 0.982]', '0.000 [0.000, 0.161]')
     """
-    rate, z2 = num_successes / num_trials, CONFIDENCE_Z**2
+    return _wilson(num_successes / num_trials, num_trials)
+
+
+def _wilson(rate: float, num_trials: float) -> Estimate:
+    z2 = CONFIDENCE_Z**2
     centre = (rate + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
     spread = math.sqrt(rate * (1 - rate) / num_trials + z2 / (4 * num_trials**2))
     half = CONFIDENCE_Z * spread / (1 + z2 / num_trials)
@@ -160,6 +172,43 @@ def bootstrap(values: Sequence[float]) -> Estimate:
     means = sorted(fmean(generator.choices(values, k=len(values))) for _ in range(NUM_RESAMPLES))
     low, high = means[round(0.025 * NUM_RESAMPLES)], means[round(0.975 * NUM_RESAMPLES) - 1]
     return Estimate(fmean(values), low, high)
+
+
+def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Estimate:
+    """The mean of values between 0 and 1, one a task, with its interval.
+
+    Attempts at one task resemble each other: how many independent ones they are worth, between the
+    number of tasks and their own, is read from how far the tasks differ. Where that tells nothing,
+    because all values are 0 or all are 1, it is the number of tasks.
+
+    >>> str(share_of_tasks([0.0, 0.0], num_attempts=8))
+    '0.000 [0.000, 0.658]'
+    >>> str(share_of_tasks([0.5, 0.5], num_attempts=8)) == str(wilson(4, 8))
+    True
+    """
+    num_tasks, rate = len(values), fmean(values)
+    worth = float(num_tasks)
+    if num_tasks > 1 and 0.0 < rate < 1.0:
+        squared_error = variance(values) / num_tasks
+        worth = rate * (1.0 - rate) / squared_error if squared_error else math.inf
+        worth = min(max(worth, float(num_tasks)), float(max(num_attempts, num_tasks)))
+    return _wilson(rate, worth)
+
+
+def mean_of_tasks(values: Sequence[float]) -> Estimate:
+    """The mean of independent values, one a task, with its interval.
+
+    Values that are all equal say nothing of how far others would differ. Within 0 and 1 that is
+    bounded; else there is no interval.
+
+    >>> str(mean_of_tasks([1.0, 1.0])), str(mean_of_tasks([8.0, 8.0]))
+    ('1.000 [0.342, 1.000]', '8.000 [?, ?]')
+    """
+    if len(set(values)) > 1:
+        return bootstrap(values)
+    if 0.0 <= values[0] <= 1.0:
+        return share_of_tasks(values, num_attempts=len(values))
+    return Estimate(values[0], -math.inf, math.inf)
 
 
 def _summarise(episode: Episode) -> _Attempt:
@@ -195,7 +244,7 @@ def _report(
         num_episodes=len(attempts),
         num_scored=sum(map(len, scored)),
         success=_success(scored),
-        reward=bootstrap([fmean(_rewards(group)) for group in scored]) if scored else None,
+        reward=mean_of_tasks([fmean(_rewards(group)) for group in scored]) if scored else None,
         pass_at=_pass_at(scored, samples),
         errors=dict(errors),
         first_errors=first_errors,
@@ -206,12 +255,11 @@ def _report(
 
 
 def _success(scored: Sequence[Sequence[_Attempt]]) -> Estimate | None:
-    """Wilson where attempts are independent, one a task; else by resampling tasks."""
+    """The share of successful attempts, every task counting alike."""
     if not scored:
         return None
-    if all(len(group) == 1 for group in scored):
-        return wilson(sum(group[0].success for group in scored), len(scored))
-    return bootstrap([fmean(attempt.success for attempt in group) for group in scored])
+    rates = [fmean(attempt.success for attempt in group) for group in scored]
+    return share_of_tasks(rates, num_attempts=sum(map(len, scored)))
 
 
 def _pass_at(scored: Sequence[Sequence[_Attempt]], samples: int) -> dict[int, Estimate]:
@@ -224,7 +272,8 @@ def _pass_at(scored: Sequence[Sequence[_Attempt]], samples: int) -> dict[int, Es
             if len(group) >= k
         ]
         if chances:
-            result[k] = bootstrap(chances)
+            tried = sum(len(group) // k for group in scored if len(group) >= k)
+            result[k] = share_of_tasks(chances, num_attempts=tried)
         k *= 2
     return result
 

@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.evaluation import bootstrap, evaluate_tasks, pass_at_k, wilson
+from areal_sdk.rollout.evaluation import (
+    bootstrap,
+    evaluate_tasks,
+    pass_at_k,
+    share_of_tasks,
+    wilson,
+)
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.types import Episode, ErrorKind, Outcome
 from tests.rollout.simulation import simulate, tasks, turn
@@ -113,3 +119,43 @@ def test_the_bootstrap_interval_covers_the_mean_about_as_often_as_it_says() -> N
 def test_the_same_tasks_give_the_same_interval() -> None:
     values = [0.0, 1.0, 0.5, 0.25]
     assert bootstrap(values) == bootstrap(values)
+
+
+def test_more_samples_of_the_same_tasks_are_no_certainty_at_zero_or_one() -> None:
+    for verdict, value in ((NO, 0.0), (YES, 1.0)):
+        outcomes = {f"t{i}": [verdict] * 4 for i in range(2)}
+        report = simulate(evaluate_tasks(Scripted(outcomes), tasks(2), samples=4))
+        assert report.success == wilson(2 * int(value), 2)
+        assert report.reward == report.success
+        assert all(estimate == report.success for estimate in report.pass_at.values())
+
+
+def test_the_interval_of_equal_rewards_outside_0_and_1_is_not_claimed() -> None:
+    outcomes = {f"t{i}": [Outcome.scored(8.0)] for i in range(2)}
+    report = simulate(evaluate_tasks(Scripted(outcomes), tasks(2)))
+    assert str(report.reward) == "8.000 [?, ?]"
+    assert report.metrics()["reward"] == 8.0
+    assert "reward_low" not in report.metrics()
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
+def test_an_interval_of_samples_lies_between_that_of_tasks_and_that_of_samples(
+    correct: list[int],
+) -> None:
+    rates = [number / 4 for number in correct]
+    estimate = share_of_tasks(rates, num_attempts=4 * len(rates))
+    assert 0.0 <= estimate.low <= estimate.value <= estimate.high <= 1.0
+    independent = wilson(sum(correct), 4 * len(rates))
+    width = estimate.high - estimate.low
+    assert width >= independent.high - independent.low - 1e-9
+
+
+def test_the_interval_of_samples_covers_the_rate_about_as_often_as_it_says() -> None:
+    generator = random.Random(2)
+    covered = 0
+    for _ in range(200):
+        chances = [generator.choice((0.1, 0.9)) for _ in range(20)]  # tasks differ: rate 0.5
+        rates = [sum(generator.random() < chance for _ in range(4)) / 4 for chance in chances]
+        estimate = share_of_tasks(rates, num_attempts=80)
+        covered += estimate.low <= 0.5 <= estimate.high
+    assert covered >= 180
