@@ -79,6 +79,8 @@ class Progress:
         self._painter.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._painter
+        if error is None:
+            self._phase = ""  # else it says what the run was doing
         self._show()
         if self._writer is not None:
             self._writer.close()

@@ -116,6 +116,7 @@ async def run_training(
         check_learns(config, rig.trainer)
         ledger, tasks = Ledger(), _source(plan)
         if checkpoint is not None:
+            progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
             state.update_from(await rig.trainer.load(checkpoint))
             ledger = Ledger.restore(state.ledger)
             tasks.restore(state.tasks)
@@ -132,6 +133,7 @@ async def run_training(
         after: Reports = {}
         if config.eval.after and (state.step or not before):  # else it measured these weights
             after = await evaluator.measure_last()
+        progress.enter("writing the final weights")
         await rig.trainer.export(run_dir.checkpoints / "final")
         return RunSummary(
             run_dir=str(run_dir.path),

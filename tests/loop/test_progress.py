@@ -65,6 +65,14 @@ async def test_a_terminal_shows_each_part_of_the_start(tmp_path: Path) -> None:
         await until(lambda: "evaluating before: 1 of 100" in terminal.getvalue())
 
 
+async def test_the_last_view_of_a_run_that_ended_well_claims_no_work(tmp_path: Path) -> None:
+    async with shown(tmp_path, Terminal()) as progress:
+        progress.enter("writing the final weights")
+    live = RunDir(tmp_path / "run").read_live()
+    assert live is not None
+    assert live["note"] == ""
+
+
 async def test_the_clock_never_goes_back_and_training_has_its_own(tmp_path: Path) -> None:
     async with shown(tmp_path, Terminal()) as progress:
         before = progress.elapsed_s
@@ -99,5 +107,6 @@ def test_a_piped_run_tells_each_part_of_it_from_its_start(tmp_path: Path) -> Non
         r"before: eval: success .*",
         r"training to step 1  \d:\d\d",
         r"step 1/1  .*",
+        r"writing the final weights  \d:\d\d",
     )
     assert re.match(r"\n(?:.*\n)*?".join(told), output), output
