@@ -25,7 +25,7 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
         f"{len(episode.turns)} turns in {episode.duration_s:.1f} s"
     )
     yield f"verdict: {_verdict(record)}"
-    yield from episode.outcome.trace.splitlines()
+    yield from printable(episode.outcome.trace).splitlines()
     for index, turn in enumerate(episode.turns):
         yield ""
         for message in turn.new_messages:

@@ -13,7 +13,7 @@ from areal_sdk.cli.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.live import LiveState
-from areal_sdk.types import Episode, Outcome, Task, Trajectory, Turn
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Trajectory, Turn
 
 
 @pytest.fixture
@@ -91,6 +91,18 @@ def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: 
     assert "assistant: 4" in output
     assert "4 + 2 tokens, stop, T 1, v2..v3" in output
     assert "2+2?[v2|4][v3|<|im_end|>]" in output
+
+
+def test_an_episode_that_failed_shows_the_traceback_of_the_users_code(run_dir: Path) -> None:
+    trace = 'Traceback:\n  File "agent.py", line 5, in run\nKeyError: \x1b[2J'
+    failed = Outcome.failed(ErrorKind.AGENT, "agent x: KeyError (agent.py:5)", trace=trace)
+    writer = EpisodeWriter(RunDir.open(run_dir).episodes)
+    writer.write(Episode("ep-2", Task("t"), (), failed), version=3)
+    writer.close()
+    shown = output_of(str(run_dir), "--episode", "ep-2")
+    assert "agent x: KeyError (agent.py:5)" in shown
+    assert 'File "agent.py", line 5, in run' in shown
+    assert "\x1b" not in shown
 
 
 def test_live_shows_who_waits_for_what(run_dir: Path) -> None:
