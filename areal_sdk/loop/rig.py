@@ -18,6 +18,7 @@ from areal_sdk.loop.supervision import KeptEngine, kept, watched
 from areal_sdk.loop.trainers import make_trainer
 from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.cpu import cpu_seconds
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agent_pool import AgentPool, playable
 from areal_sdk.rollout.episode import EpisodeRunner
 from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
@@ -109,7 +110,10 @@ async def open_rig(
             await stack.enter_async_context(watched(trainer))
         rollout = config.rollout
         sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
-        gateway = make_gateway(config, served, model_dir=model_dir, sampling=sampling)
+        gateway = await in_thread(  # a tokenizer takes a second to load
+            lambda: make_gateway(config, served, model_dir=model_dir, sampling=sampling),
+            name="make gateway",
+        )
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
         rewards = await _open_rewards(config, plugins, run_dir.logs, stack)

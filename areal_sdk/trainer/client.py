@@ -142,8 +142,8 @@ class TrainerClient:
         await asyncio.gather(*(child.aclose() for child in self._ranks))
         await self._launcher.aclose()
         if self._own_publish_dir is not None:
-            self._own_publish_dir.remove()  # two files
-            self._own_publish_dir = None
+            published, self._own_publish_dir = self._own_publish_dir, None
+            await in_thread(published.remove, name="remove published weights")  # may be gigabytes
 
     async def _call(
         self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from areal_sdk.trainer.checkpoint import load_checkpoint
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.trainer.directories import CheckpointError
 from areal_sdk.trainer.options import SftRow, TrainerOptions
+from areal_sdk.trainer.publish_dir import PublishDir
 from areal_sdk.trainer.trainer import Trainer
 
 from .episodes import make_groups
@@ -135,3 +137,21 @@ async def test_the_death_of_any_rank_fails_the_call_at_once(
 def test_the_client_imports_no_torch() -> None:
     code = "import sys, areal_sdk.trainer.client; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_what_was_published_is_removed_beside_the_event_loop(
+    options: TrainerOptions, tmp_path: Path
+) -> None:
+    removed_by: list[threading.Thread] = []
+
+    class Noted(PublishDir):
+        def remove(self) -> None:
+            removed_by.append(threading.current_thread())
+            super().remove()
+
+    client = TrainerClient(options, log_dir=tmp_path)
+    published = client._own_publish_dir = Noted(size=0)
+    await client.aclose()
+    assert not published.path.exists()
+    assert removed_by
+    assert threading.current_thread() not in removed_by
