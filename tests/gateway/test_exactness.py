@@ -300,8 +300,8 @@ def _other_result(messages: list[Message]) -> None:
 
 
 def _shorter(messages: list[Message]) -> None:
-    last = max(i for i, m in enumerate(messages) if m["role"] == "user")
-    del messages[: max(last, 1)]
+    asked = [i for i, m in enumerate(messages) if m["role"] == "user"]
+    del messages[: max(asked[-1], 1) if asked else 0]  # no result without its call
 
 
 DIFFERENT = [_other_text, _other_system, _other_arguments, _other_result, _shorter]
