@@ -1,5 +1,6 @@
 """`/v1/chat/completions`: its requests, responses and stream, over the internal request and turn."""
 
+import json
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -155,7 +156,22 @@ def _parse_message(value: Any, index: int) -> Message:
         check_text(call.get("id"), f"{param}.id")
         if not isinstance(function.get("arguments") or "", (str, dict)):
             raise bad_request(f"{param}: arguments must be a string of JSON", param=param)
-    return message
+    return (
+        message if all(map(_is_text, calls)) else message | {"tool_calls": [*map(_as_text, calls)]}
+    )
+
+
+def _is_text(call: dict[str, Any]) -> bool:
+    return not isinstance(call["function"].get("arguments"), dict)
+
+
+def _as_text(call: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as a string, as OpenAI has them: in Python the objects of 1 and true are equal."""
+    if _is_text(call):
+        return call
+    function = call["function"]
+    arguments = json.dumps(function["arguments"], ensure_ascii=False)
+    return call | {"function": function | {"arguments": arguments}}
 
 
 class ChatReply:
