@@ -135,14 +135,15 @@ def tools(rounds: int, steps: int) -> str:
     common = {
         "trainer.learning_rate": 1e-12,
         "run.steps": WARM_STEPS + steps,
-        "rollout.max_inflight": 96,
+        "rollout.batch": 16,
+        "rollout.max_inflight": 48,
         "eval.before": False,
         "eval.after": False,
     }
     sides = {
         "synchronous": {"rollout.max_staleness": 0},
         f"asynchronous, eta = {ETA}": {"rollout.max_staleness": ETA},
-        "the same, a batch in flight": {"rollout.max_staleness": ETA, "rollout.max_inflight": 32},
+        "the same, a batch in flight": {"rollout.max_staleness": ETA, "rollout.max_inflight": 16},
     }
     runs: dict[str, list[Run]] = {name: [] for name in sides}
     for _ in range(rounds):
@@ -187,7 +188,9 @@ def tools(rounds: int, steps: int) -> str:
 
 def durations(runs: Iterable[Run]) -> tuple[list[float], list[float]]:
     """Seconds that episodes took: of those that were trained, and of all that were started."""
-    episodes = [e for run in runs for e in RunDir.open(run.summary["run_dir"]).list_episodes()]
+    episodes = [
+        e for run in runs for e in RunDir.open(Path(run.summary["run_dir"])).list_episodes()
+    ]
     return [e.duration_s for e in episodes if e.dropped is None], [e.duration_s for e in episodes]
 
 
