@@ -205,7 +205,13 @@ class SGLangClient:
         )
 
     async def begin_update(self) -> None:
-        await self._weights("/begin_weight_update", {})
+        """A push that failed in its middle left its session open: that one ends first."""
+        try:
+            await self._weights("/begin_weight_update", {})
+        except RequestRefused:
+            with contextlib.suppress(RequestRefused):
+                await self.end_update()
+            await self._weights("/begin_weight_update", {})
 
     async def end_update(self) -> None:
         await self._weights("/end_weight_update", {})
