@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.loop.runs import (
     children_of,
     finish,
@@ -63,6 +65,7 @@ def on_run_end(run_dir, summary):
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_that_dies_while_nothing_is_asked_of_it_ends_the_run(tmp_path: Path) -> None:
     path = tmp_path / "slow.py"
     path.write_text(SLOW_AGENT)

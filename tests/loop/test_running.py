@@ -111,7 +111,10 @@ def test_inside_a_running_loop_the_error_names_the_way_out() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("agent", ["Deaf", "Blocking", "Threaded"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("agent", ["Deaf", "Blocking", pytest.param("Threaded", marks=SLOW)])
 def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) -> None:
     path = tmp_path / "stubborn.py"
     path.write_text(STUBBORN_AGENTS)
@@ -130,7 +133,7 @@ def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) ->
     assert f"areal-sdk train --resume {tmp_path / 'run'}" in output
 
 
-@pytest.mark.parametrize("command", ["train", "eval"])
+@pytest.mark.parametrize("command", ["train", pytest.param("eval", marks=SLOW)])
 def test_a_client_that_waits_for_the_gateway_it_blocks_is_told_and_ctrl_c_ends_it(
     tmp_path: Path, command: str
 ) -> None:

@@ -66,6 +66,7 @@ def test_one_death_with_many_episodes_in_flight_and_no_retries_does_not_end_the_
     assert len(run_dir(tmp_path).read_steps()) == 6
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_in_the_warm_up_is_back_for_its_weights(tmp_path: Path) -> None:
     demonstrations = tmp_path / "demonstrations.jsonl"
     demonstrations.write_text(
@@ -112,6 +113,7 @@ def test_serve_answers_again_after_its_engine_died() -> None:
     finish(server)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_dies_in_the_evaluation_before_ends_the_run_at_once(tmp_path: Path) -> None:
     process = start_training(tmp_path, eval__before=True, eval__tasks=64, eval__samples=64)
     deadline = time.monotonic() + DEADLINE_S

@@ -24,6 +24,7 @@ def curve(directory: Path) -> list[tuple[float, float]]:
     return [(row["train/loss"], row["train/grad_norm"]) for row in rows]
 
 
+@pytest.mark.slow
 def test_deterministic_losses_are_those_of_inline_agents_bit_for_bit(tmp_path: Path) -> None:
     finish(start_training(tmp_path / "inline", **DETERMINISTIC))
     finish(start_training(tmp_path / "workers", rollout__workers=2, **DETERMINISTIC))
