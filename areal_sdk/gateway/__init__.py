@@ -1,10 +1,14 @@
 """The OpenAI-compatible gateway: any client in, exact tokens recorded."""
 
-from areal_sdk.gateway.app import Gateway
+from typing import TYPE_CHECKING, Any
+
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.session import Session, SessionClosedError, SessionLimits
 from areal_sdk.gateway.sessions import SessionStore
+
+if TYPE_CHECKING:
+    from areal_sdk.gateway.app import Gateway
 
 __all__ = [
     "ApiError",
@@ -15,3 +19,12 @@ __all__ = [
     "SessionLimits",
     "SessionStore",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`Gateway` brings the web server: agents in workers want `ApiError`, and not that."""
+    if name == "Gateway":
+        from areal_sdk.gateway.app import Gateway
+
+        return Gateway
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

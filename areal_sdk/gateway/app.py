@@ -120,7 +120,7 @@ class Gateway:
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
-        self._control.add_routes(app.router, guard=self._admin_only)
+        self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
         app.router.add_get("/openapi.json", self._guard(self._get_openapi))
@@ -156,14 +156,6 @@ class Gateway:
 
     def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)
-
-    def _admin_only(self, handler: Handler) -> Handler:
-        async def authorised(request: web.Request) -> web.StreamResponse:
-            if not self._access.is_admin(request):
-                raise ApiError(401, "This needs the admin key.", code="invalid_api_key")
-            return await handler(request)
-
-        return self._guard(authorised)
 
     async def _get_openapi(self, request: web.Request) -> web.Response:
         return json_response(openapi_document())

@@ -43,17 +43,22 @@ class ControlPlane:
         self._base_url = base_url
 
     def add_routes(self, router: web.UrlDispatcher, *, guard: Callable[[Handler], Handler]) -> None:
+        """What the holder of the admin key may do."""
+
+        def admin(handler: Handler) -> Handler:
+            return guard(self._admin_only(handler))
+
         one = "/control/sessions/{id:.+}"
-        router.add_post("/control/sessions", guard(self._open))
-        router.add_get("/control/sessions", guard(self._list))
-        router.add_post(f"{one}/reward", guard(self._reward))
-        router.add_get(one, guard(self._trace))
-        router.add_delete(one, guard(self._close))
+        router.add_post("/control/sessions", admin(self._open))
+        router.add_get("/control/sessions", admin(self._list))
+        router.add_post(f"{one}/reward", admin(self._reward))
+        router.add_get(one, admin(self._trace))
+        router.add_delete(one, admin(self._close))
         if self._engine is not None:
             engine = EngineControl(self._engine)
-            router.add_get("/control/weights", guard(engine.weights))
-            router.add_post("/control/pause", guard(engine.pause))
-            router.add_post("/control/resume", guard(engine.resume))
+            router.add_get("/control/weights", admin(engine.weights))
+            router.add_post("/control/pause", admin(engine.pause))
+            router.add_post("/control/resume", admin(engine.resume))
 
     def add_own_routes(
         self, router: web.UrlDispatcher, prefix: str, *, guard: Callable[[Handler], Handler]
@@ -61,6 +66,14 @@ class ControlPlane:
         """What callers may do with their own sessions."""
         router.add_post(f"{prefix}/reward", guard(self._reward_own))
         router.add_post(f"{prefix}/end", guard(self._end_own))
+
+    def _admin_only(self, handler: Handler) -> Handler:
+        async def authorised(request: web.Request) -> web.StreamResponse:
+            if not self._access.is_admin(request):
+                raise ApiError(401, "This needs the admin key.", code="invalid_api_key")
+            return await handler(request)
+
+        return authorised
 
     async def _open(self, request: web.Request) -> web.Response:
         """One session, or a group of siblings."""

