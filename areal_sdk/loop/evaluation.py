@@ -4,10 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
@@ -24,8 +21,8 @@ from areal_sdk.rollout.agent_pool import AgentPool, playable
 from areal_sdk.rollout.agents import agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
-from areal_sdk.rollout.http_client import shared_http_client
-from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.http_client import SharesHttpClient
+from areal_sdk.rollout.plan import EpisodePlan, PlaysEpisodes
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.rollout.seeds import stable_seed
 from areal_sdk.telemetry import RunDir
@@ -74,15 +71,7 @@ async def _evaluate(
         ) as rig:
             sampling = SamplingPolicy(temperature=config.eval.temperature)
             async with rig.runner(split=split, sampling=sampling) as runner:
-                view.begin(len(tasks) * config.eval.samples)
-                return await evaluate_tasks(
-                    runner,
-                    tasks,
-                    split=split,
-                    samples=config.eval.samples,
-                    max_concurrency=config.eval.max_concurrency,
-                    on_episode=view.evaluated,
-                )
+                return await _measure(config, runner, tasks, split, view)
 
 
 async def _on_endpoint(
@@ -107,48 +96,36 @@ async def _on_endpoint(
         runner = await stack.enter_async_context(
             EndpointRunner(config, agent, split=split, base_url=url, api_key=api_key)
         )
-        view.begin(len(tasks) * config.eval.samples)
-        return await evaluate_tasks(
-            runner,
-            tasks,
-            split=split,
-            samples=config.eval.samples,
-            max_concurrency=config.eval.max_concurrency,
-            on_episode=view.evaluated,
-        )
+        return await _measure(config, runner, tasks, split, view)
 
 
-class EndpointRunner:
-    """Plays against an endpoint that is not ours: no sessions, no tokens, only verdicts.
+async def _measure(
+    config: Config, runner: PlaysEpisodes, tasks: Sequence[Task], split: str, view: EvalView
+) -> EvalReport:
+    view.begin(len(tasks) * config.eval.samples)
+    return await evaluate_tasks(
+        runner,
+        tasks,
+        split=split,
+        samples=config.eval.samples,
+        max_concurrency=config.eval.max_concurrency,
+        on_episode=view.evaluated,
+    )
 
-    `async with` opens and closes the connection pool that the episodes share.
-    """
+
+class EndpointRunner(SharesHttpClient):
+    """Plays against an endpoint that is not ours: no sessions, no tokens, only verdicts."""
 
     def __init__(
         self, config: Config, agent: AgentLike, *, split: str, base_url: str, api_key: str
     ) -> None:
+        super().__init__(for_gateway=False)
         self._config = config
         self._name = agent_name(agent)
         self._play = as_play(agent)
         self._split = split
         self._base_url = base_url
         self._api_key = api_key
-        self._http_client: Any = None
-
-    async def __aenter__(self) -> Self:
-        make = partial(shared_http_client, for_gateway=False)
-        self._http_client = await in_thread(make, name="openai client")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._http_client is not None:
-            await self._http_client.close_for_good()
-            self._http_client = None
 
     async def run(self, plan: EpisodePlan) -> Episode:
         seed = stable_seed(self._config.run.seed, plan.task.id, plan.epoch, plan.sibling)

@@ -5,12 +5,10 @@ from typing import NoReturn
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.engines import check_engine
 from areal_sdk.loop.gateways import read_users
 from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
-from areal_sdk.loop.rig import reward_specs
-from areal_sdk.loop.runs import Plan
+from areal_sdk.loop.runs import Plan, check_names
 from areal_sdk.plugins import Plugins
 from areal_sdk.types import Task
 
@@ -21,9 +19,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> Plan:
         if getattr(config, name):
             raise ConfigError(f"serve.learn learns from whoever calls: leave {name} out")
     read_users(config)
-    check_engine(config, plugins)
-    reward_specs(config, plugins)
-    plugins.algorithms.reference(config.algorithm.name)
+    check_names(config, plugins)
     return Plan(
         config,
         plugins,

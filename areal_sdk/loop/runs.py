@@ -63,9 +63,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
             f"eval.every = {config.eval.every}, but no held-out tasks were given: "
             "give them (--eval-tasks FILE.jsonl), or remove eval.every"
         )
-    check_engine(config, plugins)
-    reward_specs(config, plugins)
-    plugins.algorithms.reference(config.algorithm.name)
+    check_names(config, plugins)
     return Plan(
         config,
         plugins,
@@ -75,6 +73,13 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
         eval_tasks,
         load_demonstrations(config.sft, program=program),
     )
+
+
+def check_names(config: Config, plugins: Plugins) -> None:
+    """ConfigError where no plugin has the engine, a reward or the algorithm that was named."""
+    check_engine(config, plugins)
+    reward_specs(config, plugins)
+    plugins.algorithms.reference(config.algorithm.name)
 
 
 def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, Sequence[Task]]:

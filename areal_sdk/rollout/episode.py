@@ -9,20 +9,17 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import count
-from types import TracebackType
-from typing import Any, Self
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.session import Session, SessionLimits
-from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agent_pool import AgentPool
 from areal_sdk.rollout.agents import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.environments import EnvironmentAgent
-from areal_sdk.rollout.http_client import shared_http_client
+from areal_sdk.rollout.http_client import SharesHttpClient
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool
 from areal_sdk.rollout.scoring import read_verdict
@@ -35,11 +32,8 @@ logger = logging.getLogger(__name__)
 UNSCORED = Outcome.abstained("not scored yet")
 
 
-class EpisodeRunner:
-    """Plays plans with one agent. Stateless between episodes, so many may run at once.
-
-    `async with` opens and closes the connection pool that the episodes share.
-    """
+class EpisodeRunner(SharesHttpClient):
+    """Plays plans with one agent. Stateless between episodes, so many may run at once."""
 
     def __init__(
         self,
@@ -58,9 +52,9 @@ class EpisodeRunner:
         on_agent_error: float | None = None,
     ) -> None:
         """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error."""
+        super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)
         self._play = as_play(agent)
-        self._needs_http = not isinstance(agent, (AgentPool, EnvironmentAgent))
         self._gateway = gateway
         self._rewards = rewards
         self._limits = limits or SessionLimits()
@@ -72,24 +66,8 @@ class EpisodeRunner:
         self._infra_retries = infra_retries
         self._retry_delay_s = retry_delay_s
         self._on_agent_error = on_agent_error
-        self._http_client: Any = None
         self._sessions: dict[str, Session] = {}
         self._warned = False
-
-    async def __aenter__(self) -> Self:
-        if self._needs_http:
-            self._http_client = await in_thread(shared_http_client, name="openai client")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._http_client is not None:
-            await self._http_client.close_for_good()
-            self._http_client = None
 
     async def run(self, plan: EpisodePlan) -> Episode:
         """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
