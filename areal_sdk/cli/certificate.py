@@ -56,7 +56,7 @@ def check_model(model: str, transcripts: Sequence[Path], as_json: bool) -> None:
 
 def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
     for finding in certificate.findings:
-        level = click.style(f"{finding.level.value:<7}", fg=_COLORS[finding.level])
+        level = label(finding.level)
         client = f"{finding.client}: " if finding.client else ""
         yield f"{level} {finding.check:<18} {client}{finding.found}"
         if finding.cure:
@@ -64,6 +64,11 @@ def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
         yield from token_diff(finding)
     verdict = ("certified", "green") if certificate.is_certified else ("not certified", "red")
     yield click.style(f"{model}: {verdict[0]}", fg=verdict[1], bold=True)
+
+
+def label(level: str) -> str:
+    """How a finding begins: `ok`, `note` or `failed`, in its colour."""
+    return click.style(f"{level:<7}", fg=_COLORS[level])
 
 
 def token_diff(finding: "Finding") -> Iterator[str]:

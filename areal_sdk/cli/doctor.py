@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from areal_sdk.cli.certificate import check_model
+from areal_sdk.cli.certificate import check_model, label
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"
@@ -247,8 +247,6 @@ def _template(model: str) -> Iterator[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    colors = {Level.OK: "green", Level.NOTE: "yellow", Level.FAILED: "red"}
-    label = click.style(f"{finding.level.value:<7}", fg=colors[finding.level])
-    click.echo(f"{label} {finding.what:<16} {finding.found}")
+    click.echo(f"{label(finding.level)} {finding.what:<16} {finding.found}")
     if finding.cure:
         click.echo(f"{'':<24} {finding.cure}")
