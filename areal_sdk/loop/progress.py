@@ -12,7 +12,8 @@ from typing import Any, Self
 from areal_sdk.errors import StorageError
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import Observers
-from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
+from areal_sdk.rollout.batch import CutBatch
+from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Member, Rejection
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir

@@ -18,7 +18,8 @@ from areal_sdk.loop.patience import cut_timeout_s
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
-from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
+from areal_sdk.rollout.batch import CutBatch
+from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.live import LiveEpisodes
 from areal_sdk.rollout.tasks import TaskSource

@@ -7,12 +7,13 @@ frees slots by raising the version.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
-from areal_sdk.errors import ConfigError, RolloutError
+from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.batch import CutBatch, LosingStreak
 from areal_sdk.rollout.groups import (
     FinishedGroup,
     Member,
@@ -26,34 +27,11 @@ from areal_sdk.rollout.tasks import Draw, TaskKey
 from areal_sdk.rollout.window import RolloutWindow, batch_metrics
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
-from areal_sdk.types import TrajectoryGroup
 
 StalePolicy = Literal["wait", "drop", "mask"]
 
 MAX_REFILLS = 3
 """Batches' worth of uniform groups that dynamic sampling drops before it trains what it has."""
-
-
-@dataclass(frozen=True, slots=True)
-class CutBatch:
-    """What one step trains, and how it came to be."""
-
-    version: int
-    """The step starts from this version."""
-    finished: tuple[FinishedGroup, ...]
-    metrics: Mapping[str, float]
-    notices: tuple[str, ...] = ()
-    """What the user should hear once, each with its cure."""
-    exhausted: bool = False
-    """The tasks have run out: no further batch will come."""
-
-    @property
-    def groups(self) -> tuple[TrajectoryGroup, ...]:
-        return tuple(group.to_trajectory_group() for group in self.finished)
-
-    @property
-    def num_episodes(self) -> int:
-        return sum(len(group.members) for group in self.finished)
 
 
 class TrajectoryBuffer:
@@ -111,9 +89,7 @@ class TrajectoryBuffer:
         self._exhausted = False
         self._is_held = False
         self._failure: BaseException | None = None
-        self._lost_in_a_row = 0
-        self._max_lost_in_a_row = max_lost_in_a_row or max(64, 2 * gate.batch)
-        self._last_rejection: Rejection | None = None
+        self._streak = LosingStreak(max_lost_in_a_row or max(64, 2 * gate.batch))
         self._dropped: Counter[DropReason] = Counter()
 
     # --- the gate's numbers ------------------------------------------------------------------
@@ -188,7 +164,7 @@ class TrajectoryBuffer:
             self.window.stopped(ran_s)
         elif rejection.reason is not DropReason.CANCELLED:
             self.window.rejected(rejection.reason, ran_s)
-        self._last_rejection = rejection
+        self._streak.last = rejection
 
     def resolve(self, group: PendingGroup) -> None:
         """All siblings have ended: keep the valid ones if they are enough, else drop them all."""
@@ -203,18 +179,18 @@ class TrajectoryBuffer:
             # Not as they ended: the mean of the rewards, in its last digit, depends on the order.
             members = sorted(group.members, key=lambda member: member.sibling)
             self._finished.append(FinishedGroup(group.id, group.draw, tuple(members)))
-            self._lost_in_a_row = 0
+            self._streak.end()
             return
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
             self.on_consumed(group.draw.key)
-            self._lost_in_a_row += 0 if self._is_held else group.size
-            self._stop_if_hopeless()
+            if not self._is_held and (hopeless := self._streak.lose(group.size)):
+                self.fail(hopeless)
 
     def hold(self, is_down: bool) -> None:
         """While the engine is down no group starts, and those that it lost prove nothing."""
         self._is_held = is_down
-        self._lost_in_a_row = 0
+        self._streak.end()
         self._notify()
 
     def shed_surplus(self) -> None:
@@ -277,19 +253,6 @@ class TrajectoryBuffer:
             self.on_consumed(group.draw.key)
 
     # --- internals ---------------------------------------------------------------------------
-
-    def _stop_if_hopeless(self) -> None:
-        """An agent that never works should end the run with its error, not eat the dataset."""
-        if self._lost_in_a_row < self._max_lost_in_a_row:
-            return
-        last = self._last_rejection
-        assert last is not None, "groups are given up because siblings were rejected"
-        self.fail(
-            RolloutError(
-                f"{self._lost_in_a_row} episodes in a row gave no group to train; "
-                f"the last one dropped: {last.reason.value}: {last.message}"
-            )
-        )
 
     @property
     def _groups_per_batch(self) -> int:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError, LedgerError, RolloutError, WaitTimeoutError
-from areal_sdk.rollout.buffer import CutBatch, TrajectoryBuffer
+from areal_sdk.rollout.batch import CutBatch
+from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.staleness import StalenessGate
