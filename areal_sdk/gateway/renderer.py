@@ -130,7 +130,9 @@ class Renderer:
                 text = self._render((*head, stand_in, *new), chat)
             except TemplateRefusal:
                 continue
-            _, found, after = text.rpartition(_SENTINEL)
+            before, found, after = text.rpartition(_SENTINEL)
+            if not stand_in["content"] and _SENTINEL in before:
+                continue  # the template repeats a call's name with its result
             if found and "tool_calls" in stand_in:
                 _, found, after = after.partition(self.end_of_turn)
                 after = self.end_of_turn + after
@@ -151,6 +153,9 @@ class Renderer:
             ]
             yield {"role": "assistant", "content": _SENTINEL, "tool_calls": bare}
         yield {"role": "assistant", "content": _SENTINEL}
+        if calls and self.end_of_turn:  # Mistral counts texts, and writes none beside calls
+            bare[-1]["function"]["name"] = _SENTINEL
+            yield {"role": "assistant", "content": "", "tool_calls": bare}
 
     def _render(
         self, messages: Sequence[Message], chat: Chat, *, add_generation_prompt: bool = True

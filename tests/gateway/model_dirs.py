@@ -162,6 +162,12 @@ MISTRAL = """\
 {%- set messages = messages[1:] %}
 {%- endif %}
 {%- set users = messages | selectattr('role', 'equalto', 'user') | list %}
+{%- set texts = messages | rejectattr('role', 'equalto', 'tool') %}
+{%- for message in texts | selectattr('tool_calls', 'undefined') %}
+{%- if (message.role == 'user') != (loop.index0 % 2 == 0) %}
+{{- raise_exception('user and assistant must alternate') }}
+{%- endif %}
+{%- endfor %}
 {{- bos_token }}
 {%- for message in messages %}
 {%- if message.role == 'user' %}

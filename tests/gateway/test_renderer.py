@@ -161,6 +161,19 @@ def test_a_tool_result_cannot_end_the_turn(model: Model) -> None:
     assert prompts[0].tokens.count(model.end) == prompts[1].tokens.count(model.end)
 
 
+def test_a_template_that_counts_texts_goes_on_from_calls(model_dirs: dict[str, Path]) -> None:
+    """Mistral's refuses two texts in a row, so nothing but calls may stand for sampled calls."""
+    model = Model(model_dirs["mistral"], "mistral")
+    messages = (user("Find a"), call("a"), result("A"), said("It is B."), user("And?"))
+    chat = Chat(messages, (TOOL,))
+    first = model.renderer.first(Chat(messages[:1], (TOOL,))).tokens
+    before = (*first, *model.tokenizer.encode("sampled"), model.end)
+    extended = model.renderer.extend(before, chat, 2).tokens
+    whole = model.show(model.renderer.first(chat).tokens)
+    assert extended[: len(before)] == before
+    assert model.show(extended[len(before) :]) == whole[whole.index("[TOOL_RESULTS]") :]
+
+
 def test_a_later_turn_renders_only_what_is_new(model: Model) -> None:
     """The cost of a turn must not grow with the conversation: the past is not rendered again."""
     past = tuple(m for i in range(50) for m in (user(f"question {i}"), said(f"answer {i}")))
