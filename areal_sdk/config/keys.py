@@ -1,5 +1,6 @@
 """Keys with dots, written as in TOML: `rollout.batch`, `reward."judge.strict".weight`."""
 
+import datetime
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -71,11 +72,16 @@ def _forget(values: JSON, *parts: str) -> None:
 
 
 def parse_value(raw: str) -> Any:
-    """A TOML value where it is one, else the text itself, so that quotes are optional."""
+    """A TOML value where it is one, else the text itself, so that quotes are optional.
+
+    >>> parse_value("3"), parse_value("smollm2"), parse_value("2026-01-01")
+    (3, 'smollm2', '2026-01-01')
+    """
     try:
-        return tomllib.loads(f"value = {raw}")["value"]
+        value = tomllib.loads(f"value = {raw}")["value"]
     except tomllib.TOMLDecodeError:
         return raw
+    return raw if isinstance(value, (datetime.date, datetime.time)) else value
 
 
 def leaves(values: Mapping[str, Any], *prefix: str) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -92,3 +92,8 @@ def test_settings_as_people_write_them_are_the_same_settings(settings: list[str]
         name: table for name, table in config.options.items() if table
     }
     assert again.model_copy(update={"options": {}}) == config.model_copy(update={"options": {}})
+
+
+@pytest.mark.parametrize("name", ["2026-01-01", "07:30:00", "2026-01-01T07:30:00"])
+def test_a_name_that_looks_like_a_date_is_a_name(name: str) -> None:
+    assert load_config(settings=[f"run.name={name}"]).run.name == name
