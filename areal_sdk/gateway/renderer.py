@@ -145,17 +145,17 @@ class Renderer:
 
         Some templates look up the calls that results belong to; in others calls hide the content.
         """
-        calls = None if self.weaves_tools else answer.get("tool_calls")
-        if calls and self.end_of_turn:
-            bare = [
-                {**call, "function": {"name": call["function"]["name"], "arguments": "{}"}}
-                for call in calls
-            ]
-            yield {"role": "assistant", "content": _SENTINEL, "tool_calls": bare}
+        shows_calls = self.end_of_turn and not self.weaves_tools
+        calls = [
+            {**call, "function": {"name": call["function"]["name"], "arguments": "{}"}}
+            for call in (answer.get("tool_calls") if shows_calls else None) or ()
+        ]
+        if calls:
+            yield {"role": "assistant", "content": _SENTINEL, "tool_calls": calls}
         yield {"role": "assistant", "content": _SENTINEL}
-        if calls and self.end_of_turn:  # Mistral counts texts, and writes none beside calls
-            bare[-1]["function"]["name"] = _SENTINEL
-            yield {"role": "assistant", "content": "", "tool_calls": bare}
+        if calls:  # Mistral counts texts, and writes none beside calls
+            calls[-1]["function"]["name"] = _SENTINEL
+            yield {"role": "assistant", "content": "", "tool_calls": calls}
 
     def _render(
         self, messages: Sequence[Message], chat: Chat, *, add_generation_prompt: bool = True
