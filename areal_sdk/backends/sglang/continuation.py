@@ -1,11 +1,12 @@
 """One request over several attempts: what is recorded so far, and what the next server is asked."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from areal_sdk.backends.sglang.wire import Delta
 from areal_sdk.engine import EngineInfo, GenerateRequest
-from areal_sdk.errors import ContextOverflowError, EngineError
+from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
 from areal_sdk.types import FinishReason
 
 RESERVED_TOKENS = 6
@@ -103,3 +104,17 @@ def fitted(request: GenerateRequest, info: EngineInfo) -> GenerateRequest:
                 "is this another model's tokenizer?"
             )
     return replace(request, max_new_tokens=min(request.max_new_tokens, room))
+
+
+_BAD_GRAMMAR = re.compile(
+    r"(?:Failed to compile json grammar: (?:\[[\d:]+\] \S+: )?|(?=Grammar preprocessing timed out))"
+    r"([^\n]*)"
+)
+"""SGLang's words for a schema that it cannot compile, without the line of its compiler's source."""
+
+
+def refusal(request: GenerateRequest, why: str) -> EngineError:
+    """For a request that a server understood and refused, as any other one would."""
+    if request.json_schema is not None and (found := _BAD_GRAMMAR.search(why)):
+        return UnsupportedSchemaError(found[1])
+    return EngineError(why)

@@ -25,7 +25,7 @@ from areal_sdk.backends.sglang.client import (
 )
 from areal_sdk.backends.sglang.colocation import lend, take_back
 from areal_sdk.backends.sglang.connecting import check_agreement, common_context, connect
-from areal_sdk.backends.sglang.continuation import Continuation, fitted
+from areal_sdk.backends.sglang.continuation import Continuation, fitted, refusal
 from areal_sdk.backends.sglang.launch import Launcher, ServerProcess
 from areal_sdk.backends.sglang.model_info import read_model_info
 from areal_sdk.backends.sglang.options import SGLangOptions
@@ -285,7 +285,7 @@ class SGLangEngine(InferenceEngine):
                         else:
                             final = delta
             except RequestRefused as exc:
-                raise EngineError(str(exc)) from exc
+                raise refusal(request, str(exc)) from exc
             except (ServerFault, StaleWeightsError) as exc:
                 num_faults += 1
                 await self._suspect(member, exc)
@@ -337,6 +337,8 @@ class SGLangEngine(InferenceEngine):
                 delta = reader.read(event)
                 if delta is None:
                     continue
+                if delta.is_refused:
+                    raise RequestRefused(f"{member.address} refused a request: {delta.message}")
                 delta = continuation.add(delta)
                 if delta.finish_reason is FinishReason.ABORT and not member.is_interrupting:
                     if delta.tokens:

@@ -76,6 +76,8 @@ class Delta:
     top_logprobs: tuple[Mapping[int, float], ...] = ()
     finish_reason: FinishReason | None = None
     """`ABORT`: the server gave the request up; these are the tokens it had sampled."""
+    is_refused: bool = False
+    """It was given up for what it asks: another server would refuse it as well."""
     stop_matched: str | int | None = None
     num_cached: int = 0
     num_stale_kv: int = 0
@@ -120,8 +122,12 @@ class EventReader:
         if "error" in event:
             raise EngineError(f"SGLang: {_error_message(event)}")
         meta: JSON = event["meta_info"]
-        new = self._new_tokens(event, meta)
         final = meta.get("finish_reason")
+        if final is not None and final.get("status_code") == _BAD_REQUEST:
+            # its one token answers nothing that was asked
+            message = str(final.get("message") or "")
+            return Delta(finish_reason=FinishReason.ABORT, is_refused=True, message=message)
+        new = self._new_tokens(event, meta)
         if final is not None:
             return self._finish(new, meta, final)
         if not new:
@@ -220,6 +226,7 @@ class EventReader:
         )
 
 
+_BAD_REQUEST = 400
 _FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from areal_sdk.backends.sglang.launch import ServerProcess
 from areal_sdk.engine import GenerateChunk, GenerateRequest, collect
-from areal_sdk.errors import ContextOverflowError, EngineError
+from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine
@@ -63,7 +63,14 @@ async def test_requests_end_as_they_should(server: ServerProcess, make_engine: M
 
     greedy = await engine.generate(GenerateRequest(PROMPT, 12, temperature=0.0, ignore_eos=True))
     text = engine._decode(list(greedy.tokens))
-    assert text
+    wanted = text[6:9]
+    request = GenerateRequest(
+        PROMPT, 12, temperature=0.0, ignore_eos=True, stop=("<never>", wanted)
+    )
+    stopped = await engine.generate(request)
+    assert (stopped.finish_reason, stopped.stop_matched) == (FinishReason.STOP, wanted)
+    assert stopped.tokens == greedy.tokens[: len(stopped.tokens)]
+    assert engine._decode(list(stopped.tokens)).endswith(wanted), "what was sampled is all there"
     with pytest.raises(ContextOverflowError, match="4090"):
         await engine.generate(GenerateRequest(PROMPT * 400, 5))
     with pytest.raises(EngineError, match="another model's tokenizer"):
@@ -127,3 +134,22 @@ async def test_an_answer_is_json_of_its_schema_also_when_weights_change_in_it(
     answer = json.loads(engine._decode([t for t in result.tokens if t < 256]))
     assert len(answer["flags"]) == 60
     assert answer["colour"] in ("red", "blue")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ({"type": "nonsense"}, 'Unsupported type "nonsense"'),
+        ({"properties": {"a": {"$ref": "#/nowhere"}}}, "Cannot find field nowhere"),
+        ({"type": "array", "uniqueItems": True}, "uniqueItems would be ignored"),
+    ],
+)
+async def test_a_schema_that_cannot_be_enforced_is_the_fault_of_the_request(
+    schema: dict[str, object], why: str, server: ServerProcess, make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    with pytest.raises(UnsupportedSchemaError, match=why) as refused:
+        await engine.generate(GenerateRequest(PROMPT, 20, json_schema=schema))
+    assert ".cc" not in str(refused.value)
+    assert engine.num_failovers == 0
+    assert engine.members[0].state == "ready"

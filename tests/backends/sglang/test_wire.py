@@ -126,6 +126,16 @@ def test_an_error_event_is_an_engine_error() -> None:
         reader().read({"error": {"message": "out of memory"}})
 
 
+def test_a_refused_request_brings_no_tokens() -> None:
+    """SGLang lets it sample one, after another prompt, and keeps the logprob to itself."""
+    refused = {"type": "abort", "message": "Failed to compile json grammar: x", "status_code": 400}
+    broken = event(43, finish=refused, spans=[("run:0", 0, 1)])
+    broken["meta_info"]["output_token_logprobs"] = []
+    delta = reader().read(broken)
+    assert delta is not None
+    assert (delta.is_refused, delta.tokens) == (True, ())
+
+
 def test_a_continuation_asks_for_the_rest() -> None:
     request = GenerateRequest((1, 2), 10, temperature=0.5, stop=("x",), seed=7, top_k=0)
     body = generate_body(request, sampled=(3, 4, 5), request_id="r")
