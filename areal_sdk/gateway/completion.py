@@ -15,7 +15,7 @@ from areal_sdk.errors import (
     UnsupportedSchemaError,
 )
 from areal_sdk.gateway.deadline import Deadline
-from areal_sdk.gateway.errors import bad_request, context_overflow
+from areal_sdk.gateway.errors import bad_request, context_overflow, session_closed
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
@@ -202,6 +202,7 @@ class Completer:
             with (
                 self._noting_faults(session, schema_field=prepared.request.schema_field),
                 Deadline(self._max_request_s) as deadline,
+                session.sampling_until(deadline.expire),
             ):
                 while not reader.is_done:
                     for delta in reader.read(await deadline.next(stream)):
@@ -247,6 +248,8 @@ class Completer:
                 prompt_tokens=exc.prompt_tokens, max_context=exc.max_context
             ) from exc
         except TimeoutError as exc:
+            if session.is_closed:
+                raise session_closed() from exc
             fault = f"the engine did not finish within {self._max_request_s:g} s"
             raise engine_fault(session, fault, status=504, code="engine_timeout") from exc
         except StopAsyncIteration as exc:

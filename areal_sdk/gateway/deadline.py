@@ -25,7 +25,7 @@ class Deadline:
         assert task is not None, "a coroutine runs in a task"
         self._task = task
         self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._seconds, self._expire)
+        self._timer = self._loop.call_later(self._seconds, self.expire)
         return self
 
     def __exit__(
@@ -51,7 +51,9 @@ class Deadline:
         finally:
             self._is_waiting = False
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """The time is up now: `next` raises, also where it waits already."""
         self._is_over = True
-        if self._is_waiting:
+        is_own = asyncio.current_task() is self._task  # the next item is refused anyway
+        if self._is_waiting and not is_own:
             self._task.cancel()

@@ -6,7 +6,8 @@ import re
 import secrets
 import string
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -109,6 +110,8 @@ class Session:
         """Of the latest turn, whose tokens the next request nearly always goes on from."""
         self._num_sampled = 0
         self._num_requests = 0
+        self._stops: set[Callable[[], None]] = set()
+        """Each ends a completion that is being sampled."""
         self._closed = False
 
     @property
@@ -163,6 +166,15 @@ class Session:
                 raise limit_reached(f"{limits.max_tokens} sampled tokens")
             allowed = left if allowed is None else min(allowed, left)
         return allowed
+
+    @contextmanager
+    def sampling_until(self, stop: Callable[[], None]) -> Iterator[None]:
+        """While this is entered, closing the session calls `stop`."""
+        self._stops.add(stop)
+        try:
+            yield
+        finally:
+            self._stops.discard(stop)
 
     def next_seed(self) -> int | None:
         """A seed for the next completion, derived from the session's own; None without one."""
@@ -247,13 +259,18 @@ class Session:
         return True
 
     def close(self) -> tuple[Turn, ...]:
-        """End the session and return its turns, final now. Safe to call twice."""
+        """End the session and return its turns, final now. Safe to call twice.
+
+        A completion that is being sampled is aborted; its client gets the 409 of a closed session.
+        """
         if not self._closed:
             self._closed = True
             self.history = History()
             self._replies.clear()
             self._latest_prompt = ()
             self._on_close(self)
+            for stop in list(self._stops):
+                stop()  # what is sampled too late belongs to nobody: free its slot
         return tuple(self._turns)
 
 

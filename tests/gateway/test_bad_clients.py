@@ -11,11 +11,11 @@ import pytest
 
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.accounts import Quota, User
-from areal_sdk.testing import Fault, Reply, ScriptedEngine
+from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_live import ALICE, Watcher, call, until
 
-BODY = {"model": "policy", "messages": [{"role": "user", "content": "Hi"}]}
+BODY: dict[str, Any] = {"model": "policy", "messages": [{"role": "user", "content": "Hi"}]}
 NEVER_ENDS = Reply("never ends", fault=Fault.HANG, after=2)
 
 
@@ -153,34 +153,24 @@ async def test_the_key_of_a_closed_session_opens_nothing(start_gateway: StartGat
     assert len(gateway.sessions) == 0
 
 
-async def test_a_turn_that_was_sampled_too_late_is_not_recorded(
+async def test_a_session_that_ends_takes_what_is_sampled_for_it_along(
     start_gateway: StartGateway,
 ) -> None:
-    """The session ends while its request runs: the answer is refused, the slot freed."""
-
-    class Gated(ScriptedEngine):
-        def __init__(self, *args: Any, **options: Any) -> None:
-            super().__init__(*args, **options)
-            self.go_on = asyncio.Event()
-
-        async def stream(self, request: Any) -> Any:
-            await self.go_on.wait()
-            async for chunk in super().stream(request):
-                yield chunk
-
-    gateway, engine = await start_gateway("ok", users=[ALICE], engine_class=Gated)
-    assert isinstance(engine, Gated)
+    """Nobody will read that answer: its client is told so, and the slot is free, both at once."""
+    gateway, engine = await start_gateway(NEVER_ENDS, users=[ALICE])
     watcher = Watcher(gateway)
     key = f"{ALICE.api_key}/e"
     running = asyncio.create_task(call(gateway, key=key))
     await until(busy(gateway))
     assert (await call(gateway, "/v1/end", {}, key=key))[0] == 200
-    engine.go_on.set()
-    status, body, _ = await running
+    status, body, headers = await running
     assert (status, body["error"]["code"]) == (409, "session_closed")
+    assert headers["x-should-retry"] == "false"
     live = await watcher.next_ended()
     assert live.session.turns == []
+    assert live.session.faults == [], "that it was ended is no fault of ours"
     await until(idle(gateway))
+    assert engine.num_active == 0
 
 
 @pytest.mark.parametrize(

@@ -431,7 +431,8 @@ async def test_a_template_that_refuses_is_a_400(start_gateway: StartGateway) -> 
     gateway, _ = await start_gateway(shape="mistral")
     session = gateway.sessions.open("e")
     call = {"id": "short", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    messages = [*HI, {"role": "assistant", "tool_calls": [call]}, *HI]
+    result = {"role": "tool", "tool_call_id": "short", "content": "1"}
+    messages = [*HI, {"role": "assistant", "tool_calls": [call]}, result]
     status, body = await post(session, gateway, {"messages": messages})
     assert status == 400
     assert "nine characters" in body["error"]["message"]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -38,6 +39,14 @@ LEAST_TEMPERATURE = 1e-20
 LARGEST_SHIFT = 1e6
 """Of a logit, or a factor on it. Beyond these float32 overflows, and a row without a distribution
 ends every request of its batch: it cannot be told from broken weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """Requests that an engine holds: each running one has a slot, the others wait for one."""
+
+    running: int
+    waiting: int
 
 
 class LocalEngine(InferenceEngine):
@@ -152,6 +161,10 @@ class LocalEngine(InferenceEngine):
         if not request_id:
             raise EngineError("abort needs the request_id that the request was sent with")
         await self._call("abort", request_id)
+
+    async def load(self) -> EngineLoad:
+        """What the worker has to do right now."""
+        return EngineLoad(**await self._call("load"))
 
     async def update_weights(self, update: WeightUpdate) -> None:
         async with self._update_lock:

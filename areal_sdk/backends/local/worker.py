@@ -117,6 +117,7 @@ class Worker:
             "update_weights": self._update_weights,
             "pause": self._pause,
             "resume": self._resume,
+            "load": self._load,
         }
         try:
             handlers[request.method](request)
@@ -177,6 +178,11 @@ class Worker:
     def _resume(self, request: Request) -> None:
         self._is_paused = False
         request.reply()
+
+    def _load(self, request: Request) -> None:
+        self._drop_cancelled()
+        scheduler = self._core.scheduler
+        request.reply({"running": len(scheduler.running), "waiting": len(scheduler.waiting)})
 
     def _drop_cancelled(self) -> None:
         for answer in [a for a in self._answers.values() if a.request.cancelled]:
