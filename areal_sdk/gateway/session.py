@@ -190,14 +190,11 @@ class Session:
         return prefix + "".join(self._ids.choices(_ID_ALPHABET, k=length - len(prefix)))
 
     def note_fault(self, fault: str, digest: bytes) -> None:
-        """Remember which request body met a fault that `faults` holds."""
-        self._fault_of[digest] = fault
+        """Remember which request body met a fault that `faults` holds, to forget it if a retry does.
 
-    def forgive(self, digest: bytes) -> None:
-        """The client's own retry succeeded: nobody's code ever saw the fault."""
-        fault = self._fault_of.pop(digest, None)
-        if fault in self.faults:
-            self.faults.remove(fault)
+        A fault in the midst of a stream is not noted here: half of the answer was read.
+        """
+        self._fault_of[digest] = fault
 
     def tokens_of(self, index: int) -> tuple[int, ...]:
         """All tokens of a recorded turn."""
@@ -224,8 +221,14 @@ class Session:
         """A request with this body got no answer: its retry must not get another one's."""
         self._owed[digest] += 1
 
-    def keep_reply(self, digest: bytes, reply: bytes) -> None:
-        """Remember the bytes that answered a request body, in case they are lost on the way."""
+    def answered(self, digest: bytes, reply: bytes) -> None:
+        """A request body got its whole answer: keep the bytes, in case they are lost on the way.
+
+        A fault that it met before is forgotten: the client asked again, and nobody's code saw it.
+        """
+        fault = self._fault_of.pop(digest, None)
+        if fault in self.faults:
+            self.faults.remove(fault)
         if len(reply) <= _LONGEST_KEPT_REPLY:
             self._replies[digest] = reply
             while len(self._replies) > _KEPT_REPLIES:

@@ -360,6 +360,32 @@ async def test_an_error_in_mid_stream_is_an_event(start_gateway: StartGateway) -
     assert len(session.faults) == 1
 
 
+@pytest.mark.parametrize("after", [0, 3])
+async def test_an_answer_that_broke_off_is_a_fault_though_asking_again_helps(
+    start_gateway: StartGateway, after: int
+) -> None:
+    """A fault is forgotten while it is a status that SDKs retry; half an answer has been read."""
+    gateway, engine = await start_gateway(
+        [Reply("some words", fault=Fault.RAISE, after=after), "whole"]
+    )
+    session = gateway.sessions.open("e")
+    body = {"messages": HI, "stream": True}
+    first = await post(session, gateway, body)
+    assert len(session.faults) == 1
+    retried = {"x-stainless-retry-count": "1"}
+    status, events = await post(session, gateway, body, headers=retried)
+    assert status == 200
+    assert str(events).endswith("data: [DONE]\n\n"), "it is not given the half that was sent"
+    assert [turn.message["content"] for turn in session.turns] == ["whole"]
+    assert engine.num_requests == 2
+    if after:
+        assert first[0] == 200
+        assert session.faults == ["the engine failed: scripted fault"]
+    else:
+        assert first[0] == 503
+        assert session.faults == []
+
+
 async def test_sdk_retries_survive_one_engine_fault(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway([Reply(fault=Fault.RAISE), "fine"])
     session = gateway.sessions.open("e")

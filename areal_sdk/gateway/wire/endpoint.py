@@ -1,8 +1,7 @@
 """Answers a request of any wire format: parse, prepare, sample, write."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from hashlib import blake2b
 
 import orjson
@@ -38,14 +37,11 @@ class Endpoint:
         ]
         reply.begin(choices)
         try:
-            response = await self._respond(request, session, choices, reply, digest)
-        except (ApiError, asyncio.CancelledError) as exc:
-            session.owe(digest)
-            if isinstance(exc, ApiError) and exc.fault is not None:
+            return await self._respond(request, session, choices, reply, digest)
+        except ApiError as exc:  # it has a status of its own: the client's SDK may ask again
+            if exc.fault is not None:
                 session.note_fault(exc.fault, digest)
             raise
-        session.forgive(digest)
-        return response
 
     async def _respond(
         self,
@@ -58,9 +54,10 @@ class Endpoint:
         if reply.stream:
             events = self._events(session, choices, reply, digest)
             return await send_events(request, events, write_error=reply.error_event)
-        completed = await self._complete(session, choices, reply)
-        body = orjson.dumps(reply.body(completed))
-        session.keep_reply(digest, body)
+        with _owed(session, digest):
+            completed = await self._complete(session, choices, reply)
+            body = orjson.dumps(reply.body(completed))
+        session.answered(digest, body)
         return web.Response(body=body, content_type="application/json")
 
     async def _complete(
@@ -79,19 +76,32 @@ class Endpoint:
     async def _events(
         self, session: Session, choices: Sequence[Prepared], reply: Reply, digest: bytes
     ) -> AsyncGenerator[bytes, None]:
+        """The whole stream. An error in its midst is for good: half of the answer was read."""
         done: dict[int, Completed] = {}
         sent: list[bytes] = []
-        async with aclosing(run_choices(self._completer, session, choices, streams=True)) as deltas:
-            async for choice, delta in deltas:
-                if isinstance(delta, Completed):
-                    done[choice] = delta
-                    session.turn_of_reply.setdefault(reply.id, delta.index)
-                for event in reply.events(choice, delta):
-                    sent.append(event)
-                    yield event
-        last = b"".join(reply.closing_events([done[choice] for choice in sorted(done)]))
-        session.keep_reply(digest, b"".join(sent) + last)
+        with _owed(session, digest):
+            running = run_choices(self._completer, session, choices, streams=True)
+            async with aclosing(running) as deltas:
+                async for choice, delta in deltas:
+                    if isinstance(delta, Completed):
+                        done[choice] = delta
+                        session.turn_of_reply.setdefault(reply.id, delta.index)
+                    for event in reply.events(choice, delta):
+                        sent.append(event)
+                        yield event
+            last = b"".join(reply.closing_events([done[choice] for choice in sorted(done)]))
+        session.answered(digest, b"".join(sent) + last)
         yield last
+
+
+@contextmanager
+def _owed(session: Session, digest: bytes) -> Iterator[None]:
+    """A request that ends in here, by an error or with its client, got no answer."""
+    try:
+        yield
+    except BaseException:
+        session.owe(digest)
+        raise
 
 
 def _is_retry(request: web.Request) -> bool:
