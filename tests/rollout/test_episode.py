@@ -4,67 +4,22 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import openai
 import pytest
 
 from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
-from areal_sdk.environment import Environment, StepResult
 from areal_sdk.errors import ConfigError, EngineError
-from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.session import SessionLimits
 from areal_sdk.rollout.agents import as_play
-from areal_sdk.rollout.environments import EnvironmentAgent
-from areal_sdk.rollout.episode import EpisodeRunner
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
-from areal_sdk.types import Episode, ErrorKind, Message, Outcome, OutcomeKind, Task
+from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
-
-PLAN = EpisodePlan("task.0.0", Task("task", {"question": "2+2?", "answer": "4"}))
-
-
-@asynccontextmanager
-async def serving(
-    agent: Any, engine: ScriptedEngine, model_dir: Path, **options: Any
-) -> AsyncIterator[EpisodeRunner]:
-    gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
-    await gateway.start()
-    options.setdefault("retry_delay_s", 0.001)
-    try:
-        async with EpisodeRunner(agent, gateway=gateway, **options) as runner:
-            yield runner
-        assert len(gateway.sessions) == 0, "a session was left open"
-    finally:
-        await gateway.aclose()
-
-
-async def play(agent: Any, script: Any, model_dir: Path, **options: Any) -> Episode:
-    engine = ScriptedEngine(script, model_dir=model_dir)
-    async with serving(agent, engine, model_dir, **options) as runner:
-        return await runner.run(PLAN)
-
-
-def client(context: EpisodeContext, **options: Any) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        base_url=context.base_url,
-        api_key=context.api_key,
-        http_client=context.http_client,
-        **options,
-    )
-
-
-async def ask(context: EpisodeContext, text: str = "2+2?", **options: Any) -> str:
-    completion = await client(context, **options).chat.completions.create(
-        model=context.model, messages=[{"role": "user", "content": text}]
-    )
-    return completion.choices[0].message.content or ""
+from tests.rollout.playing import PLAN, ask, client, play, serving
 
 
 class Solver(Agent):
@@ -421,145 +376,6 @@ async def test_deterministic_sessions_are_seeded_by_task_epoch_and_sibling(model
     assert first == again
     assert None not in (first, second, later)
     assert len({first, second, later}) == 3
-
-
-# --- environments ----------------------------------------------------------------------------
-
-
-class Countdown(Environment):
-    """Wants the word `down` so many times."""
-
-    closed = 0
-
-    def __init__(self, rewards: tuple[float | None, ...] = (None, None, 1.0)) -> None:
-        self.rewards = rewards
-        self.num_steps = 0
-
-    async def reset(self, task: Task) -> list[Message]:
-        return [{"role": "user", "content": "count"}]
-
-    async def step(self, message: Message) -> StepResult:
-        reward = self.rewards[self.num_steps]
-        self.num_steps += 1
-        done = self.num_steps == len(self.rewards)
-        reply: list[Message] = [] if done else [{"role": "user", "content": f"{self.num_steps}"}]
-        return StepResult(reply, reward, done, success=done or None)
-
-    async def close(self) -> None:
-        Countdown.closed += 1
-
-
-async def test_the_environment_agent_plays_until_done_and_closes(model_dir: Path) -> None:
-    closed = Countdown.closed
-    episode = await play(EnvironmentAgent(Countdown), "down", model_dir)
-    assert [m["content"] for m in episode.messages] == [
-        *("count", "down", "1", "down", "2", "down")
-    ]
-    assert episode.outcome == Outcome.scored(1.0, success=True)
-    assert [turn.parent for turn in episode.turns] == [None, 0, 1]
-    assert Countdown.closed == closed + 1
-
-
-async def test_rewards_of_single_steps_stay_with_their_turns(model_dir: Path) -> None:
-    agent = EnvironmentAgent(lambda: Countdown((0.5, None, -1.0)))
-    episode = await play(agent, "down", model_dir)
-    assert episode.outcome.turn_rewards == (0.5, None, -1.0)
-    assert episode.reward == -0.5
-
-
-async def test_an_environment_cut_by_a_limit_keeps_what_was_earned(model_dir: Path) -> None:
-    agent = EnvironmentAgent(lambda: Countdown((0.5, 0.5, 1.0)))
-    episode = await play(agent, "down", model_dir, limits=SessionLimits(max_turns=2))
-    assert episode.truncated
-    assert episode.outcome.turn_rewards == (0.5, 0.5)
-    assert episode.outcome.success is False
-
-
-async def test_a_failing_environment_is_its_own_error_and_is_closed(model_dir: Path) -> None:
-    class Broken(Countdown):
-        async def step(self, message: Message) -> StepResult:
-            raise RuntimeError("the world ended")
-
-    closed = Countdown.closed
-    episode = await play(EnvironmentAgent(Broken), "down", model_dir)
-    assert episode.outcome.error is ErrorKind.ENVIRONMENT
-    place = f"(test_episode.py:{Broken.step.__code__.co_firstlineno + 1})"
-    assert episode.outcome.message == (
-        f"environment Broken.step: RuntimeError: the world ended {place}"
-    )
-    assert Countdown.closed == closed + 1
-
-
-async def test_a_hanging_step_is_a_timeout_that_names_it(model_dir: Path) -> None:
-    class Hangs(Countdown):
-        async def step(self, message: Message) -> StepResult:
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    episode = await play(EnvironmentAgent(Hangs, step_timeout_s=0.05), "down", model_dir)
-    assert episode.outcome.error is ErrorKind.TIMEOUT
-    assert "environment Hangs.step: no result within 0.05 s" in episode.outcome.message
-
-
-# --- AReaL's signatures ------------------------------------------------------------------------
-
-
-async def test_an_areal_agent_runs_as_it_is(model_dir: Path) -> None:
-    class ArealAgent:
-        async def run(self, data: dict[str, Any], **extra: Any) -> float:
-            areal_client = openai.AsyncOpenAI(
-                base_url=extra["base_url"],
-                api_key=extra["api_key"],
-                http_client=extra["http_client"],
-                max_retries=0,
-            )
-            completion = await areal_client.chat.completions.create(
-                model="default", messages=[{"role": "user", "content": data["question"]}]
-            )
-            return float(completion.choices[0].message.content == data["answer"])
-
-    assert (await play(ArealAgent(), "4", model_dir)).reward == 1.0
-
-
-async def test_an_areal_workflow_runs_as_it_is(model_dir: Path) -> None:
-    class ArealWorkflow:
-        async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
-            request = SimpleNamespace(
-                input_ids=[1, 2, 3], gconfig=SimpleNamespace(max_new_tokens=8), rid="r"
-            )
-            response = await engine.agenerate(request)
-            assert response.input_tokens == [1, 2, 3]
-            assert response.output_len == len(response.output_logprobs) == 2
-            assert response.stop_reason == "stop"
-            return {"rewards": [0.75], "input_ids": [response.input_tokens]}
-
-    episode = await play(ArealWorkflow(), "4", model_dir)
-    assert episode.reward == 0.75
-    assert episode.turns[0].prompt_tokens == (1, 2, 3)
-
-
-async def test_an_areal_workflow_rejects_an_episode_with_none(model_dir: Path) -> None:
-    class Rejects:
-        async def arun_episode(self, engine: Any, data: dict[str, Any]) -> None:
-            return None
-
-    assert (await play(Rejects(), "4", model_dir)).outcome.kind is OutcomeKind.ABSTAIN
-
-
-async def test_areals_rewards_by_completion_are_rewards_by_turn(model_dir: Path) -> None:
-    class TwoTurns:
-        async def run(self, data: dict[str, Any], **extra: Any) -> dict[str, float]:
-            areal_client = openai.AsyncOpenAI(**{k: extra[k] for k in ("base_url", "api_key")})
-            rewards = {}
-            for index, text in enumerate(("one", "two")):
-                completion = await areal_client.chat.completions.create(
-                    model="default", messages=[{"role": "user", "content": text}]
-                )
-                rewards[completion.id] = float(index)
-            await areal_client.close()
-            return rewards
-
-    assert (await play(TwoTurns(), "4", model_dir)).outcome.turn_rewards == (0.0, 1.0)
 
 
 def test_what_is_not_an_agent_is_refused_with_the_cure() -> None:

@@ -1,0 +1,85 @@
+"""Episodes that an environment plays: its rewards, its failures, its end."""
+
+import asyncio
+from pathlib import Path
+
+from areal_sdk.environment import Environment, StepResult
+from areal_sdk.gateway.session import SessionLimits
+from areal_sdk.rollout.environments import EnvironmentAgent
+from areal_sdk.types import ErrorKind, Message, Outcome, Task
+from tests.rollout.playing import play
+
+
+class Countdown(Environment):
+    """Wants the word `down` so many times."""
+
+    closed = 0
+
+    def __init__(self, rewards: tuple[float | None, ...] = (None, None, 1.0)) -> None:
+        self.rewards = rewards
+        self.num_steps = 0
+
+    async def reset(self, task: Task) -> list[Message]:
+        return [{"role": "user", "content": "count"}]
+
+    async def step(self, message: Message) -> StepResult:
+        reward = self.rewards[self.num_steps]
+        self.num_steps += 1
+        done = self.num_steps == len(self.rewards)
+        reply: list[Message] = [] if done else [{"role": "user", "content": f"{self.num_steps}"}]
+        return StepResult(reply, reward, done, success=done or None)
+
+    async def close(self) -> None:
+        Countdown.closed += 1
+
+
+async def test_the_environment_agent_plays_until_done_and_closes(model_dir: Path) -> None:
+    closed = Countdown.closed
+    episode = await play(EnvironmentAgent(Countdown), "down", model_dir)
+    assert [m["content"] for m in episode.messages] == [
+        *("count", "down", "1", "down", "2", "down")
+    ]
+    assert episode.outcome == Outcome.scored(1.0, success=True)
+    assert [turn.parent for turn in episode.turns] == [None, 0, 1]
+    assert Countdown.closed == closed + 1
+
+
+async def test_rewards_of_single_steps_stay_with_their_turns(model_dir: Path) -> None:
+    agent = EnvironmentAgent(lambda: Countdown((0.5, None, -1.0)))
+    episode = await play(agent, "down", model_dir)
+    assert episode.outcome.turn_rewards == (0.5, None, -1.0)
+    assert episode.reward == -0.5
+
+
+async def test_an_environment_cut_by_a_limit_keeps_what_was_earned(model_dir: Path) -> None:
+    agent = EnvironmentAgent(lambda: Countdown((0.5, 0.5, 1.0)))
+    episode = await play(agent, "down", model_dir, limits=SessionLimits(max_turns=2))
+    assert episode.truncated
+    assert episode.outcome.turn_rewards == (0.5, 0.5)
+    assert episode.outcome.success is False
+
+
+async def test_a_failing_environment_is_its_own_error_and_is_closed(model_dir: Path) -> None:
+    class Broken(Countdown):
+        async def step(self, message: Message) -> StepResult:
+            raise RuntimeError("the world ended")
+
+    closed = Countdown.closed
+    episode = await play(EnvironmentAgent(Broken), "down", model_dir)
+    assert episode.outcome.error is ErrorKind.ENVIRONMENT
+    place = f"(test_environments.py:{Broken.step.__code__.co_firstlineno + 1})"
+    assert episode.outcome.message == (
+        f"environment Broken.step: RuntimeError: the world ended {place}"
+    )
+    assert Countdown.closed == closed + 1
+
+
+async def test_a_hanging_step_is_a_timeout_that_names_it(model_dir: Path) -> None:
+    class Hangs(Countdown):
+        async def step(self, message: Message) -> StepResult:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    episode = await play(EnvironmentAgent(Hangs, step_timeout_s=0.05), "down", model_dir)
+    assert episode.outcome.error is ErrorKind.TIMEOUT
+    assert "environment Hangs.step: no result within 0.05 s" in episode.outcome.message
