@@ -4,7 +4,7 @@ import asyncio
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from areal_sdk.telemetry import Ledger
+from areal_sdk.telemetry.ledger import DropReason
 from tests.loop.runs import (
     finish,
     run_dir,
@@ -22,6 +23,7 @@ from tests.loop.runs import (
     told,
     wait_for_steps,
 )
+from tests.loop.test_supervision import RESTARTED, kill_engine
 
 SETTINGS = {
     "run.checkpoint_every": 0,
@@ -65,6 +67,8 @@ class Caller:
         self._client = AsyncOpenAI(base_url=url, api_key=key, max_retries=0)
         self._http = aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"})
         self.rewards: list[float] = []
+        self.num_refused = 0
+        """Calls that an engine fault met."""
 
     async def __aenter__(self) -> "Caller":
         return self
@@ -74,30 +78,60 @@ class Caller:
         await self._http.close()
 
     async def call(self, number: int) -> None:
-        answer = await self._client.chat.completions.create(
-            model="tiny",
-            messages=[{"role": "user", "content": "abcdefgh"[number % 8]}],
-            extra_body={"return_token_ids": True},
-        )
-        extra = answer.choices[0].model_extra or {}
-        tokens = extra["token_ids"]
-        reward = sum(token < 128 for token in tokens) / max(1, len(tokens))
-        async with self._http.post(
-            f"{self._url}/reward", json={"reward": reward, "turn": answer.id}
-        ) as reply:
-            assert reply.status == 200, await reply.text()
+        answer_id, reward = await _ask(self._client, number)
+        await self._post(f"{self._url}/reward", {"reward": reward, "turn": answer_id})
         self.rewards.append(reward)
+
+    async def open_group(self, size: int) -> list[dict[str, str]]:
+        url = f"{self._url.removesuffix('/v1')}/control/sessions"
+        opened = await self._post(url, {"group_size": size}, status=201)
+        siblings: list[dict[str, str]] = opened["sessions"]
+        return siblings
+
+    async def call_as_group(self, number: int, *, size: int, num_silent: int = 0) -> None:
+        """Siblings answer the same; all but the last `num_silent` are rewarded."""
+        siblings = await self.open_group(size)
+        for index, sibling in enumerate(siblings):
+            async with AsyncOpenAI(
+                base_url=sibling["base_url"], api_key=sibling["api_key"], max_retries=0
+            ) as client:
+                _, reward = await _ask(client, number)
+            if index < size - num_silent:
+                await self._post(f"{sibling['base_url']}/reward", {"reward": reward})
+                self.rewards.append(reward)
+            else:
+                await self._post(f"{sibling['base_url']}/end", {})
+
+    async def _post(self, url: str, body: dict[str, Any], *, status: int = 200) -> dict[str, Any]:
+        async with self._http.post(url, json=body) as reply:
+            assert reply.status == status, await reply.text()
+            answer: dict[str, Any] = await reply.json()
+            return answer
 
     async def keep_calling(self, *, lanes: int = 8) -> None:
         """Until the server goes away."""
 
         async def lane(first: int) -> None:
             for number in range(first, 100_000, lanes):
-                await self.call(number)
+                try:
+                    await self.call(number)
+                except openai.InternalServerError:
+                    self.num_refused += 1
 
         async with asyncio.TaskGroup() as group:
             for first in range(lanes):
                 group.create_task(lane(first))
+
+
+async def _ask(client: AsyncOpenAI, number: int) -> tuple[str, float]:
+    """The answer's id, and what it is worth."""
+    answer = await client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "abcdefgh"[number % 8]}],
+        extra_body={"return_token_ids": True},
+    )
+    tokens = (answer.choices[0].model_extra or {})["token_ids"]
+    return answer.id, sum(token < 128 for token in tokens) / max(1, len(tokens))
 
 
 async def test_a_server_learns_from_those_who_call_it(tmp_path: Path) -> None:
@@ -162,6 +196,60 @@ async def test_a_server_that_learns_stops_on_ctrl_c_and_goes_on(tmp_path: Path) 
     after = Ledger.restore(run.read_ledger() or {})
     assert after.started > before.started - 16
     assert after.trained >= 8 * 16 * 0.9
+
+
+async def test_an_engine_that_dies_under_callers_is_back_and_they_are_learnt_from(
+    tmp_path: Path,
+) -> None:
+    """What it was sampling is an infrastructure fault, never a reward of zero."""
+    with serving(tmp_path, "--steps", "10") as (server, url, key):
+        async with Caller(url, key) as caller:
+            calling = asyncio.create_task(caller.keep_calling())
+            await asyncio.to_thread(wait_for_steps, server, tmp_path, 3)
+            await asyncio.to_thread(kill_engine, server.pid)
+            await asyncio.wait({calling}, timeout=200)
+            assert calling.done(), "the server ends after its steps"
+            await asyncio.gather(calling, return_exceptions=True)
+        output = await asyncio.to_thread(finish, server)
+    assert RESTARTED in output
+    assert "10 steps" in output
+    run = run_dir(tmp_path)
+    assert [step["version"] for step in run.read_steps()] == list(range(1, 11))
+    ledger = Ledger.restore(run.read_ledger() or {})
+    assert ledger.trained >= 10 * 16 * 0.9
+    faults = ledger.dropped.get(DropReason.ERROR_INFRASTRUCTURE, 0)
+    assert faults == caller.num_refused, "each call that met the fault, and no other"
+    assert 0 < faults <= 8
+
+
+async def test_a_server_learns_from_groups_that_are_opened(tmp_path: Path) -> None:
+    """Siblings are compared, one that nobody rewards is left out, one alone is kept untrained."""
+    groups = {"algorithm__name": "grpo", "rollout__group_size": 4}
+    with serving(tmp_path, "--steps", "6", **groups, serve__reward_wait_s=3) as (
+        server,
+        url,
+        key,
+    ):
+        async with Caller(url, key) as caller:
+            with pytest.raises(AssertionError, match="groups of 4"):
+                await caller.open_group(3)
+            await caller.call(0)  # alone
+            await caller.call_as_group(0, size=4, num_silent=1)
+            with suppress(aiohttp.ClientError, openai.APIError):  # until it goes away
+                for number in range(1, 100):
+                    await caller.call_as_group(number, size=4)
+        output = await asyncio.to_thread(finish, server)
+    assert "6 steps" in output
+    run = run_dir(tmp_path)
+    ledger = Ledger.restore(run.read_ledger() or {})
+    assert ledger.trained == 6 * 16 - 1
+    dropped = ledger.dropped
+    silent = dropped.get(DropReason.ABSTAINED, 0) + dropped.get(DropReason.TRUNCATED, 0)
+    assert silent == 1, "cut off at a limit or not, it is no zero"
+    assert dropped[DropReason.GROUP_INCOMPLETE] >= 1, "the one that came alone"
+    steps = run.read_steps()
+    assert [step["batch/groups"] for step in steps] == [4] * 6
+    assert sorted(step["batch/episodes"] for step in steps) == [15] + [16] * 5
 
 
 def test_callers_without_siblings_cannot_be_compared(tmp_path: Path) -> None:
