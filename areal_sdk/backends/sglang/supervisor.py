@@ -49,6 +49,7 @@ class Supervisor:
         self._options = options
         self._down_since: dict[Member, float] = {}
         self._num_restarts: dict[Member, int] = {}
+        self._left_down: set[Member] = set()
 
     async def watch(self, member: Member) -> None:
         """Run until cancelled."""
@@ -68,6 +69,8 @@ class Supervisor:
                 await self._set_down(member, str(exc))
 
     async def _look(self, member: Member) -> None:
+        if member in self._left_down:
+            return
         if member.process is not None and not member.process.is_running:
             await self._revive(member, "its process died")
         elif member.state is State.DOWN:
@@ -99,12 +102,14 @@ class Supervisor:
     async def _revive(self, member: Member, why: str) -> None:
         await self._set_down(member, why)
         assert member.process is not None
+        assert self._restart is not None, "a process of ours has a launcher"
+        await member.process.stop(grace_s=0.0)
         count = self._num_restarts.get(member, 0)
-        if self._restart is None or count >= self._options.max_restarts:
+        if count >= self._options.max_restarts:
+            await self._leave_down(member, why)
             return
         self._num_restarts[member] = count + 1
         logger.warning("restarting the SGLang server of %s: %s", member.address, why)
-        await member.process.stop(grace_s=0.0)
         member.process = self._restart(member.process)
         await wait_until_ready(
             member.client,
@@ -112,6 +117,17 @@ class Supervisor:
             is_running=lambda: member.process is not None and member.process.is_running,
         )
         await self._readmit(member)
+
+    async def _leave_down(self, member: Member, why: str) -> None:
+        """Another start would fail as the last ones did; the other servers go on."""
+        assert member.process is not None
+        self._left_down.add(member)
+        reason = (
+            f"{why}; it is left down after {self._options.max_restarts} starts that failed, see "
+            f"{member.process.log_path}"
+        )
+        logger.error("the SGLang server of %s: %s", member.address, reason)
+        await self._pool.set_state(member, State.DOWN, reason)
 
     async def _set_down(self, member: Member, reason: str) -> None:
         if member.state is not State.DOWN:

@@ -85,14 +85,21 @@ def server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
     return start()[0]
 
 
+@pytest.fixture(scope="session")
+def second_server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
+    return start()[0]
+
+
 @pytest.fixture
 async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[MakeEngine]:
     """Engines over servers that are put back to the first checkpoint; closed after the test."""
     engines: list[SGLangEngine] = []
 
-    async def make(*addresses: str, is_started: bool = True, **options: object) -> SGLangEngine:
+    async def make(
+        *addresses: str, is_started: bool = True, is_reset: bool = True, **options: object
+    ) -> SGLangEngine:
         async with aiohttp.ClientSession() as session:
-            for address in addresses:
+            for address in addresses if is_reset else ():
                 client = SGLangClient(address, session)
                 await client.resume()
                 await client.update_from_disk(str(checkpoints[0]), label=BASE_LABEL, flush=True)

@@ -19,7 +19,7 @@ from areal_sdk.backends.sglang import (
     SupervisionOptions,
 )
 from areal_sdk.backends.sglang.environment import SGLangEnvironment
-from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.launch import ServerProcess, start_server
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -36,11 +36,6 @@ OPTIONS = SGLangOptions(
     supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=600.0),
     no_server_timeout_s=600.0,
 )
-
-
-@pytest.fixture(scope="session")
-def second_server(start: Callable[..., list[ServerProcess]]) -> ServerProcess:
-    return start()[0]
 
 
 @pytest.fixture(scope="session")
@@ -97,6 +92,80 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
     finally:
         await engine.aclose()
     assert not any(m.process is not None and m.process.is_running for m in engine.members)
+
+
+async def test_a_server_that_fails_to_start_five_times_is_left_down_and_the_others_go_on(
+    environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    python, starts = tmp_path / "python", tmp_path / "starts"
+
+    def becomes(last_line: str) -> None:
+        python.write_text(f"#!/bin/sh\necho started >> {starts}\n{last_line}\n")
+        python.chmod(0o755)
+
+    becomes(f'exec {environment.python} "$@"')
+    launcher = Launcher(
+        ServerOptions(checkpoints[0], dtype="float32"),
+        replace(environment, python=python),
+        tmp_path,
+        count=2,
+    )
+    options = replace(OPTIONS, supervision=SupervisionOptions(check_every_s=0.2))
+    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
+    await engine.start()
+    try:
+        generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
+        await until_busy(engine, 6)
+        starts.unlink()
+        becomes("exit 1")
+        victim, other = engine.members
+        assert victim.process is not None
+        victim.process.signal(signal.SIGKILL)
+        await until(lambda: "left down after 5 starts that failed" in victim.reason)
+        await engine.update_weights(weights(checkpoints[1], 1))
+        results = await asyncio.gather(*generations)
+        assert [len(result.tokens) for result in results] == [500] * 6
+        check(results, checkpoints, versions={0, 1})
+        victim.wake.set()
+        await asyncio.sleep(5 * options.supervision.check_every_s)
+        assert starts.read_text().count("started") == 5
+        assert (victim.state, other.state) == ("down", "ready")
+    finally:
+        await engine.aclose()
+
+
+async def test_a_named_server_that_comes_back_with_old_weights_gets_the_current_ones_first(
+    environment: SGLangEnvironment,
+    checkpoints: list[Path],
+    make_engine: MakeEngine,
+    tmp_path: Path,
+) -> None:
+    """Somebody started it, so somebody starts it again, with the checkpoint it began with."""
+    server_options = ServerOptions(checkpoints[0], dtype="float32")
+    process = start_server(server_options, environment, log_path=tmp_path / "server.log")
+    try:
+        engine = await make_engine(
+            process.address,
+            is_reset=False,
+            connect_timeout_s=600.0,
+            deadlines=OPTIONS.deadlines,
+            supervision=OPTIONS.supervision,
+            no_server_timeout_s=600.0,
+        )
+        await engine.update_weights(weights(checkpoints[1], 1))
+        generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]
+        await until_busy(engine, 3)
+        await process.stop(grace_s=0.0)
+        port = int(process.address.rsplit(":", 1)[1])
+        process = start_server(
+            server_options, environment, log_path=tmp_path / "server.log", port=port
+        )
+        results = await asyncio.gather(*generations)
+        assert engine.num_failovers >= 3
+        assert [len(result.tokens) for result in results] == [500] * 3
+        check(results, checkpoints, versions={1})
+    finally:
+        await process.stop(grace_s=2.0)
 
 
 async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
