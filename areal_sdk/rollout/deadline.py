@@ -16,8 +16,9 @@ async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: s
     """The coroutine's result; TimeoutError after `timeout_s`, even if it ignores cancellation.
 
     It runs as a task of its own, so that a `TimeoutError` it raises itself stays its own error:
-    only `DeadlinePassed` is ours. A coroutine that survives its cancellation is left behind and
-    named in the log, rather than holding the run.
+    only `DeadlinePassed` is ours. So does its own `CancelledError`: here it would cancel the caller,
+    whom nobody cancelled. A coroutine that survives its cancellation is left behind and named in the
+    log, rather than holding the run.
     """
     task = asyncio.create_task(coroutine, name=what)
     try:
@@ -28,11 +29,20 @@ async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: s
     if not done:
         await _end(task, what)
         raise DeadlinePassed(f"{what}: no result within {timeout_s:g} s")
-    return task.result()
+    try:
+        return task.result()
+    except asyncio.CancelledError as exc:
+        raise CancelledByItself(
+            "a CancelledError of its own ended it: catch it where a cancelled task is awaited"
+        ).with_traceback(exc.__traceback__) from None
 
 
 class DeadlinePassed(Exception):
     """Our deadline, as opposed to a `TimeoutError` of the code inside."""
+
+
+class CancelledByItself(Exception):
+    """The code inside ended in a `CancelledError`, though nobody out here cancelled it."""
 
 
 async def _end(task: asyncio.Task[Any], what: str) -> None:

@@ -14,12 +14,14 @@ from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.gateway.session import SessionLimits
 from areal_sdk.rollout.agents import as_play
+from areal_sdk.rollout.evaluation import evaluate_tasks
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
 from tests.rollout.playing import PLAN, ask, client, play, serving
+from tests.rollout.simulation import tasks
 
 
 class Solver(Agent):
@@ -153,6 +155,29 @@ async def test_exit_in_an_agent_does_not_end_the_run(model_dir: Path) -> None:
 
     episode = await play(agent, "4", model_dir)
     assert episode.outcome.message == "the agent called exit(3)"
+
+
+async def cancels_its_helper(task: Task, context: EpisodeContext) -> float:
+    helper = asyncio.create_task(asyncio.sleep(600))
+    helper.cancel()
+    await helper
+    return 1.0
+
+
+async def test_a_cancellation_of_the_agents_own_is_its_error(model_dir: Path) -> None:
+    episode = await play(cancels_its_helper, "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    line = cancels_its_helper.__code__.co_firstlineno + 3
+    assert "catch it where a cancelled task is awaited" in episode.outcome.message
+    assert episode.outcome.message.endswith(f"(test_episode.py:{line})")
+
+
+async def test_an_evaluation_counts_episodes_that_cancelled_themselves(model_dir: Path) -> None:
+    engine = ScriptedEngine("4", model_dir=model_dir)
+    async with serving(cancels_its_helper, engine, model_dir) as runner:
+        report = await evaluate_tasks(runner, tasks(3), max_concurrency=1)
+    assert report.num_episodes == 3
+    assert report.errors == {"agent": 3}
 
 
 async def test_an_engine_fault_is_infrastructure_even_if_the_agent_swallowed_it(
