@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from areal_sdk.config import Config
     from areal_sdk.loop.state import RunSummary
+
+DEFAULT_PORT = 8000
+"""Clients keep the address, so it is the same every time; runs that nobody calls take any."""
 
 
 @click.command()
@@ -14,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--host", help="Default: 127.0.0.1.")
-@click.option("--port", type=int, default=8000, show_default=True)
+@click.option("--port", type=int, help="Default: 8000.")
 @click.option("--admin-key", envvar="AREAL_SDK_ADMIN_KEY", help="Default: made up at start-up.")
 @click.option("--learn", is_flag=True, help="Train on whoever calls, by the rewards they post.")
 @click.option("--record", is_flag=True, help="Keep every session in a run directory.")
@@ -52,10 +56,19 @@ def serve(
     if resume is not None:
         summary: RunSummary | None = resume_training(resume, settings=settings, overrides=overrides)
     else:
-        config = load_config(file=file, settings=settings, overrides=overrides)
+        config = with_port(load_config(file=file, settings=settings, overrides=overrides))
         summary = serve_config(config, say=click.echo)
     if summary is not None:
         print_summary(summary)
+
+
+def with_port(config: "Config") -> "Config":
+    """`config` with the port of `serve`, where neither a flag, `--set` nor a file said one."""
+    gateway = config.gateway
+    if "port" in gateway.model_fields_set:
+        return config
+    gateway = gateway.model_copy(update={"port": DEFAULT_PORT})
+    return config.model_copy(update={"gateway": gateway})
 
 
 _KEYS = {

@@ -1,0 +1,37 @@
+"""Where `areal-sdk serve` listens: port 8000, unless anybody says another."""
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.cli.serve import DEFAULT_PORT, with_port
+from areal_sdk.config import parse_config
+from tests.loop.runs import finish, start_command, told
+
+
+@pytest.mark.parametrize("way", ["--port", "--set", "--config"])
+def test_a_port_that_was_given_in_any_way_is_listened_on(tmp_path: Path, way: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    file = tmp_path / "serve.toml"
+    file.write_text(f"[gateway]\nport = {port}\n")
+    given = {"--port": str(port), "--set": f"gateway.port={port}", "--config": str(file)}[way]
+    server = start_command(
+        *("serve", "--upstream", "http://127.0.0.1:9/v1", "--set", f"run.dir={tmp_path}"),
+        *(way, given),
+    )
+    assert server.stdout is not None
+    try:
+        assert told(server.stdout, r"serving \S+ at http://127.0.0.1:(\d+)") == str(port)
+    finally:
+        server.send_signal(signal.SIGINT)
+    finish(server)
+
+
+def test_where_nobody_says_a_port_it_is_the_one_that_clients_remember() -> None:
+    assert with_port(parse_config({})).gateway.port == DEFAULT_PORT
+    assert with_port(parse_config({"gateway": {"host": "::1"}})).gateway.port == DEFAULT_PORT
+    assert with_port(parse_config({"gateway": {"port": 0}})).gateway.port == 0
