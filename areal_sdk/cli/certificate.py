@@ -25,8 +25,16 @@ _SHOWN = 24
     multiple=True,
     help="Play these conversations, besides those that real clients had.",
 )
+@click.option(
+    "--tool-format",
+    metavar="NAME",
+    callback=lambda context, option, name: _known_format(name),
+    help="How the model writes tool calls, as with gateway.tool_format; default: read off its template.",
+)
 @click.option("--json", "as_json", is_flag=True)
-def check_model(model: str, transcripts: Sequence[Path], as_json: bool) -> None:
+def check_model(
+    model: str, transcripts: Sequence[Path], tool_format: str | None, as_json: bool
+) -> None:
     """Certify that MODEL's conversations keep every sampled token.
 
     Plays recorded conversations of real clients through the tokenizer and the chat template; needs
@@ -39,7 +47,7 @@ def check_model(model: str, transcripts: Sequence[Path], as_json: bool) -> None:
     local = Path(model).expanduser()
     directory = local if local.is_dir() else resolve_model(model, weights=False)
     played = (*recorded(), *map(read_transcript, transcripts))
-    certificate = certify(directory, transcripts=played)
+    certificate = certify(directory, transcripts=played, tool_format=tool_format)
     keep(certificate)
     if as_json:
         from areal_sdk.telemetry.files import to_json
@@ -52,6 +60,14 @@ def check_model(model: str, transcripts: Sequence[Path], as_json: bool) -> None:
             click.echo(line)
     if not certificate.is_certified:
         raise SystemExit(1)
+
+
+def _known_format(name: str | None) -> str | None:
+    from areal_sdk.gateway.formats import FORMATS
+
+    if name is not None and name not in FORMATS:
+        raise click.BadParameter(f"{name!r} is not one of {', '.join(sorted(FORMATS))}")
+    return name
 
 
 def _lines(model: str, certificate: "Certificate") -> Iterator[str]:

@@ -91,7 +91,7 @@ async def open_rig(
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
         trainer = None
         if train:
-            if doubt := certificate.warning(model_dir):
+            if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
                 say(doubt)
             trainer = await make_trainer(
                 config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say

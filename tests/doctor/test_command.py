@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.certificate import token_diff
 from areal_sdk.cli.doctor import doctor
-from areal_sdk.gateway.certificate import Finding, Level, is_certified
+from areal_sdk.gateway.certificate import Finding, Level, is_certified, warning
 from tests.gateway.model_dirs import make_model_dir
 
 
@@ -61,6 +61,26 @@ def test_a_users_own_transcript_is_played_too(tmp_path: Path) -> None:
     result = CliRunner().invoke(doctor, ["model", str(model), "--transcript", str(transcript)])
     assert result.exit_code == 1
     assert "mine: request 2 starts another sequence: edited" in result.output
+
+
+def test_the_format_that_a_run_names_is_the_one_that_is_certified(tmp_path: Path) -> None:
+    """A template whose words show nothing: certified with its format named, and only so."""
+    model = make_model_dir(tmp_path / "model", "llama3")
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text().replace('"parameters": ', '"parameters":'))
+    refused = CliRunner().invoke(doctor, ["model", str(model)])
+    assert refused.exit_code == 1
+    assert "--tool-format" in refused.output
+    result = CliRunner().invoke(doctor, ["model", str(model), "--tool-format", "llama"])
+    assert result.exit_code == 0, result.output
+    assert is_certified(model, tool_format="llama") is True
+    assert is_certified(model) is False
+    doubt = warning(model, tool_format="mistral")
+    assert doubt is not None
+    assert doubt.endswith(f"doctor model {model} --tool-format mistral")
+    unknown = CliRunner().invoke(doctor, ["model", str(model), "--tool-format", "lama"])
+    assert unknown.exit_code == 2
+    assert "hermes" in unknown.output
 
 
 def test_a_diff_begins_a_little_before_the_difference_and_cannot_steer_a_terminal() -> None:

@@ -15,15 +15,26 @@ from areal_sdk.gateway.renderer import Chat, Renderer
 from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
 
 
-def certify(directory: Path, *, transcripts: Iterable[Transcript] | None = None) -> Certificate:
-    """Whether conversations of this model can be trained exactly as they were sampled."""
+def certify(
+    directory: Path,
+    *,
+    transcripts: Iterable[Transcript] | None = None,
+    tool_format: str | None = None,
+) -> Certificate:
+    """Whether conversations of this model can be trained exactly as they were sampled.
+
+    `tool_format` is the run's `gateway.tool_format`, where it overrules the template.
+    """
     played = tuple(recorded() if transcripts is None else transcripts)
-    return Certificate(content_key(directory), tuple(_findings(directory, played)))
+    key = content_key(directory, tool_format=tool_format)
+    return Certificate(key, tuple(_findings(directory, played, tool_format)))
 
 
-def _findings(directory: Path, transcripts: Iterable[Transcript]) -> Iterator[Finding]:
+def _findings(
+    directory: Path, transcripts: Iterable[Transcript], tool_format: str | None
+) -> Iterator[Finding]:
     try:
-        model = Model.load(directory)
+        model = Model.load(directory, tool_format=tool_format)
     except ConfigError as exc:
         yield failed("loads", str(exc), "correct the files of the model")
         return

@@ -40,7 +40,7 @@ class Model:
     """Rows of the embedding; None if the directory does not tell."""
 
     @classmethod
-    def load(cls, directory: Path) -> "Model":
+    def load(cls, directory: Path, *, tool_format: str | None = None) -> "Model":
         tokenizer = Tokenizer.load(directory)
         template = ChatTemplate.load(directory, clock=lambda: TODAY)
         config = _read(directory / "config.json")
@@ -49,7 +49,7 @@ class Model:
         return cls(
             tokenizer,
             template,
-            Renderer(tokenizer, template),
+            Renderer(tokenizer, template, tool_format=tool_format),
             _stop_ids(directory, tokenizer),
             size if isinstance(size, int) else None,
         )
@@ -59,8 +59,8 @@ class Model:
         return tuple(self.tokenizer.bytes_of(t).decode(errors="replace") for t in tokens)
 
 
-def content_key(directory: Path) -> str:
-    """Equal for directories that turn conversations into the same tokens."""
+def content_key(directory: Path, *, tool_format: str | None = None) -> str:
+    """Equal for directories that turn conversations into the same tokens, read in the same format."""
     config = _read(directory / "config.json")
     limits = [config.get("eos_token_id"), config.get("vocab_size")]
     digest = sha256(orjson.dumps([CHECKS, limits]))
@@ -68,6 +68,8 @@ def content_key(directory: Path) -> str:
     for path in (*(directory / name for name in _FILES), *sorted(extra)):
         if path.is_file():
             digest.update(path.name.encode() + b"\0" + sha256(path.read_bytes()).digest())
+    if tool_format is not None:
+        digest.update(b"tool_format\0" + tool_format.encode())
     return digest.hexdigest()[:32]
 
 

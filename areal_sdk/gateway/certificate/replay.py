@@ -149,7 +149,7 @@ class _Player:
         yield failed(
             what,
             f"what the template writes is not read back ({renderer.tool_format.name}): {problem}",
-            "name the format that the template speaks with gateway.tool_format",
+            "name the format that the template speaks: gateway.tool_format, here --tool-format",
             client=self._client,
             expected=(str(answer.get("tool_calls") or answer.get("content")),),
             got=self._model.show(said),

@@ -21,9 +21,11 @@ def keep(certificate: Certificate, *, cache_dir: Path | None = None) -> Path:
     return path
 
 
-def is_certified(model_dir: Path, *, cache_dir: Path | None = None) -> bool | None:
-    """What this model's certificate says; None without one."""
-    key = content_key(model_dir)
+def is_certified(
+    model_dir: Path, *, tool_format: str | None = None, cache_dir: Path | None = None
+) -> bool | None:
+    """What this model's certificate says, with this `gateway.tool_format`; None without one."""
+    key = content_key(model_dir, tool_format=tool_format)
     if key in _BUILT_IN:
         return True
     path = _path(key, cache_dir)
@@ -35,13 +37,16 @@ def is_certified(model_dir: Path, *, cache_dir: Path | None = None) -> bool | No
         return None
 
 
-def warning(model_dir: Path, *, cache_dir: Path | None = None) -> str | None:
+def warning(
+    model_dir: Path, *, tool_format: str | None = None, cache_dir: Path | None = None
+) -> str | None:
     """One line for whoever is about to train this model; None if it is certified."""
-    certified = is_certified(model_dir, cache_dir=cache_dir)
+    certified = is_certified(model_dir, tool_format=tool_format, cache_dir=cache_dir)
     if certified:
         return None
     why = "has no token-exactness certificate" if certified is None else "is not token-exact"
-    return f"this model {why}: see areal-sdk doctor model {model_dir}"
+    option = "" if tool_format is None else f" --tool-format {tool_format}"
+    return f"this model {why}: see areal-sdk doctor model {model_dir}{option}"
 
 
 def _path(key: str, cache_dir: Path | None) -> Path:
