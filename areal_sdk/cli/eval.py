@@ -72,10 +72,9 @@ def evaluate(
             "--reward with --base-url: another endpoint records no turns, so rewards have nothing "
             "to look at: let the agent return its own verdict"
         )
-    settings_of = overrides(agent, rewards, plugins, flags)
-    if flags.get("temperature") is None and (flags.get("samples") or 1) > 1:
-        settings_of["eval.temperature"] = 1.0
-    config = load_config(file=file, settings=settings, overrides=settings_of)
+    config = load_config(
+        file=file, settings=settings, overrides=overrides(agent, rewards, plugins, flags)
+    )
     if compare is not None:
         find_model(compare)  # before the minutes that the first half takes
     reports = {}

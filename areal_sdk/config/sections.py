@@ -208,8 +208,8 @@ class EvalSection(Section):
     """At most this many tasks of each split."""
     samples: Positive = 1
     """Attempts a task."""
-    temperature: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """0: the likeliest token, always."""
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    """0: the likeliest token, always; default: 0 for one sample, 1 for several."""
     max_concurrency: Positive = 32
     """Episodes of an evaluation that run at the same time."""
     splits: tuple[str, ...] = ("eval",)
@@ -218,6 +218,13 @@ class EvalSection(Section):
     """Export the best weights seen at an evaluation to `checkpoints/best`."""
     stop_at_success: Annotated[float, Field(gt=0, le=1)] | None = None
     """Stop once an evaluation reaches this."""
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Several greedy attempts at a task would all be the same one."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.0 if self.samples == 1 else 1.0
 
 
 ToolFormatName = Literal["hermes", "qwen_coder", "glm", "llama", "mistral", "deepseek", "plain"]

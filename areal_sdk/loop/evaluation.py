@@ -69,7 +69,7 @@ async def _evaluate(
             train=False,
             say=view.say,
         ) as rig:
-            sampling = SamplingPolicy(temperature=config.eval.temperature)
+            sampling = SamplingPolicy(temperature=config.eval.sampling_temperature)
             async with rig.runner(split=split, sampling=sampling) as runner:
                 return await _measure(config, runner, tasks, split, view)
 

@@ -50,7 +50,7 @@ class Evaluator:
         """Evaluate every split now."""
         reports: dict[str, EvalReport] = {}
         for split, tasks in self.tasks.items():
-            sampling = SamplingPolicy(temperature=self.section.temperature)
+            sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
             async with self.rig.runner(split=split, sampling=sampling) as runner:
                 began_at = self.rig.engine.version
                 report = await evaluate_tasks(
