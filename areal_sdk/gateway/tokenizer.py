@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as HfTokenizer
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.words import WordEncoder, word_pattern
 
 BREAKER = "\ufdd0"
 """A noncharacter put inside text that looks like a special token, so that it cannot become one.
@@ -52,6 +53,9 @@ class Tokenizer:
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
         self._one_of_each: dict[int, int] = {}
+        self._encode_text = self._encode_at_once
+        if self._splits_cleanly and (cut := word_pattern(document)) is not None:
+            self._encode_text = WordEncoder(cut, self._encode_at_once).encode
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -133,9 +137,12 @@ class Tokenizer:
         if BREAKER in text:
             ids = self.intern(self._encode_as_text(text))
         else:
-            ids = self.intern(self._hf.encode(text, add_special_tokens=False).ids)
+            ids = self._encode_text(text)
         self._cache_piece(text, ids)
         return ids
+
+    def _encode_at_once(self, text: str) -> tuple[int, ...]:
+        return self.intern(self._hf.encode(text, add_special_tokens=False).ids)
 
     def intern(self, ids: Sequence[int]) -> tuple[int, ...]:
         """`ids` with one object for each token: long prompts then cost half the memory to keep."""
