@@ -125,7 +125,7 @@ class EpisodeRunner(SharesHttpClient):
             message = "; ".join(session.faults)
             return replace(episode, outcome=Outcome.failed(ErrorKind.INFRASTRUCTURE, message))
         try:
-            return await self._judge(episode, played)
+            return await self._judge(episode, played, session)
         except EpisodeError as error:
             failed = Outcome.failed(error.kind, str(error), trace=error.trace)
             return replace(episode, outcome=failed)
@@ -160,7 +160,9 @@ class EpisodeRunner(SharesHttpClient):
         except EpisodeError as error:
             return error
 
-    async def _judge(self, episode: Episode, played: PlayResult | EpisodeError) -> Episode:
+    async def _judge(
+        self, episode: Episode, played: PlayResult | EpisodeError, session: Session
+    ) -> Episode:
         """The episode with its verdict. Raises `EpisodeError` where there is none to be had."""
         if isinstance(played, EpisodeError):
             return replace(episode, outcome=await self._judge_error(episode, played))
@@ -174,7 +176,7 @@ class EpisodeRunner(SharesHttpClient):
                     truncated=played.truncated or episode.truncated,
                 )
             if isinstance(played, Mapping):
-                played = _by_completion(played, episode)
+                played = _by_completion(played, session.turn_of_reply, num_turns=len(episode.turns))
             if played is not None:
                 self._warn_of_unused_rewards()
                 return replace(episode, outcome=_named(read_verdict(played, episode)))
@@ -223,11 +225,15 @@ def _named(outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _by_completion(rewards: Mapping[str, float], episode: Episode) -> Outcome:
-    """AReaL's rewards by completion id, in the order of the turns they were given for."""
+def _by_completion(
+    rewards: Mapping[str, float], turn_of_reply: Mapping[str, int], *, num_turns: int
+) -> Outcome:
+    """AReaL's rewards by completion id, each for the turn that the completion was."""
     if not rewards:
         return Outcome.abstained("the agent returned no rewards")
-    if len(rewards) != len(episode.turns):
-        raise ValueError(f"{len(rewards)} rewards for {len(episode.turns)} completions")
-    per_turn = tuple(float(reward) for reward in rewards.values())
-    return Outcome.scored(sum(per_turn), turn_rewards=per_turn)
+    per_turn: list[float | None] = [None] * num_turns
+    for reply_id, reward in rewards.items():
+        if reply_id not in turn_of_reply:
+            raise ValueError(f"{reply_id!r} is not the id of a completion of this episode")
+        per_turn[turn_of_reply[reply_id]] = float(reward)
+    return Outcome.scored(sum(map(float, rewards.values())), turn_rewards=tuple(per_turn))

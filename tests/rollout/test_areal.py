@@ -1,12 +1,14 @@
 """Agents of AReaL's own signatures run as they are."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import openai
+import pytest
 
-from areal_sdk.types import OutcomeKind
+from areal_sdk.types import ErrorKind, OutcomeKind
 from tests.rollout.playing import play
 
 
@@ -52,17 +54,48 @@ async def test_an_areal_workflow_rejects_an_episode_with_none(model_dir: Path) -
     assert (await play(Rejects(), "4", model_dir)).outcome.kind is OutcomeKind.ABSTAIN
 
 
-async def test_areals_rewards_by_completion_are_rewards_by_turn(model_dir: Path) -> None:
-    class TwoTurns:
-        async def run(self, data: dict[str, Any], **extra: Any) -> dict[str, float]:
-            areal_client = openai.AsyncOpenAI(**{k: extra[k] for k in ("base_url", "api_key")})
-            rewards = {}
-            for index, text in enumerate(("one", "two")):
-                completion = await areal_client.chat.completions.create(
+class TwoCompletions:
+    """Returns rewards for what `rewarded` says, given the ids of its two completions."""
+
+    def __init__(self, rewarded: Callable[[list[str]], dict[str, float]]) -> None:
+        self._rewarded = rewarded
+
+    async def run(self, data: dict[str, Any], **extra: Any) -> dict[str, float]:
+        ids = []
+        async with openai.AsyncOpenAI(**{k: extra[k] for k in ("base_url", "api_key")}) as client:
+            for text in ("one", "two"):
+                completion = await client.chat.completions.create(
                     model="default", messages=[{"role": "user", "content": text}]
                 )
-                rewards[completion.id] = float(index)
-            await areal_client.close()
-            return rewards
+                ids.append(completion.id)
+        return self._rewarded(ids)
 
-    assert (await play(TwoTurns(), "4", model_dir)).outcome.turn_rewards == (0.0, 1.0)
+
+@pytest.mark.parametrize(
+    ("rewarded", "turn_rewards"),
+    [
+        (lambda ids: {ids[0]: 0.25, ids[1]: 1.0}, (0.25, 1.0)),
+        (lambda ids: {ids[1]: 1.0, ids[0]: 0.25}, (0.25, 1.0)),
+        (lambda ids: {ids[1]: 1.0}, (None, 1.0)),
+    ],
+    ids=["in the order of the turns", "in another order", "of one only"],
+)
+async def test_areals_rewards_belong_to_the_completions_they_name(
+    rewarded: Callable[[list[str]], dict[str, float]],
+    turn_rewards: tuple[float | None, ...],
+    model_dir: Path,
+) -> None:
+    episode = await play(TwoCompletions(rewarded), "4", model_dir)
+    assert episode.outcome.turn_rewards == turn_rewards
+    assert episode.reward == sum(reward or 0.0 for reward in turn_rewards)
+
+
+async def test_a_reward_for_a_completion_that_nobody_got_is_the_agents_error(
+    model_dir: Path,
+) -> None:
+    agent = TwoCompletions(lambda ids: {ids[0]: 1.0, "chatcmpl-other": 1.0})
+    episode = await play(agent, "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert "'chatcmpl-other' is not the id of a completion of this episode" in (
+        episode.outcome.message
+    )
