@@ -34,6 +34,7 @@ from areal_sdk.gateway.wire.http import (
     Handler,
     guarded,
     json_response,
+    not_found,
     parse_body,
     read_body,
 )
@@ -129,7 +130,7 @@ class Gateway:
             self._add_anthropic_routes(app.router, f"{prefix}/messages")
             # Anthropic's SDK adds /v1 itself: given the address that OpenAI's wants, it still works.
             self._add_anthropic_routes(app.router, f"{prefix}/v1/messages")
-        app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(_not_found))
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         return app
 
     def _add_openai_routes(self, router: web.UrlDispatcher, prefix: str) -> None:
@@ -152,7 +153,7 @@ class Gateway:
         write_error = ApiError.anthropic_body
         router.add_post(path, self._guard(self._sample(self._messages), write_error))
         router.add_post(f"{path}/count_tokens", self._guard(self._count_tokens, write_error))
-        router.add_route("*", f"{path}/{{rest:.*}}", self._guard(_not_found, write_error))
+        router.add_route("*", f"{path}/{{rest:.*}}", self._guard(not_found, write_error))
 
     def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)
@@ -212,7 +213,3 @@ class Gateway:
 
     def _model(self) -> ServedModel:
         return ServedModel(self.model_name, self._started_at, self._engine.info.max_context)
-
-
-async def _not_found(request: web.Request) -> web.StreamResponse:
-    raise ApiError(404, f"Invalid URL ({request.method} {request.path})", code="unknown_url")

@@ -1,32 +1,57 @@
 """The OpenAPI document of everything the gateway serves."""
 
+import re
 from functools import cache
 from typing import Any
 
 _Schema = dict[str, Any]
 
+_NAMED = re.compile(r"#/components/schemas/(\w+)")
+
 
 @cache
 def openapi_document() -> dict[str, Any]:
+    """Of a gateway that serves a model."""
+    paths = {**_openai_paths(), **_anthropic_paths(), **_own_paths(), **_control_paths()}
+    return _document(
+        "OpenAI- and Anthropic-shaped endpoints whose every sampled token is recorded, and the "
+        "control plane.",
+        {**paths, **_engine_paths(), **_open_paths("/health", "/ready", "/metrics")},
+    )
+
+
+@cache
+def upstream_document() -> dict[str, Any]:
+    """Of a gateway that passes calls on to another provider."""
+    paths = {**_own_paths(), **_control_paths(), **_passed_paths()}
+    return _document(
+        "The control plane, and another provider's endpoints behind it, whose text is recorded.",
+        {**paths, **_open_paths("/health", "/ready")},
+    )
+
+
+def _document(description: str, paths: dict[str, Any]) -> dict[str, Any]:
+    described = _names_in(paths)
+    schemas = _schemas()
+    named = {name for kind in described for name in (kind, *_names_in(schemas[kind]))}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "areal-sdk gateway",
             "version": "1",
             "description": (
-                "OpenAI- and Anthropic-shaped endpoints whose every sampled token is recorded, and "
-                "the control plane. Every /v1 path also exists below /s/{session}, where the "
+                f"{description} Every /v1 path also exists below /s/{{session}}, where the "
                 "address names the session and no key is needed."
             ),
         },
         "security": [{"bearer": []}],
-        "paths": {**_openai_paths(), **_anthropic_paths(), **_control_paths(), **_open_paths()},
+        "paths": paths,
         "components": {
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
-            "schemas": _schemas(),
+            "schemas": {name: schemas[name] for name in schemas if name in named},
         },
     }
 
@@ -64,6 +89,12 @@ def _openai_paths() -> dict[str, Any]:
             "get": _operation("One model", "Model", parameters=[_path_parameter("model")])
         },
         "/v1/embeddings": {"post": _operation("Refused: a policy has none", "Error")},
+    }
+
+
+def _own_paths() -> dict[str, Any]:
+    """What callers do with their own sessions."""
+    return {
         "/v1/reward": {
             "post": _operation("Reward the caller's own session", "Reward", body="RewardRequest")
         },
@@ -111,14 +142,26 @@ def _control_paths() -> dict[str, Any]:
                 parameters=session_id,
             )
         },
+    }
+
+
+def _engine_paths() -> dict[str, Any]:
+    return {
         "/control/weights": {"get": _operation("The version that is served", "Weights")},
         "/control/pause": {"post": _operation("Hold generation", "Paused")},
         "/control/resume": {"post": _operation("Continue generation", "Paused")},
     }
 
 
-def _open_paths() -> dict[str, Any]:
-    """What needs no key."""
+def _passed_paths() -> dict[str, Any]:
+    passed = _operation(
+        "Passed on to the provider as it is", "Any", parameters=[_path_parameter("path")]
+    )
+    return {"/v1/{path}": {"get": passed, "post": passed, "delete": passed}}
+
+
+def _open_paths(*served: str) -> dict[str, Any]:
+    """What needs no key: those that are `served`, and the document."""
     text = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
     paths = {
         "/health": {"get": _operation("Whether it serves", "Health")},
@@ -128,7 +171,11 @@ def _open_paths() -> dict[str, Any]:
     }
     for path in paths.values():
         path["get"]["security"] = []
-    return paths
+    return {path: paths[path] for path in (*served, "/openapi.json")}
+
+
+def _names_in(schema: _Schema) -> list[str]:
+    return _NAMED.findall(str(schema))
 
 
 def _path_parameter(name: str) -> _Schema:

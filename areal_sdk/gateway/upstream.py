@@ -19,6 +19,7 @@ from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.live import LiveLimits, LiveSessions
 from areal_sdk.gateway.metrics import GatewayMetrics
+from areal_sdk.gateway.openapi import upstream_document
 from areal_sdk.gateway.passed import read_answer, read_question
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
@@ -29,6 +30,7 @@ from areal_sdk.gateway.wire.http import (
     Handler,
     guarded,
     json_response,
+    not_found,
     parse_body,
     read_body,
 )
@@ -101,10 +103,13 @@ class UpstreamGateway:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.cleanup_ctx.append(self._open_client)
         app.router.add_get("/health", self._guard(_health))
+        app.router.add_get("/ready", self._guard(_health))
+        app.router.add_get("/openapi.json", self._guard(_openapi))
         self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
             app.router.add_route("*", f"{prefix}/{{path:.+}}", self._guard(self._pass))
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         await self._server.start(app, host=host, port=port)
 
     async def aclose(self) -> None:
@@ -226,6 +231,10 @@ async def _stream(
 
 async def _health(request: web.Request) -> web.Response:
     return json_response({"status": "ok", "version": 0})
+
+
+async def _openapi(request: web.Request) -> web.Response:
+    return json_response(upstream_document())
 
 
 def _chosen(headers: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:

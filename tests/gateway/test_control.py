@@ -5,8 +5,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.upstream import UpstreamGateway
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_http import get, post
 
@@ -133,18 +135,42 @@ async def test_a_reward_is_a_finite_number(start_gateway: StartGateway, reward: 
 async def test_the_document_describes_every_route(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway()
     _, document = await get(gateway.base_url.replace("/v1", "/openapi.json"))
-    described = {
+    assert gateway._server.app is not None
+    assert described_by(document) == served_by(gateway._server.app)
+    assert "/control/weights" in document["paths"]
+
+
+async def test_the_document_of_another_providers_door_describes_its_own_routes() -> None:
+    gateway = UpstreamGateway("http://127.0.0.1:1/v1")
+    await gateway.start()
+    try:
+        _, document = await get(gateway.base_url.replace("/v1", "/openapi.json"))
+        assert gateway._server.app is not None
+        passed = {(method, "/v1/{path}") for method in ("GET", "POST", "DELETE")}
+        assert described_by(document) == served_by(gateway._server.app) | passed
+        assert "/control/weights" not in document["paths"], "there is no engine of ours"
+        status, error = await get(gateway.base_url.replace("/v1", "/nowhere"))
+        assert (status, error["error"]["code"]) == (404, "unknown_url")
+    finally:
+        await gateway.aclose()
+
+
+def described_by(document: Any) -> set[tuple[str, str]]:
+    """Methods and paths; every schema that the document refers to is there, and no other."""
+    names = set(re.findall(r"#/components/schemas/(\w+)", str(document)))
+    assert names == set(document["components"]["schemas"])
+    return {
         (method.upper(), path)
         for path, operations in document["paths"].items()
         for method in operations
     }
-    assert gateway._server.app is not None
+
+
+def served_by(app: web.Application) -> set[tuple[str, str]]:
     served = set()
-    for route in gateway._server.app.router.routes():
+    for route in app.router.routes():
         info = route.resource.get_info() if route.resource else {}
         path = re.sub(r":[^}]*}", "}", str(info.get("path") or info.get("formatter")))
         if not path.startswith(("/s/", "/v1/v1/")) and route.method not in ("HEAD", "*"):
             served.add((route.method, path))
-    assert described == served
-    names = set(re.findall(r"#/components/schemas/(\w+)", str(document)))
-    assert names == set(document["components"]["schemas"])
+    return served

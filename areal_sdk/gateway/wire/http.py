@@ -79,3 +79,8 @@ def json_response(
     return web.Response(
         body=orjson.dumps(body), status=status, headers=headers, content_type="application/json"
     )
+
+
+async def not_found(request: web.Request) -> web.StreamResponse:
+    """For every path that is none of ours."""
+    raise ApiError(404, f"Invalid URL ({request.method} {request.path})", code="unknown_url")
