@@ -93,7 +93,7 @@ class RewardPool:
 
     async def score(self, episode: Episode) -> Outcome:
         """The weighted verdict of all rewards; `RewardError` when one gives none."""
-        payload = pickle.dumps(episode, protocol=pickle.HIGHEST_PROTOCOL)
+        payload = _packed(episode)
         verdicts = {}
         for index, reward in enumerate(self._rewards):
             verdicts[reward.name] = (reward.weight, await self._ask(index, reward, payload))
@@ -118,6 +118,16 @@ class RewardPool:
         except ProcessError as exc:
             raise InfrastructureError(f"{what}: {exc}") from exc
         return _read(reply.payload)
+
+
+def _packed(episode: Episode) -> bytes:
+    try:
+        return pickle.dumps(episode, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as exc:
+        raise RewardError(
+            f"task {episode.task.id!r} cannot be sent to a reward's worker ({exc}): keep to plain "
+            "values and importable classes in Task.data"
+        ) from exc
 
 
 def _read(payload: Any) -> Outcome:

@@ -25,14 +25,24 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             request = channel.receive()
             if request is None:
                 continue
-            episode: Episode = pickle.loads(request.buffers[0])
             try:
+                episode = _unpacked(request.buffers[0])
                 outcome = _verdict(rewards[request.payload["reward"]], episode, runner)
             except Exception as exc:  # noqa: BLE001 - the boundary: it becomes a typed RewardError
                 traceback.print_exc()
                 request.fail(exc)
             else:
                 request.reply(_write(outcome))
+
+
+def _unpacked(episode: bytes | memoryview) -> Episode:
+    try:
+        return pickle.loads(episode)  # type: ignore[no-any-return]
+    except Exception as exc:
+        raise ValueError(
+            f"the episode cannot be read in a worker ({type(exc).__name__}: {exc}): keep to plain "
+            "values and importable classes in Task.data"
+        ) from exc
 
 
 def _verdict(

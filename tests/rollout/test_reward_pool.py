@@ -1,5 +1,6 @@
 """Rewards in real worker processes: verdicts, and failures that are never a zero."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,25 @@ async def test_a_bad_reward_is_a_typed_error_and_the_next_one_is_unaffected(tmp_
             assert ("sample_rewards.py" in raised.value.trace) == reward.name.startswith("raises")
             outcome = await pool._ask(len(bad), specs[-1], payload)
             assert outcome.reward == 2.0
+
+
+class ReadableHereOnly:
+    """Can be pickled, and not be read again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("only here",)
+
+
+async def test_task_data_that_cannot_travel_is_an_error_that_names_it(tmp_path: Path) -> None:
+    async with RewardPool([spec("length")], log_dir=tmp_path) as pool:
+        stays_here = replace(episode(), task=Task("t", {"check": lambda answer: True}))
+        with pytest.raises(RewardError, match=r"task 't' cannot be sent .*lambda.*Task\.data"):
+            await pool.score(stays_here)
+        is_lost = replace(episode(), task=Task("t", {"question": ReadableHereOnly()}))
+        with pytest.raises(RewardError, match=r"cannot be read .*'only here'.*Task\.data"):
+            await pool.score(is_lost)
+        assert (await pool.score(episode())).reward == 2.0
+        assert pool._pool.num_replaced == 0
 
 
 async def test_several_rewards_are_weighted_and_named(tmp_path: Path) -> None:
