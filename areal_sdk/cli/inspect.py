@@ -88,7 +88,8 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     from areal_sdk.cli.report import table
     from areal_sdk.telemetry.live import curve
 
-    who_else = "callers" if config.get("serve", {}).get("learn") else "?"
+    an_object = run_dir.read_call().get("agent", "?")
+    who_else = "callers" if config.get("serve", {}).get("learn") else an_object
     what = config.get("agent") or config.get("env") or who_else
     click.echo(f"{run_dir.path}: {what} on {config.get('model', '?')}, {len(steps)} steps")
     if steps:
@@ -137,10 +138,7 @@ def _as_of(run_dir: "RunDir", age_s: float, *, step: int, total_steps: int) -> s
         return f"as of {age_s:.0f} s ago" + (": it hangs" if age_s > SILENCE_S else "")
     if total_steps and step >= total_steps:
         return f"ended {age_s:.0f} s ago: steps"
-    return (
-        f"ended {age_s:.0f} s ago, at step {step}; "
-        f"go on with: areal-sdk train --resume {shlex.quote(str(run_dir.path))}"
-    )
+    return f"ended {age_s:.0f} s ago, at step {step}; go on with: {run_dir.how_to_resume()}"
 
 
 def _show_episode(run_dir: "RunDir", episode_id: str, *, as_json: bool) -> None:

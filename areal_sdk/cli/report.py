@@ -39,15 +39,14 @@ def print_summary(summary: "RunSummary") -> None:
         f"\n{summary.steps} steps in {clock(training)} of training{in_all}; ended: {summary.ended}"
     )
     click.echo(f"run directory: {summary.run_dir}")
-    if summary.ended == "interrupted":
-        click.echo(summary.lost)
-        click.echo(f"go on with: areal-sdk train --resume {summary.run_dir}")
-        return
     from areal_sdk.telemetry import RunDir
 
-    for line in what_next(
-        RunDir(Path(summary.run_dir)), was_measured=bool(summary.before or summary.after)
-    ):
+    run_dir = RunDir(Path(summary.run_dir))
+    if summary.ended == "interrupted":
+        click.echo(summary.lost)
+        click.echo(f"go on with: {run_dir.how_to_resume()}")
+        return
+    for line in what_next(run_dir, was_measured=bool(summary.before or summary.after)):
         click.echo(line)
 
 

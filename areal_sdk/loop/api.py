@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.config import Config, idle_settings, load_config, parse_config
-from areal_sdk.errors import ArealError
+from areal_sdk.config.keys import join_key, leaves
+from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
 from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.evaluation import run_evaluation
@@ -34,22 +35,38 @@ logger = logging.getLogger(__name__)
 def train(
     agent: object,
     *,
-    model: str = "smollm2",
+    model: str | None = None,
     tasks: Iterable[Task] | None = None,
     eval_tasks: Iterable[Task] | None = None,
+    resume: str | Path | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> RunSummary:
     """Train `agent` (a class, an instance, a function, or what `areal-sdk train` takes).
 
-    `settings` are those of the TOML file, as sections: `rollout={"batch": 64}`.
+    `settings` are those of the TOML file, as sections: `rollout={"batch": 64}`; the model is
+    `smollm2` unless another is given. `resume` is the directory of a run to go on with, with the
+    same agent and tasks; settings may then raise its limits.
     """
-    values = {"model": model, **settings}
-    if isinstance(agent, str):
-        values["agent"] = agent
     given = _given_tasks(train=tasks, eval=eval_tasks)
-    plan = _plan(parse_config(values), agent=None if isinstance(agent, str) else agent, tasks=given)
-    return _train(plan, quiet=quiet)
+    item = None if isinstance(agent, str) else agent
+    call = {
+        "agent": getattr(agent, "__name__", repr(agent) if item is None else type(agent).__name__),
+        **({"tasks": "..."} if tasks is not None else {}),
+        **({"eval_tasks": "..."} if eval_tasks is not None else {}),
+    }
+    values = {**settings, **({"agent": agent} if item is None else {})}
+    if resume is not None:
+        if model is not None:
+            raise ConfigError("a run that is resumed keeps its model: leave model out")
+        overrides = {join_key(*parts): value for parts, value in leaves(values)}
+        return _resume(
+            RunDir.open(Path(resume)), overrides, call=call, agent=item, tasks=given, quiet=quiet
+        )
+    if model is not None:
+        values["model"] = model
+    plan = _plan(parse_config(values), agent=item, tasks=given)
+    return _train(plan, call=call if item is not None or given else {}, quiet=quiet)
 
 
 def evaluate(
@@ -91,10 +108,7 @@ def resume_training(
     quiet: bool = False,
 ) -> RunSummary:
     """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
-    run_dir = RunDir.open(path)
-    config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
-    checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
-    return _train(_plan(config), run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)
+    return _resume(RunDir.open(path), overrides or {}, settings=settings, quiet=quiet)
 
 
 def evaluate_config(
@@ -151,16 +165,41 @@ def _plan(
     return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
 
 
+def _resume(
+    run_dir: RunDir,
+    overrides: Mapping[str, Any],
+    *,
+    settings: Sequence[str] = (),
+    call: Mapping[str, str] | None = None,
+    agent: object | None = None,
+    tasks: Mapping[str, Sequence[Task]] | None = None,
+    quiet: bool,
+) -> RunSummary:
+    if missing := run_dir.read_call().keys() - (call or {}).keys():
+        raise ConfigError(
+            f"{run_dir.path} was begun from Python, with objects that only Python can give again "
+            f"({', '.join(sorted(missing))}): go on with {run_dir.how_to_resume()}"
+        )
+    config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
+    checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
+    plan = _plan(config, agent=agent, tasks=tasks)
+    return _train(plan, run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)
+
+
 def _train(
     plan: Plan,
     *,
     run_dir: RunDir | None = None,
     checkpoint: Path | None = None,
+    call: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
+    """`call`: what was given as objects to a new run, for whoever resumes it."""
     config = plan.config
     if run_dir is None:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
+        if call:
+            run_dir.record_call(call)
     state = RunState()
     with run_dir.in_use(), _waits_on_signal():  # of a run that still goes on nothing is touched
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
@@ -212,7 +251,7 @@ def _waits_on_signal() -> AbstractContextManager[None]:
 
 def _with_way_on(error: BaseException, run_dir: RunDir) -> BaseException:
     if latest_checkpoint(run_dir.checkpoints) is not None:
-        error.add_note(f"go on with: areal-sdk train --resume {run_dir.path}")
+        error.add_note(f"go on with: {run_dir.how_to_resume()}")
     return error
 
 

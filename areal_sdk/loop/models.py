@@ -5,6 +5,7 @@ from pathlib import Path
 from areal_sdk.config import RunSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import resolve_model
+from areal_sdk.telemetry import RunDir
 
 EXPORTS = ("best", "final")
 
@@ -21,7 +22,7 @@ def find_model(name: str) -> Path:
             return path / "checkpoints" / export
     raise ConfigError(
         f"{path} has no exported weights yet (checkpoints/best or /final): "
-        f"finish it with: areal-sdk train --resume {path}"
+        f"finish it with: {RunDir(path).how_to_resume()}"
     )
 
 

@@ -1,6 +1,7 @@
 """The run directory: the interface between a run and whoever looks at it, live or a year later.
 
 config.toml     resolved configuration, without secrets
+call.json       the arguments that cannot be read back, where a run was begun from Python with objects
 plugins.json    every installed plugin and its version, and those that the run had before
 metrics.jsonl   one line an optimiser step, evaluation or warning
 ledger.json     where every episode went
@@ -13,6 +14,7 @@ live.json       what the run is doing now: progress, and who waits for what
 import fcntl
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,7 +51,7 @@ class RunDir:
             except FileExistsError:
                 raise ConfigError(
                     f"the run directory {path} exists: choose another run.name, "
-                    f"or go on with it: --resume {path}"
+                    f"or go on with it: {cls(path).how_to_resume()}"
                 ) from None
             except OSError as exc:
                 raise cannot_write(path, exc) from exc
@@ -84,6 +86,10 @@ class RunDir:
     @property
     def config(self) -> Path:
         return self.path / "config.toml"
+
+    @property
+    def call(self) -> Path:
+        return self.path / "call.json"
 
     @property
     def plugins(self) -> Path:
@@ -148,6 +154,10 @@ class RunDir:
 
         write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
 
+    def record_call(self, arguments: Mapping[str, str]) -> None:
+        """Store which parameters of `areal_sdk.train` were given objects, each as one would write it."""
+        write_atomically(self.call, to_json(arguments, indent=True))
+
     def record_plugins(self, installed: Mapping[str, str]) -> list[str]:
         """Store the versions a run goes on with, after those it had; returns what has changed."""
         recorded = self.read_plugins() or {"installed": dict(installed), "earlier": []}
@@ -174,6 +184,22 @@ class RunDir:
         import tomllib
 
         return tomllib.loads(self.config.read_text())
+
+    def read_call(self) -> dict[str, str]:
+        """What `record_call` stored; empty where the settings say all."""
+        return read_json(self.call) or {}
+
+    def how_to_resume(self) -> str:
+        """The command, or the call, that goes on with this run."""
+        call = self.read_call()
+        if not call:
+            return f"areal-sdk train --resume {shlex.quote(str(self.path))}"
+        arguments = [
+            call.pop("agent"),
+            f"resume={str(self.path)!r}",
+            *(f"{name}={value}" for name, value in call.items()),
+        ]
+        return f"areal_sdk.train({', '.join(arguments)})"
 
     def read_plugins(self) -> dict[str, Any] | None:
         """`installed` versions, and the `earlier` ones that parts of the run were made with."""

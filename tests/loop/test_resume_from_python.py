@@ -1,0 +1,73 @@
+"""A run that began from Python with objects goes on from Python, and says so."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import areal_sdk
+from areal_sdk.config import Config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop import api
+from areal_sdk.loop.models import find_model
+from areal_sdk.telemetry import RunDir
+from tests.loop.runs import AGENT, finish, start_command
+from tests.loop.vowels import Vowels, tasks
+
+SMALL: dict[str, Any] = {
+    "rollout": {"batch": 8, "group_size": 4, "max_inflight": 8},
+    "engine": {"dtype": "float32", "max_slots": 8},
+    "trainer": {"precision": "float32"},
+    "eval": {"before": False, "after": False},
+}
+TASKS = list(tasks("train"))
+
+
+def begun(directory: Path, call: dict[str, str]) -> RunDir:
+    run = RunDir.create(directory, "run")
+    run.write_config(Config(model="tiny").model_dump(mode="json", exclude_none=True))
+    run.record_call(call)
+    return run
+
+
+def test_train_resumes_a_run_that_it_began_with_a_class_and_tasks(tmp_path: Path) -> None:
+    run = {"dir": tmp_path, "name": "run", "steps": 1}
+    areal_sdk.train(Vowels, model="tiny", tasks=TASKS, run=run, quiet=True, **SMALL)
+    path = tmp_path / "run"
+    assert RunDir(path).how_to_resume() == f"areal_sdk.train(Vowels, resume='{path}', tasks=...)"
+    summary = areal_sdk.train(Vowels, resume=path, tasks=TASKS, run={"steps": 2}, quiet=True)
+    assert summary.steps == 2
+    assert [row["step"] for row in RunDir(path).read_steps()] == [1, 2]
+
+
+def test_what_only_python_can_give_again_is_asked_for_with_the_call(tmp_path: Path) -> None:
+    run = begun(tmp_path, {"agent": "Vowels", "tasks": "..."})
+    call = f"areal_sdk.train(Vowels, resume='{run.path}', tasks=...)"
+    with pytest.raises(ConfigError, match=re.escape(call)):
+        api.resume_training(run.path, quiet=True)
+    with pytest.raises(ConfigError, match=re.escape(call)):
+        areal_sdk.train(Vowels, resume=run.path, quiet=True)
+    assert f"go on with {call}" in finish(start_command("train", "--resume", str(run.path)), code=2)
+
+
+def test_every_note_names_the_way_on_that_works(tmp_path: Path) -> None:
+    run = begun(tmp_path, {"agent": "Vowels"})
+    with pytest.raises(ConfigError, match=r"areal_sdk\.train\(Vowels, resume="):
+        find_model(str(run.path))
+    with pytest.raises(ConfigError, match=r"areal_sdk\.train\(Vowels, resume="):
+        RunDir.create(tmp_path, "run")
+    run.write_live({"name": "Vowels", "step": 1, "total_steps": 9, "elapsed_s": 1.0})
+    shown = finish(start_command("inspect", str(run.path), "--live"))
+    assert "go on with: areal_sdk.train(Vowels, resume=" in shown
+
+
+def test_a_run_of_a_file_is_resumed_by_the_command(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "my run")
+    assert run.how_to_resume() == f"areal-sdk train --resume '{run.path}'"
+
+
+def test_a_resumed_run_keeps_its_model(tmp_path: Path) -> None:
+    run = begun(tmp_path, {"agent": "Vowels"})
+    with pytest.raises(ConfigError, match="leave model out"):
+        areal_sdk.train(str(AGENT), resume=run.path, model="smollm2")
