@@ -1,272 +1,36 @@
-"""What the gateway costs: CPU a request, latency added, memory a session.
+"""What the gateway costs: CPU a request, latency added, memory a session; and what its peers cost.
 
     python benchmarks/gateway.py [--model smollm2] [--rounds 3] [--only latency,turns] [--write]
+    python benchmarks/gateway.py --only peers [--peers litellm,areal]
 
-Three servers, each a process of its own over the same trivial engine (32 tokens at once): the
-gateway; `bound`, a plain aiohttp server that renders, encodes the whole prompt and detokenises, which
-is the least that an exact gateway without memory can do; and `echo`, which parses the body and
-answers a constant. Cost is the server's own CPU time, read from the kernel, so a busy machine
-stretches it less than it stretches a clock. Rounds are interleaved; ratios are medians of per-round
-ratios. Sections are printed as they are done; `--budget` bounds the rounds of each.
+Servers are processes of their own (`gateways/servers.py`) over the same trivial engine (32 tokens at
+once): the gateway; `bound`, a plain aiohttp server that renders, encodes the whole prompt and
+detokenises, which is the least that an exact gateway without memory can do; and `echo`, which parses
+the body and answers a constant. Peers are installed when they are first asked for, each into an
+environment of its own (`gateways/peers.py`); `--peers ""` measures none.
+
+Cost is the server's own CPU time, read from the kernel, so a busy machine stretches it less than it
+stretches a clock; requests/s a core is its inverse. Rounds are interleaved; ratios are medians of
+per-round ratios. Sections are printed as they are done; `--budget` bounds the rounds of each.
 """
 
 import argparse
 import asyncio
 import itertools
-import json
-import os
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
-import aiohttp
-import orjson
-from aiohttp import web
+from gateways.answers import NUM_TOKENS
+from gateways.client import TURNS, cost, cost_by_turn, latencies
+from gateways.comparison import compare, say
+from gateways.peers import PEERS
+from gateways.process import own_server
 from tables import table, write_section
-from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
-from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
-from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.models import resolve_model
-from areal_sdk.types import FinishReason, WeightUpdate
-
-NUM_TOKENS = 32
-NUM_CLIENTS = 64
-TURNS = 8
-"""Of a session, where its length is not what is measured."""
-SYSTEM = "You are a careful assistant who answers in few words. " * 12
-QUESTION = (
-    "Here is something to think about, number {}. " + "What follows from it is not clear. " * 36
-)
-
-
-class InstantEngine(InferenceEngine):
-    """Says the same tokens to everybody, one chunk a token, without delay."""
-
-    def __init__(self, model_dir: Path) -> None:
-        tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-        config = json.loads((model_dir / "config.json").read_text())
-        self.end = config["eos_token_id"]
-        self.end = self.end[0] if isinstance(self.end, list) else self.end
-        self.said = tokenizer.encode("The answer is not clear. " * 20).ids[: NUM_TOKENS - 1]
-        self._info = EngineInfo(
-            str(model_dir), 32768, tokenizer.get_vocab_size(), stop_tokens=(self.end,)
-        )
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._info
-
-    @property
-    def version(self) -> int:
-        return 0
-
-    async def start(self) -> None: ...
-
-    async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
-        for token in self.said:
-            yield GenerateChunk((token,), (-1.0,), (0,))
-        yield GenerateChunk((self.end,), (-1.0,), (0,), FinishReason.STOP, self.end)
-
-    async def update_weights(self, update: WeightUpdate) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
-async def serve_gateway(model_dir: Path, num_sessions: int) -> list[str]:
-    gateway = Gateway(InstantEngine(model_dir), model_dir=model_dir, model_name="m")
-    await gateway.start()
-    sessions = [gateway.sessions.open(str(i)) for i in range(num_sessions)]
-    return [session.base_url(gateway.base_url) for session in sessions]
-
-
-async def serve_bound(model_dir: Path, num_sessions: int) -> list[str]:
-    engine = InstantEngine(model_dir)
-    tokenizer = Tokenizer.from_file(str(model_dir / "tokenizer.json"))
-    template = ChatTemplate.load(model_dir)
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        body = orjson.loads(await request.read())
-        text = template.render(body["messages"], add_generation_prompt=True)
-        prompt = tuple(tokenizer.encode(text, add_special_tokens=False).ids)
-        decoder = DecodeStream(skip_special_tokens=True)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        said: list[str] = []
-        async for chunk in engine.stream(GenerateRequest(prompt, NUM_TOKENS)):
-            text = decoder.step(tokenizer, chunk.tokens[0]) or ""
-            if body["stream"]:
-                if not response.prepared:
-                    await response.prepare(request)
-                delta = {"choices": [{"index": 0, "delta": {"content": text}}]}
-                await response.write(b"data: " + orjson.dumps(delta) + b"\n\n")
-            said.append(text)
-        if body["stream"]:
-            await response.write(b"data: [DONE]\n\n")
-            return response
-        message = {"role": "assistant", "content": "".join(said)}
-        return web.Response(body=orjson.dumps({"choices": [{"message": message}]}))
-
-    return [await _listen(answer)] * num_sessions
-
-
-async def serve_echo(model_dir: Path, num_sessions: int) -> list[str]:
-    message = {"role": "assistant", "content": "The answer is not clear. " * 6}
-    answered = orjson.dumps({"choices": [{"message": message}]})
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        orjson.loads(await request.read())
-        return web.Response(body=answered)
-
-    return [await _listen(answer)] * num_sessions
-
-
-async def _listen(answer: Callable[[web.Request], Any]) -> str:
-    app = web.Application(client_max_size=2**25)
-    app.router.add_post("/{path:.*}", answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    return f"http://127.0.0.1:{runner.addresses[0][1]}"
-
-
-ROLES = {"gateway": serve_gateway, "bound": serve_bound, "echo": serve_echo}
-
-
-async def serve(role: str, model_dir: Path, num_sessions: int) -> None:
-    sys.stdout.write(json.dumps(await ROLES[role](model_dir, num_sessions)) + "\n")
-    sys.stdout.flush()
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-
-
-class Server:
-    """One of the servers, in its own process."""
-
-    def __init__(self, role: str, model_dir: Path, num_sessions: int) -> None:
-        command = [sys.executable, __file__, "--serve", role, "--model", str(model_dir)]
-        self._process = subprocess.Popen(
-            [*command, "--sessions", str(num_sessions)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert self._process.stdout is not None
-        self.urls: list[str] = json.loads(self._process.stdout.readline())
-        self._next = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.communicate()
-
-    def cpu_s(self) -> float:
-        """CPU time that the server's process has used, all of its threads."""
-        threads = Path(f"/proc/{self._process.pid}/task").iterdir()
-        return sum(int((t / "schedstat").read_text().split()[0]) for t in threads) / 1e9
-
-    def resident_bytes(self) -> int:
-        pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
-        return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-    def new_url(self) -> str:
-        self._next += 1
-        return self.urls[self._next - 1]
-
-
-class Conversation:
-    """A client that plays the turns of one session."""
-
-    def __init__(self, server: Server, number: int, http: aiohttp.ClientSession) -> None:
-        self._url = f"{server.new_url()}/chat/completions"
-        self._http = http
-        self.num_turns = 0
-        self._messages: list[dict[str, Any]] = [
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": QUESTION.format(number)},
-        ]
-
-    async def turn(self, *, stream: bool = False) -> float:
-        """Play one turn; the seconds until the first byte of the answer."""
-        self.num_turns += 1
-        body = {"model": "m", "messages": self._messages, "stream": stream}
-        begun = time.perf_counter()
-        async with self._http.post(self._url, json=body) as reply:
-            first = await reply.content.readany()
-            waited = time.perf_counter() - begun
-            raw = first + await reply.read()
-            assert reply.status == 200, raw
-        self._messages.append(_message(raw, stream=stream))
-        self._messages.append({"role": "user", "content": f"And what about {len(self._messages)}?"})
-        return waited
-
-
-def _message(raw: bytes, *, stream: bool) -> dict[str, Any]:
-    if not stream:
-        message: dict[str, Any] = json.loads(raw)["choices"][0]["message"]
-        return message
-    lines = [line[6:] for line in raw.splitlines() if line.startswith(b"data: {")]
-    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
-    text = "".join(choice["delta"].get("content") or "" for choice in choices)
-    return {"role": "assistant", "content": text}
-
-
-async def cost(server: Server, *, num_turns: int, num_requests: int, stream: bool) -> float:
-    """CPU microseconds a request, with `NUM_CLIENTS` clients at work."""
-    left = iter(range(num_requests // num_turns))
-
-    async def client(http: aiohttp.ClientSession) -> None:
-        for number in left:
-            conversation = Conversation(server, number, http)
-            for _ in range(num_turns):
-                await conversation.turn(stream=stream)
-
-    async with aiohttp.ClientSession() as http:
-        await Conversation(server, -1, http).turn(stream=stream)  # what is done once is not counted
-        before = server.cpu_s()
-        await asyncio.gather(*(client(http) for _ in range(NUM_CLIENTS)))
-        return (server.cpu_s() - before) / (num_requests // num_turns * num_turns) * 1e6
-
-
-async def cost_by_turn(server: Server, *, num_sessions: int) -> dict[int, float]:
-    """CPU microseconds a request at early and late turns of the same sessions."""
-    async with aiohttp.ClientSession() as http:
-        conversations = [Conversation(server, i, http) for i in range(num_sessions)]
-        spent: dict[int, float] = {}
-        for turn in range(1, 51):
-            before = server.cpu_s()
-            await asyncio.gather(*(c.turn() for c in conversations))
-            spent[turn] = (server.cpu_s() - before) / num_sessions * 1e6
-    return spent
-
-
-async def latencies(
-    server: Server, *, num_open: int, rate: float, num_requests: int, stream: bool
-) -> list[float]:
-    """Milliseconds to the first byte at a fixed offered rate, over `num_open` sessions at a time."""
-    async with aiohttp.ClientSession() as http:
-        playing = [Conversation(server, i, http) for i in range(num_open)]
-        turns = [asyncio.Lock() for _ in playing]
-        await playing[0].turn(stream=stream)
-        waited: list[float] = []
-
-        async def one(seat: int) -> None:
-            async with turns[seat]:  # a client asks again once it was answered
-                if playing[seat].num_turns == TURNS:
-                    playing[seat] = Conversation(server, seat, http)
-                waited.append(await playing[seat].turn(stream=stream) * 1e3)
-
-        async with asyncio.TaskGroup() as tasks:
-            begun = time.perf_counter()
-            for i in range(num_requests):
-                await asyncio.sleep(max(0.0, begun + i / rate - time.perf_counter()))
-                tasks.create_task(one(i % num_open))
-    return sorted(waited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +40,7 @@ class Effort:
     num_rounds: int
     budget_s: float
     num_requests: int
+    peers: tuple[str, ...]
 
     def rounds(self) -> Iterator[int]:
         until = time.monotonic() + self.budget_s
@@ -301,16 +66,18 @@ def costs_section(model_dir: Path, effort: Effort) -> str:
         ours, bound = (statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(pair[1] / pair[0] for pair in pairs)
         kind = "streamed" if stream else "whole"
-        rows.append((kind, num_turns, f"{ours:.0f}", f"{bound:.0f}", f"{ratio:.2f}x"))
-    header = ("answer", "turns a session", "gateway, us", "bound, us", "requests a core to bound's")
-    return table(header, rows)
+        rates = (f"{1e6 / us:.0f}" for us in (ours, bound))
+        rows.append((kind, num_turns, f"{ours:.0f}", f"{bound:.0f}", *rates, f"{ratio:.2f}x"))
+    header = ("answer", "turns a session", "gateway, us", "bound, us")
+    rates_header = ("gateway, requests/s a core", "bound, requests/s a core", "to bound's")
+    return f"At saturation:\n\n{table((*header, *rates_header), rows)}"
 
 
 def _cost(
     role: str, model_dir: Path, num_turns: int, num_requests: int, *, stream: bool, others: int = 0
 ) -> float:
     num_sessions = num_requests // num_turns + 1 + others
-    with Server(role, model_dir, num_sessions) as server:
+    with own_server(role, model_dir, num_sessions) as server:
         return asyncio.run(
             cost(server, num_turns=num_turns, num_requests=num_requests, stream=stream)
         )
@@ -325,7 +92,7 @@ def turns_section(model_dir: Path, effort: Effort) -> str:
     for _ in effort.rounds():
         costs: dict[str, list[float]] = {}
         for role in ("echo", "gateway"):
-            with Server(role, model_dir, num_sessions) as server:
+            with own_server(role, model_dir, num_sessions) as server:
                 before = server.resident_bytes()
                 by_turn = asyncio.run(cost_by_turn(server, num_sessions=num_sessions))
                 grown = server.resident_bytes() - before
@@ -341,7 +108,7 @@ def turns_section(model_dir: Path, effort: Effort) -> str:
         added = statistics.median(r["gateway"][i] - r["echo"][i] for r in rounds)
         rows.append((f"{a} to {b}", f"{ours:.0f}", f"{growth:.2f}x", f"{echo:.0f}", f"{added:.0f}"))
     header = ("turn", "gateway, us", "to turn 2", "echo, us", "added, us")
-    held = f"A session of 50 turns holds {grown / num_sessions / 1024:.0f} KiB."
+    held = f"A session of 50 turns holds {grown / num_sessions:,.0f} bytes."
     return f"{table(header, rows)}\n\n{held}"
 
 
@@ -366,13 +133,15 @@ def sessions_section(model_dir: Path, effort: Effort) -> str:
 
 def memory_section(model_dir: Path, effort: Effort) -> str:
     num_sessions = effort.num_requests
-    with Server("gateway", model_dir, num_sessions + 1) as server:
+    with own_server("gateway", model_dir, num_sessions + 1) as server:
         before = server.resident_bytes()
         run = cost(server, num_turns=4, num_requests=4 * num_sessions, stream=False)
         asyncio.run(run)
         grown = server.resident_bytes() - before
-    kib = grown / num_sessions / 1024
-    return f"A session of 4 turns (about 2.6 KB of text first, 32 tokens an answer) holds {kib:.0f} KiB."
+    return (
+        "A session of 4 turns (about 2.6 KB of text first, 32 tokens an answer) holds "
+        f"{grown / num_sessions:,.0f} bytes."
+    )
 
 
 def latency_section(model_dir: Path, effort: Effort) -> str:
@@ -383,7 +152,7 @@ def latency_section(model_dir: Path, effort: Effort) -> str:
         for num_open, rate, stream in cases:
             waits = {}
             for role in ("echo", "gateway"):
-                with Server(role, model_dir, num_open + num_requests) as server:
+                with own_server(role, model_dir, num_open + num_requests) as server:
                     run = latencies(
                         server,
                         num_open=num_open,
@@ -410,17 +179,18 @@ def latency_section(model_dir: Path, effort: Effort) -> str:
     return table(("sessions", "requests/s", "ms added until", "p50", "p99"), rows)
 
 
+def peers_section(model_dir: Path, effort: Effort) -> str:
+    return compare(model_dir, effort.rounds(), effort.peers, most=effort.num_rounds)
+
+
 SECTIONS = {
     "latency": latency_section,
     "turns": turns_section,
     "costs": costs_section,
     "sessions": sessions_section,
     "memory": memory_section,
+    "peers": peers_section,
 }
-
-
-def say(progress: str) -> None:
-    print(f"  {progress}", file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -428,17 +198,14 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1000, help="of one measurement")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds for a section's rounds")
+    parser.add_argument("--budget", type=float, default=45.0, help="seconds for a section's rounds")
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("--serve", choices=ROLES, help=argparse.SUPPRESS)
-    parser.add_argument("--sessions", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"some of {', '.join(PEERS)}")
     options = parser.parse_args()
     model_dir = resolve_model(options.model)
-    if options.serve:
-        asyncio.run(serve(options.serve, model_dir, options.sessions))
-        return
-    effort = Effort(options.rounds, options.budget, options.requests)
+    peers = tuple(filter(None, options.peers.split(",")))
+    effort = Effort(options.rounds, options.budget, options.requests, peers)
     sections = [
         f"## Gateway: CPU a request, latency, memory\n\n`python benchmarks/gateway.py --model "
         f"{options.model} --rounds {options.rounds}`: an engine that answers {NUM_TOKENS} tokens at "

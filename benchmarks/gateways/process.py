@@ -1,0 +1,124 @@
+"""A server under measurement: a process of its own, what it costs, where it is reached."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where the client of one session calls, and by what key."""
+
+    url: str
+    key: str = ""
+
+
+class Server:
+    """A program that prints its seats as a line of JSON, and ends when its input does.
+
+    What it writes to stderr is kept, for the error that says why it did not start.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: dict[str, str] | None = None,
+        ready_s: float = 120.0,
+    ) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
+        )
+        try:
+            self.seats = self._read_seats(ready_s)
+        except BaseException:
+            self.close()
+            raise
+        self._next = 0
+
+    def _read_seats(self, ready_s: float) -> list[Seat]:
+        out = self._process.stdout
+        assert out is not None
+        if not select.select([out], [], [], ready_s)[0]:
+            raise ServerError(f"it was not ready after {ready_s:.0f} s{self._last_words()}")
+        line = out.readline()
+        if not line:
+            raise ServerError(f"it ended before it was ready{self._last_words()}")
+        return [Seat(*seat) for seat in json.loads(line)]
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[-1]}" if lines else ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it; the programs end their own children when their input ends."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            for pid in list(_tree(self._process.pid)):
+                os.kill(pid, 9)
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()
+
+    def new_seat(self) -> Seat:
+        """Of a session that nobody has played yet."""
+        self._next += 1
+        return self.seats[self._next - 1]
+
+    def cpu_s(self) -> float:
+        """CPU time used so far by the process and its children, all of their threads."""
+        threads = (task for pid in _tree(self._process.pid) for task in _tasks(pid))
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in threads) / 1e9
+
+    def resident_bytes(self) -> int:
+        """Of the process and its children; pages that they share count for each."""
+        pages = sum(
+            int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            for pid in _tree(self._process.pid)
+        )
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def own_server(role: str, model_dir: Path, num_sessions: int, *, upstream: str = "") -> Server:
+    """One of `servers.py`."""
+    command = [sys.executable, str(Path(__file__).with_name("servers.py")), role]
+    command += ["--model", str(model_dir), "--sessions", str(num_sessions)]
+    return Server([*command, "--upstream", upstream])
+
+
+class ServerError(Exception):
+    """The server did not come up."""
+
+
+def _tree(pid: int) -> Iterator[int]:
+    for task in _tasks(pid):
+        for child in (task / "children").read_text().split():
+            yield from _tree(int(child))
+    yield pid
+
+
+def _tasks(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
