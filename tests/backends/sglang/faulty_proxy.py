@@ -24,6 +24,8 @@ class FaultyProxy:
     """path -> how many of its next requests are answered with success, and do nothing."""
     rewrite: dict[str, Rewrite] = field(default_factory=dict)
     """path -> what becomes of the request's body."""
+    rewrite_answer: dict[str, Rewrite] = field(default_factory=dict)
+    """path -> what becomes of the JSON it is answered with."""
     cut_streams_after: int | None = None
     """Close the next stream after so many events."""
     silence: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,7 +71,10 @@ class FaultyProxy:
         ) as response:
             if "event-stream" in response.headers.get("Content-Type", ""):
                 return await self._stream(request, response)
-            return web.Response(status=response.status, body=await response.read())
+            answer = await response.read()
+            if path in self.rewrite_answer:
+                answer = orjson.dumps(self.rewrite_answer[path](orjson.loads(answer)))
+            return web.Response(status=response.status, body=answer)
 
     async def _stream(
         self, request: web.Request, upstream: aiohttp.ClientResponse
