@@ -134,7 +134,7 @@ def install(
         _install_cpu(python, directory, version, say)
     else:
         say(f"installing sglang=={version} and what it pins (several gigabytes)")
-        _pip(python, directory, f"sglang[all]=={version}", _ROUTER)
+        _pip(python, directory, f"sglang=={version}", _ROUTER)
     say("compiling and importing it once")
     _run([str(python), "-m", "compileall", "-q", "-j", "2", str(directory / "lib")], None)
     probe = "import sglang.srt.entrypoints.http_server, sglang; print(sglang.__version__)"
