@@ -40,7 +40,8 @@ class TrainerOptions:
     num_minibatches: int = 1
     tokens_per_microbatch: int = 4096
     """Bounds memory (about 1.2 MB a token for SmolLM2); larger is not faster on a CPU."""
-    algorithm: str = "grpo"
+    algorithm: str = "areal_sdk.algorithms.presets:grpo"
+    """A reference to the preset, as `process.user_code` reads it: it may stand in a user's file."""
     clip_low: float = 0.2
     clip_high: float = 0.28
     max_weight: float = 5.0

@@ -21,8 +21,10 @@ from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_demonstration, make_example
 from areal_sdk.algorithms.losses import Loss, PolicyTerms, imitation, masked
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
-from areal_sdk.algorithms.presets import Knobs, make_algorithm
+from areal_sdk.algorithms.presets import Algorithm, Knobs
 from areal_sdk.algorithms.proximal import Proximal, interpolate
+from areal_sdk.errors import ConfigError
+from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer.fsdp import Ranks, global_grad_norm
 from areal_sdk.trainer.options import SftRow, TrainerOptions
 from areal_sdk.trainer.policy import load_policy
@@ -70,15 +72,7 @@ class Trainer:
     def __init__(self, options: TrainerOptions, ranks: Ranks | None = None) -> None:
         self.options = options
         self.ranks = ranks or Ranks()
-        self.algorithm = make_algorithm(
-            options.algorithm,
-            Knobs(
-                clip_low=options.clip_low,
-                clip_high=options.clip_high,
-                max_weight=options.max_weight,
-                proximal=Proximal(options.proximal),
-            ),
-        )
+        self.algorithm = _make_algorithm(options)
         self.policy = load_policy(options.model_dir, device=self.ranks.device)
         self.ranks.shard(self.policy)
         self.optimizer = torch.optim.AdamW(
@@ -281,6 +275,24 @@ class Trainer:
             {"num_computed": float(computed), **cpu_s, "cpu_s": sum(cpu_s.values())}
         )
         return {**sums, "wall_s": time.monotonic() - began}
+
+
+def _make_algorithm(options: TrainerOptions) -> Algorithm:
+    preset = load_user_object(options.algorithm)
+    algorithm = preset(
+        Knobs(
+            clip_low=options.clip_low,
+            clip_high=options.clip_high,
+            max_weight=options.max_weight,
+            proximal=Proximal(options.proximal),
+        )
+    )
+    if not isinstance(algorithm, Algorithm):
+        raise ConfigError(
+            f"algorithm {options.algorithm!r} gave {algorithm!r}: a preset takes Knobs and returns "
+            "an Algorithm (areal_sdk.algorithms.presets)"
+        )
+    return algorithm
 
 
 def _describe(

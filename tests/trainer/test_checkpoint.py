@@ -41,7 +41,7 @@ def test_the_same_groups_give_the_same_losses_bit_by_bit(options: TrainerOptions
 def test_a_resumed_trainer_repeats_the_uninterrupted_one_bit_by_bit(
     options: TrainerOptions, tmp_path: Path, algorithm: str
 ) -> None:
-    options = replace(options, algorithm=algorithm)
+    options = replace(options, algorithm=f"areal_sdk.algorithms.presets:{algorithm}")
     uninterrupted = losses(Trainer(options), range(5))
     first = Trainer(options)
     assert losses(first, range(2)) == uninterrupted[:2]

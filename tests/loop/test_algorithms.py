@@ -1,0 +1,39 @@
+"""Algorithms that plugins bring."""
+
+from pathlib import Path
+
+from tests.loop.runs import AGENT, finish, run_dir, start_training
+
+PRESET = """
+
+def mine(knobs):
+    from areal_sdk.algorithms.presets import grpo
+
+    print("the preset of the agent's file", flush=True)
+    return {returned}
+
+
+@areal_sdk.hookimpl
+def register_algorithms(register):
+    register("mine", mine)
+"""
+
+
+def agent_with_preset(directory: Path, returned: str) -> Path:
+    path = directory / "agent.py"
+    path.write_text(AGENT.read_text() + PRESET.format(returned=returned))
+    return path
+
+
+def test_a_preset_in_the_agents_file_trains(tmp_path: Path) -> None:
+    agent = agent_with_preset(tmp_path, "grpo(knobs)")
+    finish(start_training(tmp_path, agent=agent, run__steps=1, algorithm__name="mine"))
+    run = run_dir(tmp_path)
+    assert len(run.read_steps()) == 1
+    assert "the preset of the agent's file" in (run.logs / "trainer-0.log").read_text()
+
+
+def test_a_preset_that_returns_something_else_says_what_it_should(tmp_path: Path) -> None:
+    agent = agent_with_preset(tmp_path, "0.2")
+    output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=1)
+    assert "a preset takes Knobs and returns an Algorithm" in output
