@@ -61,20 +61,19 @@ def _vllm(words: Words) -> bytes:
 
 
 def _sglang(words: Words) -> bytes:
-    """Of its `/generate`: each event repeats what was there before it."""
-    events = []
-    for count in range(1, NUM_TOKENS + 1):
-        tokens = words.tokens[:count]
+    """Of its `/generate`, as the servers that we launch send it: each event holds what is new."""
+    events: list[dict[str, object]] = []
+    for count, token in enumerate(words.tokens, 1):
         is_last = count == NUM_TOKENS
         meta = {
-            "output_token_logprobs": [[-1.0, token, None] for token in tokens],
+            "output_token_logprobs": [[-1.0, token, None]],
             "finish_reason": {"type": "stop", "matched": words.end} if is_last else None,
             "weight_version": "v0",
             "weight_versions": [{"version": "v0", "start": 0, "end": count}],
             "num_retractions": 0,
             "cached_tokens": 0,
         }
-        events.append({"output_ids": tokens, "meta_info": meta})
+        events.append({"output_ids": [token], "meta_info": meta})
     return _events(events)
 
 

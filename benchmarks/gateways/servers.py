@@ -80,7 +80,7 @@ class RemoteEngine(InstantEngine):
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
         self._num_requests += 1
         body = generate_body(request, request_id=str(self._num_requests))
-        reader = EventReader(lambda label: 0, submitted_version=0, is_incremental=False)
+        reader = EventReader(lambda label: 0, submitted_version=0, is_incremental=True)
         async with aclosing(self._client.generate(body)) as events:
             async for event in events:
                 if (delta := reader.read(event)) is not None:
