@@ -2,11 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from areal_sdk.environment import Environment, StepResult
 from areal_sdk.gateway.session import SessionLimits
 from areal_sdk.rollout.environments import EnvironmentAgent
-from areal_sdk.types import ErrorKind, Message, Outcome, Task
+from areal_sdk.types import ErrorKind, Message, Outcome, Task, Tool
 from tests.rollout.playing import play
 
 
@@ -83,3 +86,106 @@ async def test_a_hanging_step_is_a_timeout_that_names_it(model_dir: Path) -> Non
     episode = await play(EnvironmentAgent(Hangs, step_timeout_s=0.05), "down", model_dir)
     assert episode.outcome.error is ErrorKind.TIMEOUT
     assert "environment Hangs.step: no result within 0.05 s" in episode.outcome.message
+
+
+class StepsToNothing(Countdown):
+    async def step(self, message: Message) -> StepResult:
+        return None  # type: ignore[return-value]
+
+
+class OpensWithNothing(Countdown):
+    async def reset(self, task: Task) -> list[Message]:
+        return None  # type: ignore[return-value]
+
+
+class OpensWithText(Countdown):
+    async def reset(self, task: Task) -> list[Message]:
+        return "count"  # type: ignore[return-value]
+
+
+class OpensWithAPicture(Countdown):
+    async def reset(self, task: Task) -> list[Message]:
+        return [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]
+
+
+class RewardsWithNan(Countdown):
+    async def step(self, message: Message) -> StepResult:
+        return StepResult(reward=float("nan"), done=True)
+
+
+class RewardsWithText(Countdown):
+    async def step(self, message: Message) -> StepResult:
+        return StepResult(reward="a lot", done=True)  # type: ignore[arg-type]
+
+
+class RepliesWithNothing(Countdown):
+    async def step(self, message: Message) -> StepResult:
+        return StepResult(None, reward=1.0)  # type: ignore[arg-type]
+
+
+class StepsOutsideItsCoroutine(Countdown):
+    def step(self, message: Message) -> Any:
+        raise KeyError("world")
+
+
+class CancelsItself(Countdown):
+    async def step(self, message: Message) -> StepResult:
+        raise asyncio.CancelledError
+
+
+class LosesItsTools(Countdown):
+    @property
+    def tools(self) -> list[Tool]:  # type: ignore[override]
+        raise KeyError("tools")
+
+
+class OpensWithNoMessage(Countdown):
+    async def reset(self, task: Task) -> list[Message]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (StepsToNothing, "StepsToNothing.step: TypeError: it returned None, not a StepResult"),
+        (OpensWithNothing, "OpensWithNothing.reset: TypeError: it returned None, not messages"),
+        (OpensWithText, "OpensWithText.reset: TypeError: it returned 'count', not messages"),
+        (OpensWithAPicture, "OpensWithAPicture: its messages or tools were refused: "),
+        (RewardsWithNan, "RewardsWithNan.step: ValueError: its reward is nan"),
+        (RewardsWithText, "RewardsWithText.step: ValueError: "),
+        (RepliesWithNothing, "RepliesWithNothing.step: TypeError: it returned None, not messages"),
+        (StepsOutsideItsCoroutine, "StepsOutsideItsCoroutine.step: KeyError: 'world'"),
+        (CancelsItself, "CancelsItself.step: CancelledByItself: "),
+        (LosesItsTools, "LosesItsTools.tools: KeyError: 'tools'"),
+        (OpensWithNoMessage, "OpensWithNoMessage: its messages or tools were refused: "),
+    ],
+)
+async def test_what_an_environment_does_wrong_is_never_the_agents_error_nor_a_reward(
+    make: type[Environment], message: str, model_dir: Path
+) -> None:
+    episode = await play(EnvironmentAgent(make), "down", model_dir, on_agent_error=0.0)
+    assert episode.reward is None
+    assert episode.outcome.error is ErrorKind.ENVIRONMENT
+    assert episode.outcome.message.startswith(f"environment {message}")
+
+
+async def test_a_failing_close_does_not_hide_what_failed_before(
+    model_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(StepsToNothing):
+        async def close(self) -> None:
+            raise RuntimeError("nothing to close")
+
+    episode = await play(EnvironmentAgent(Broken), "down", model_dir)
+    assert "Broken.step" in episode.outcome.message
+    assert "environment Broken.close: RuntimeError: nothing to close" in caplog.text
+
+
+async def test_a_failing_close_is_an_error_of_the_environment(model_dir: Path) -> None:
+    class Broken(Countdown):
+        async def close(self) -> None:
+            raise RuntimeError("cannot close")
+
+    episode = await play(EnvironmentAgent(Broken), "down", model_dir)
+    assert episode.outcome.error is ErrorKind.ENVIRONMENT
+    assert "Broken.close: RuntimeError: cannot close" in episode.outcome.message
