@@ -70,9 +70,9 @@ class TrainingLoop:
 
     async def _steps(self) -> str:
         while (ended := self._why_end()) is None:
-            batch = await self.buffer.cut_batch(
-                version=self.state.version, timeout_s=cut_timeout_s(self.rig.config)
-            )
+            batch = await self._next_batch()
+            if batch is None:
+                return "max_minutes"
             if not batch.finished:
                 return "tasks"
             await self._train_on(batch)
@@ -83,11 +83,29 @@ class TrainingLoop:
                 return "tasks"
         return ended
 
+    async def _next_batch(self) -> CutBatch | None:
+        """None when `run.max_minutes` pass before there is one: callers may never come."""
+        limit = asyncio.timeout(self._seconds_left())
+        try:
+            async with limit:
+                return await self.buffer.cut_batch(
+                    version=self.state.version, timeout_s=cut_timeout_s(self.rig.config)
+                )
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.state.train_seconds = time.monotonic() - self._began
+            return None
+
+    def _seconds_left(self) -> float | None:
+        minutes = self.rig.config.run.max_minutes
+        return None if minutes is None else self._began + 60 * minutes - time.monotonic()
+
     def _why_end(self) -> str | None:
-        run = self.rig.config.run
+        run, seconds_left = self.rig.config.run, self._seconds_left()
         if self.state.step >= run.steps:
             return "steps"
-        if run.max_minutes is not None and self.state.train_seconds >= 60 * run.max_minutes:
+        if seconds_left is not None and seconds_left <= 0:
             return "max_minutes"
         if self.evaluator.reached:
             return "success"

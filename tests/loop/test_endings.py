@@ -93,3 +93,33 @@ def test_no_child_outlives_a_killed_main_process(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}/exe").exists() for pid in children):
         assert time.monotonic() < deadline, "a child is still there"
         time.sleep(0.05)
+
+
+def test_max_minutes_end_a_run_that_waits_for_its_episodes(tmp_path: Path) -> None:
+    path = tmp_path / "slow.py"
+    path.write_text(SLOW_AGENT)
+    output = finish(
+        start_command(
+            *("train", str(path), "--model", "tiny", "--set", "run.max_minutes=0.02"),
+            *("--set", "eval.before=false", "--set", "eval.after=false"),
+            *("--set", f"run.dir={tmp_path}", "--set", "run.name=run"),
+        ),
+        deadline_s=BUSY * 20.0,
+    )
+    assert "0 steps in 0:01 of training" in output
+    assert "ended: max_minutes" in output
+    books = run_dir(tmp_path).read_ledger()
+    assert books is not None
+    assert books["dropped"] == {"cancelled": books["started"]}
+
+
+@pytest.mark.slow
+def test_max_minutes_end_a_server_that_nobody_calls(tmp_path: Path) -> None:
+    output = finish(
+        start_command(
+            *("serve", "--learn", "--model", "tiny", "--port", "0", "--engine", "local"),
+            *("--set", "run.max_minutes=0.02", "--set", f"run.dir={tmp_path}"),
+        ),
+        deadline_s=BUSY * 20.0,
+    )
+    assert "ended: max_minutes" in output
