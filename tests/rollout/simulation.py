@@ -6,8 +6,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from areal_sdk.rollout.batch import CutBatch
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.seeds import stable_seed
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry.ledger import Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 T = TypeVar("T")
@@ -112,3 +118,82 @@ class SimulatedRunner:
             return Outcome.scored(float(generator.randrange(self.num_rewards)))
         kind = generator.choice([*ErrorKind, None])
         return Outcome.failed(kind, "simulated") if kind else Outcome.abstained("simulated")
+
+
+class Run:
+    """A training run without a trainer: cuts batches, waits a while, raises the version."""
+
+    def __init__(
+        self,
+        *,
+        batch: int = 4,
+        group_size: int = 2,
+        eta: int = 2,
+        max_inflight: int = 16,
+        num_tasks: int = 7,
+        epochs: int | None = None,
+        version: int = 0,
+        source: TaskSource | None = None,
+        ledger: Ledger | None = None,
+        runner: dict[str, Any] | None = None,
+        dispatcher: dict[str, Any] | None = None,
+        **buffer: Any,
+    ) -> None:
+        self.ledger = ledger or Ledger()
+        self.source = source or TaskSource(tasks(num_tasks), epochs=epochs)
+        self.gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=max_inflight)
+        self.buffer = TrajectoryBuffer(
+            gate=self.gate, ledger=self.ledger, group_size=group_size, version=version, **buffer
+        )
+        self.runner = SimulatedRunner(lambda: self.buffer.version, **(runner or {}))
+        self.dispatcher = Dispatcher(
+            runner=self.runner,
+            tasks=self.source,
+            ledger=self.ledger,
+            buffer=self.buffer,
+            **(dispatcher or {}),
+        )
+        self.batches: list[CutBatch] = []
+
+    async def step(self, *, train_s: float = 1.0) -> CutBatch:
+        batch = await self.buffer.cut_batch(version=self.buffer.version)
+        await asyncio.sleep(train_s)
+        self.buffer.mark_trained(batch)
+        self.check()
+        self.dispatcher.set_version(self.buffer.version + 1)
+        self.check()
+        self.batches.append(batch)
+        return batch
+
+    def check(self) -> None:
+        """What holds at every instant."""
+        self.ledger.check()
+        gate, version = self.gate, self.buffer.version
+        assert self.buffer.num_slots_held <= (version + gate.max_staleness + 1) * gate.batch
+        assert self.ledger.running <= gate.max_inflight
+        assert self.runner.num_running <= gate.max_inflight
+
+    async def steps(self, count: int, *, train_s: float = 1.0) -> "Run":
+        watching = asyncio.create_task(self.watch())
+        try:
+            async with self.dispatcher:
+                for _ in range(count):
+                    await self.step(train_s=train_s)
+                    if watching.done():
+                        watching.result()
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+        assert watching.cancelled(), watching.exception()
+        return self
+
+    async def watch(self) -> None:
+        """Look in between the steps as well."""
+        while True:
+            await asyncio.sleep(0.37)
+            self.check()
+            assert self.ledger.running == self.runner.num_running
+
+    @property
+    def trained_groups(self) -> list[list[str]]:
+        return [[group.id for group in batch.finished] for batch in self.batches]

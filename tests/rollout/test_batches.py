@@ -1,0 +1,95 @@
+"""Which groups a batch takes, and in which order."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.telemetry.ledger import DropReason, Ledger
+from tests.rollout.simulation import Run, simulate, tasks
+
+
+def test_the_last_batch_takes_what_is_left_and_says_that_it_is_the_last() -> None:
+    run = Run(num_tasks=5, epochs=1)
+    simulate(run.steps(3))
+    assert [batch.num_episodes for batch in run.batches] == [4, 4, 2]
+    assert [batch.exhausted for batch in run.batches] == [False, False, True]
+
+
+def test_uniform_groups_fill_the_batch_unless_dynamic_sampling() -> None:
+    plain = Run(runner={"num_rewards": 1})
+    simulate(plain.steps(3))
+    assert all(batch.metrics["uniform_groups"] == 2 for batch in plain.batches)
+    assert DropReason.ZERO_VARIANCE not in plain.ledger.dropped
+
+
+def test_dynamic_sampling_refills_a_few_batches_worth_then_trains_what_it_has() -> None:
+    run = Run(runner={"num_rewards": 1}, dynamic_sampling=True)
+    simulate(run.steps(2))
+    assert [len(batch.finished) for batch in run.batches] == [2, 2]
+    assert run.ledger.dropped[DropReason.ZERO_VARIANCE] == 2 * 3 * 4
+
+
+def test_dynamic_sampling_prefers_groups_with_something_to_learn() -> None:
+    run = Run(runner={"num_rewards": 2}, dynamic_sampling=True, num_tasks=50)
+    simulate(run.steps(10))
+    assert all(batch.metrics["uniform_groups"] == 0 for batch in run.batches)
+
+
+def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
+    def make(**options: Any) -> Run:
+        return Run(
+            eta=0,
+            in_order=True,
+            batch=4,
+            group_size=2,
+            runner={"failure_rate": 0.3, "seed": 9},
+            **options,
+        )
+
+    whole = simulate(make().steps(9)).trained_groups
+    for killed_at in range(1, 9):
+        first = make()
+
+        async def until_killed(first: Run = first, steps: int = killed_at) -> dict[str, object]:
+            async with first.dispatcher:
+                for _ in range(steps):
+                    await first.step()
+                state = first.source.state()  # the checkpoint
+                await asyncio.sleep(2.0)  # and some work that will be lost
+            return state
+
+        state = simulate(until_killed())
+        source = TaskSource(tasks(7))
+        source.restore(state)
+        second = make(version=killed_at, source=source, ledger=Ledger())
+        simulate(second.steps(9 - killed_at))
+        assert first.trained_groups + second.trained_groups == whole
+
+
+@pytest.mark.parametrize(("dynamic_sampling", "num_rewards"), [(False, 2), (True, 2), (True, 1)])
+def test_the_deterministic_order_does_not_depend_on_what_ends_first(
+    dynamic_sampling: bool, num_rewards: int
+) -> None:
+    def trained(clock_seed: int) -> list[tuple[str, list[int]]]:
+        run = Run(
+            eta=0,
+            in_order=True,
+            dynamic_sampling=dynamic_sampling,
+            batch=8,
+            group_size=2,
+            num_tasks=60,
+            runner={
+                "failure_rate": 0.3,
+                "seed": 9,
+                "clock_seed": clock_seed,
+                "num_rewards": num_rewards,
+                "straggler_rate": 0.2,
+            },
+        )
+        batches = simulate(run.steps(9)).batches
+        groups = [group for batch in batches for group in batch.finished]
+        return [(group.id, [member.sibling for member in group.members]) for group in groups]
+
+    assert trained(0) == trained(1) == trained(2)
