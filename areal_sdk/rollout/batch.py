@@ -39,18 +39,16 @@ class LosingStreak:
 
     limit: int
     num_lost: int = 0
-    last: Rejection | None = None
 
     def end(self) -> None:
         self.num_lost = 0
 
-    def lose(self, size: int) -> RolloutError | None:
+    def lose(self, size: int, cause: Rejection) -> RolloutError | None:
         """A whole group is given up; the error to end with once it is one too many."""
         self.num_lost += size
         if self.num_lost < self.limit:
             return None
-        assert self.last is not None, "groups are given up because siblings were rejected"
         return RolloutError(
             f"{self.num_lost} episodes in a row gave no group to train; "
-            f"the last one dropped: {self.last.reason.value}: {self.last.message}"
+            f"the last one dropped: {cause.reason.value}: {cause.message}"
         )

@@ -164,16 +164,18 @@ class TrajectoryBuffer:
             self.window.stopped(ran_s)
         elif rejection.reason is not DropReason.CANCELLED:
             self.window.rejected(rejection.reason, ran_s)
-        self._streak.last = rejection
+        if rejection.reason is not DropReason.GROUP_INCOMPLETE:  # it was stopped for a sibling's
+            group.rejection = rejection
 
     def resolve(self, group: PendingGroup) -> None:
         """All siblings have ended: keep the valid ones if they are enough, else drop them all."""
         del self._pending[group.id]
-        reason = group.give_up
+        reason, cause = group.give_up, group.rejection
         if reason is None and len(group.members) < self.min_members:
             reason = DropReason.GROUP_INCOMPLETE
         if reason is None and not _trains(group.members):
             reason = DropReason.TRUNCATED  # all of them are masked: a baseline of nothing
+            cause = Rejection(reason, 'all of its group ran into a limit, and truncated = "mask"')
         self._notify()
         if reason is None:
             # Not as they ended: the mean of the rewards, in its last digit, depends on the order.
@@ -184,7 +186,8 @@ class TrajectoryBuffer:
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
             self.on_consumed(group.draw.key)
-            if not self._is_held and (hopeless := self._streak.lose(group.size)):
+            cause = cause or Rejection(reason, "it came alone")
+            if not self._is_held and (hopeless := self._streak.lose(group.size, cause)):
                 self.fail(hopeless)
 
     def hold(self, is_down: bool) -> None:

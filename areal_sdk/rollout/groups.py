@@ -100,6 +100,8 @@ class PendingGroup:
     num_ended: int = 0
     give_up: DropReason | None = None
     """Why none of it will be trained, whatever its members earned."""
+    rejection: Rejection | None = None
+    """The latest of its siblings'."""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
     """The siblings at play."""
     ages: dict[int, Callable[[], int | None]] = field(default_factory=dict)

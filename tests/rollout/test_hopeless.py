@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import LedgerError, RolloutError, WaitTimeoutError
-from tests.rollout.simulation import Run, SimulatedRunner, simulate
+from areal_sdk.rollout.groups import Rejection
+from areal_sdk.rollout.tasks import Draw
+from areal_sdk.telemetry.ledger import DropReason
+from tests.rollout.simulation import Run, SimulatedRunner, simulate, tasks
 
 
 def test_an_agent_that_never_works_ends_the_run_with_its_error() -> None:
@@ -14,6 +17,35 @@ def test_an_agent_that_never_works_ends_the_run_with_its_error() -> None:
     with pytest.raises(RolloutError, match=r"64 episodes in a row .* simulated"):
         simulate(run.steps(1))
     assert run.ledger.started < 100
+
+
+def test_episodes_that_are_all_masked_end_the_run_with_the_reason() -> None:
+    run = Run(runner={"truncated_rate": 1.0}, dispatcher={"truncated": "mask"})
+    with pytest.raises(RolloutError, match=r'truncated: .* limit.* truncated = "mask"'):
+        simulate(run.steps(1))
+
+
+def test_what_ends_the_run_is_said_of_its_last_group_and_of_no_earlier_one() -> None:
+    run = Run(runner={"truncated_rate": 1.0}, dispatcher={"truncated": "mask"})
+    draw = Draw(tasks(1)[0], epoch=9, position=0)
+    run.ledger.start(2)
+    failed = run.buffer.admit(draw)
+    for _ in range(2):
+        run.buffer.reject(failed, Rejection(DropReason.ERROR_AGENT, "long ago"))
+    run.buffer.resolve(failed)
+    with pytest.raises(RolloutError) as raised:
+        simulate(run.steps(1))
+    assert "long ago" not in str(raised.value)
+
+
+def test_a_sibling_that_was_stopped_for_another_does_not_hide_the_others_error() -> None:
+    run = Run(
+        group_size=4,
+        runner={"failure_rate": 0.9},
+        dispatcher={"drop_incomplete": True},
+    )
+    with pytest.raises(RolloutError, match=r"in a row .* simulated"):
+        simulate(run.steps(20))
 
 
 def test_while_the_engine_is_down_no_group_starts_and_lost_ones_prove_nothing() -> None:
