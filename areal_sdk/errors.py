@@ -16,6 +16,7 @@
   - StorageError: the run directory cannot be written; the run must stop
   - LedgerError: the books do not balance; the run must stop
   - RolloutError: no episode can be completed; the run must stop
+  - DivergedError: the gradients are not finite any more; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvironmentFailure: whose code failed
     + InfrastructureError: nobody's code failed; the episode may be tried again
@@ -117,6 +118,10 @@ class LedgerError(ArealError):
 
 class RolloutError(ArealError):
     """Episode after episode cannot be trained; going on would only burn the tasks."""
+
+
+class DivergedError(ArealError):
+    """Step after step has a gradient that is not finite; going on would change nothing."""
 
 
 class EpisodeError(ArealError):

@@ -197,6 +197,12 @@ class Progress:
             self.say(f"note: {notice}")
         if metrics.get("num_trained") == 0:
             self.say(f"step {state.step}: {_no_gradient(batch.metrics)}")
+        elif skipped := metrics.get("num_skipped_updates"):
+            of = skipped + metrics.get("num_updates", 0.0)
+            self.say(
+                f"warning: step {state.step}: {skipped:.0f} of {of:.0f} updates left out: the "
+                f"gradient was not finite (loss {metrics['loss']:g})"
+            )
         if self._writer is not None and not self._writer.repaints:
             self._show()
         return values

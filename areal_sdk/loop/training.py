@@ -9,8 +9,10 @@ gate opens for v + 1 only when the engine has confirmed it.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from areal_sdk.errors import DivergedError
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.measure import Evaluator
@@ -29,6 +31,9 @@ from areal_sdk.types import WeightUpdate
 
 UPDATE_TIMEOUT_S = 600.0
 
+MAX_SKIPPED_STEPS = 3
+"""In a row. One bad batch passes; weights that overflow do not recover."""
+
 
 @dataclass(slots=True)
 class TrainingLoop:
@@ -46,6 +51,7 @@ class TrainingLoop:
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     _began: float = 0.0
     _num_empty: int = 0
+    _num_skipped: int = 0
     _is_in_step: bool = False
 
     @property
@@ -132,7 +138,9 @@ class TrainingLoop:
         metrics["step_s"] = time.monotonic() - began
         # The engine may still be reading the file that this publish would overwrite.
         await self._delivered()
-        update = await self._publish(version + 1, has_gradient=bool(metrics["num_trained"]))
+        has_update = bool(metrics.get("num_updates"))
+        self._count_idle(metrics, has_update=has_update)
+        update = await self._publish(version + 1, has_update=has_update)
         await hand_to_engine(self.rig.engine, self.trainer)
         self.state.version = update.version
         self.state.step += 1
@@ -148,14 +156,22 @@ class TrainingLoop:
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
         values = self.progress.report_step(self.state, batch, metrics)
         self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
+        if self._num_skipped >= MAX_SKIPPED_STEPS:
+            raise DivergedError(
+                f"the gradients of {self._num_skipped} steps in a row were not finite, so nothing is "
+                "learnt any more: lower trainer.learning_rate or algorithm.max_weight, or set "
+                'trainer.precision = "float32"; the weights saved last are those before'
+            )
 
-    async def _publish(self, version: int, *, has_gradient: bool) -> WeightUpdate:
-        """New weights; or, where nothing was trained, only the next number for the old ones."""
-        if has_gradient:
-            self._num_empty = 0
-            return await self.trainer.publish(version)
-        self._num_empty += 1
-        return WeightUpdate(version, path=None)
+    def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:
+        """Steps in a row that changed nothing: without anything to train, and with no finite gradient."""
+        is_skipped = not has_update and bool(metrics.get("num_skipped_updates"))
+        self._num_skipped = self._num_skipped + 1 if is_skipped else 0
+        self._num_empty = 0 if has_update or is_skipped else self._num_empty + 1
+
+    async def _publish(self, version: int, *, has_update: bool) -> WeightUpdate:
+        """New weights; or, where they did not change, only the next number for the old ones."""
+        return await self.trainer.publish(version) if has_update else WeightUpdate(version, None)
 
     async def _deliver(self, update: WeightUpdate) -> None:
         """Hand `update` to the engine; the gate opens when it has confirmed."""

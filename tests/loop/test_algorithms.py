@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from areal_sdk.loop.training import MAX_SKIPPED_STEPS
 from tests.loop.runs import AGENT, finish, run_dir, start_training
 
 PRESET = """
@@ -37,3 +38,23 @@ def test_a_preset_that_returns_something_else_says_what_it_should(tmp_path: Path
     agent = agent_with_preset(tmp_path, "0.2")
     output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=1)
     assert "a preset takes Knobs and returns an Algorithm" in output
+
+
+NO_NUMBER = """dataclasses.replace(
+        grpo(knobs), objective=lambda terms: dataclasses.replace(
+            grpo(knobs).objective(terms), sum=terms.current_T.sum() * float("nan")
+        )
+    )"""
+
+
+def test_a_run_whose_gradients_are_not_finite_says_so_and_ends(tmp_path: Path) -> None:
+    agent = agent_with_preset(tmp_path, NO_NUMBER)
+    agent.write_text("import dataclasses\n" + agent.read_text())
+    process = start_training(tmp_path, agent=agent, run__steps=20, algorithm__name="mine")
+    output = finish(process, code=1)
+    assert "warning: step 1: 1 of 1 updates left out: the gradient was not finite" in output
+    assert "steps in a row were not finite" in output
+    assert "lower trainer.learning_rate" in output
+    steps = run_dir(tmp_path).read_steps()
+    assert len(steps) == MAX_SKIPPED_STEPS
+    assert (run_dir(tmp_path).checkpoints / "step-000003").is_dir()
