@@ -205,7 +205,10 @@ class Completer:
                 session.sampling_until(deadline.expire),
             ):
                 while not reader.is_done:
-                    for delta in reader.read(await deadline.next(stream)):
+                    deadline.wait()
+                    chunk = await anext(stream)
+                    deadline.rest()
+                    for delta in reader.read(chunk):
                         yield delta
         finally:
             self.metrics.num_running -= 1

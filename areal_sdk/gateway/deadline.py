@@ -1,18 +1,22 @@
 """One deadline for a whole stream: set once a request, not once a token."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Self, TypeVar
-
-_T = TypeVar("_T")
+from typing import Self
 
 
 class Deadline:
-    """Bounds the time that items of a stream are waited for.
+    """Bounds the time in which items of a stream are waited for.
 
     `asyncio.timeout` around a loop that yields would fire in whoever consumes it; around each item
-    it costs more than the item. This fires only while an item is awaited.
+    it costs more than the item. This fires only between `wait` and `rest`:
+
+        with Deadline(60.0) as deadline:
+            while True:
+                deadline.wait()
+                item = await anext(stream)
+                deadline.rest()
+                yield item
     """
 
     def __init__(self, seconds: float) -> None:
@@ -24,8 +28,8 @@ class Deadline:
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         self._task = task
-        self._loop = asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._seconds, self.expire)
+        self._num_cancelled = task.cancelling()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self.expire)
         return self
 
     def __exit__(
@@ -35,25 +39,24 @@ class Deadline:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
+        if kind is asyncio.CancelledError and self._is_over and self._is_waiting:
+            self._is_waiting = False
+            if self._task.uncancel() <= self._num_cancelled:  # nobody else wants it to end
+                raise TimeoutError from None
 
-    async def next(self, stream: AsyncIterator[_T]) -> _T:
-        """The stream's next item; `TimeoutError` once the time is up."""
+    def wait(self) -> None:
+        """From here on it may fire; `TimeoutError` at once where the time is up already."""
         if self._is_over:
             raise TimeoutError
-        before = self._task.cancelling()
         self._is_waiting = True
-        try:
-            return await anext(stream)
-        except asyncio.CancelledError:
-            if self._is_over and self._task.uncancel() <= before:
-                raise TimeoutError from None
-            raise
-        finally:
-            self._is_waiting = False
+
+    def rest(self) -> None:
+        """What was waited for is there."""
+        self._is_waiting = False
 
     def expire(self) -> None:
-        """The time is up now: `next` raises, also where it waits already."""
+        """The time is up now: a wait ends, and so does the next one."""
         self._is_over = True
-        is_own = asyncio.current_task() is self._task  # the next item is refused anyway
+        is_own = asyncio.current_task() is self._task  # it runs: the next wait is refused
         if self._is_waiting and not is_own:
             self._task.cancel()
