@@ -78,7 +78,7 @@ def on_episode(episode: Episode) -> None:
 
 @hookspec
 def on_step(step: int, metrics: Mapping[str, float]) -> None:
-    """An optimiser step finished."""
+    """An optimiser step finished. `metrics` are the numbers of its line in `metrics.jsonl`."""
 
 
 @hookspec
@@ -88,4 +88,8 @@ def on_weights(update: WeightUpdate) -> None:
 
 @hookspec
 def on_run_end(run_dir: str, summary: Mapping[str, float]) -> None:
-    """The run is over, whatever the reason; its directory is complete."""
+    """The run is over, whatever the reason; its directory is complete.
+
+    `summary`: `steps`, `version`, `train_seconds`, `elapsed_s`, `saved_step`, `ledger/trained` and the
+    like, and what was measured, as in `before/eval/success` and `after/eval/reward`.
+    """

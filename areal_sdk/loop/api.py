@@ -204,6 +204,7 @@ def _train(
     with run_dir.in_use(), _waits_on_signal():  # of a run that still goes on nothing is touched
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
         progress = _progress(plan, run_dir, quiet=quiet)
+        summary: RunSummary | None = None
         try:
             summary = run_to_the_end(
                 run_training(
@@ -220,10 +221,10 @@ def _train(
             _with_way_on(error, run_dir)
             raise
         finally:  # whatever the reason
-            plan.plugins.notify.on_run_end(
-                run_dir=str(run_dir.path), summary={"steps": float(state.step)}
-            )
-    return replace(summary, elapsed_s=progress.elapsed_s)
+            summary = summary or _interrupted(run_dir, state)
+            summary = replace(summary, elapsed_s=progress.elapsed_s)
+            plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=summary.numbers())
+    return summary
 
 
 def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.errors import StorageError
-from areal_sdk.loop.state import RunState
+from areal_sdk.loop.state import RunState, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.batch import CutBatch
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -176,8 +176,8 @@ class Progress:
 
     def report_step(
         self, state: RunState, batch: CutBatch, metrics: Mapping[str, float]
-    ) -> dict[str, Any]:
-        """One optimiser step (or label-only update) is done."""
+    ) -> dict[str, float]:
+        """One optimiser step (or label-only update) is done; returns its numbers, flat."""
         self._batch = batch.metrics
         self._rewards.append(batch.metrics.get("reward"))
         self._trained.add(metrics.get("num_tokens", 0.0))
@@ -205,7 +205,7 @@ class Progress:
             )
         if self._writer is not None and not self._writer.repaints:
             self._show()
-        return values
+        return flat_numbers(values)
 
     def _count(self, episode: Episode) -> None:
         self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))

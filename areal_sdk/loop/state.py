@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from areal_sdk.config.keys import leaves
+
 
 @dataclass(slots=True)
 class RunState:
@@ -63,3 +65,20 @@ class RunSummary:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def numbers(self) -> dict[str, float]:
+        """Its numbers, flat: `steps`, `after/eval/success`, `ledger/dropped/stale`."""
+        return flat_numbers(asdict(self))
+
+
+def flat_numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers inside, for those who observe a run.
+
+    >>> flat_numbers({"step": 3, "note": "", "ledger": {"trained": 16, "dropped": {"stale": 2}}})
+    {'step': 3.0, 'ledger/trained': 16.0, 'ledger/dropped/stale': 2.0}
+    """
+    return {
+        "/".join(parts): float(value)
+        for parts, value in leaves(values)
+        if isinstance(value, (int, float))
+    }

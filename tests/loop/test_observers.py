@@ -1,0 +1,62 @@
+"""What plugins that observe a run are told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loop.runs import AGENT, finish, run_dir, start_training
+
+OBSERVER = """
+
+import json
+
+
+def tell(hook, **values):
+    print("observed", json.dumps({"hook": hook, **values}), flush=True)
+
+
+@areal_sdk.hookimpl
+def on_step(step, metrics):
+    tell("on_step", step=step, metrics={name: float(value) for name, value in metrics.items()})
+
+
+@areal_sdk.hookimpl
+def on_run_end(run_dir, summary):
+    tell("on_run_end", summary={name: float(value) for name, value in summary.items()})
+"""
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A run, and what its agent's file observed of it."""
+    directory = tmp_path_factory.mktemp("run")
+    agent = directory / "observer.py"
+    agent.write_text(AGENT.read_text() + OBSERVER)
+    process = start_training(directory, agent=agent, run__steps=2, eval__after=True, eval__tasks=4)
+    lines = [line for line in finish(process).splitlines() if line.startswith("observed ")]
+    return directory, [json.loads(line.removeprefix("observed ")) for line in lines]
+
+
+def told(observed: tuple[Path, list[dict[str, Any]]], hook: str) -> list[dict[str, Any]]:
+    return [call for call in observed[1] if call["hook"] == hook]
+
+
+def test_on_step_is_given_the_numbers_of_the_metrics(
+    observed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    steps = told(observed, "on_step")
+    assert [call["step"] for call in steps] == [1, 2]
+    row = run_dir(observed[0]).read_steps()[1]
+    metrics = steps[1]["metrics"]
+    assert metrics["ledger/trained"] == row["ledger"]["trained"] == 32
+    assert metrics["train/loss"] == row["train/loss"]
+
+
+def test_on_run_end_is_told_how_it_went(observed: tuple[Path, list[dict[str, Any]]]) -> None:
+    (end,) = told(observed, "on_run_end")
+    summary = end["summary"]
+    assert (summary["steps"], summary["version"], summary["ledger/trained"]) == (2, 2, 32)
+    assert 0 < summary["train_seconds"] < summary["elapsed_s"]
+    assert summary["after/eval/tasks"] == 4
