@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any
 
-_Schema = dict[str, Any]
+from areal_sdk.gateway.openapi_schemas import Schema, ref, schemas_by_name
 
 _NAMED = re.compile(r"#/components/schemas/(\w+)")
 
@@ -32,7 +32,7 @@ def upstream_document() -> dict[str, Any]:
 
 def _document(description: str, paths: dict[str, Any]) -> dict[str, Any]:
     described = _names_in(paths)
-    schemas = _schemas()
+    schemas = schemas_by_name()
     named = {name for kind in described for name in (kind, *_names_in(schemas[kind]))}
     return {
         "openapi": "3.1.0",
@@ -73,7 +73,7 @@ def _openai_paths() -> dict[str, Any]:
             "post": _operation("Respond", "Response", body="ResponseRequest", streams=True)
         },
         "/v1/responses/input_tokens": {
-            "post": _operation("Count prompt tokens", "Count", body="ResponseRequest")
+            "post": _operation("Count prompt tokens", "Count", body="ResponseCountRequest")
         },
         "/v1/responses/{id}": stored,
         "/v1/responses/{id}/cancel": {
@@ -174,11 +174,11 @@ def _open_paths(*served: str) -> dict[str, Any]:
     return {path: paths[path] for path in (*served, "/openapi.json")}
 
 
-def _names_in(schema: _Schema) -> list[str]:
+def _names_in(schema: Schema) -> list[str]:
     return _NAMED.findall(str(schema))
 
 
-def _path_parameter(name: str) -> _Schema:
+def _path_parameter(name: str) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
@@ -187,15 +187,15 @@ def _operation(
     answer: str,
     *,
     body: str | None = None,
-    parameters: list[_Schema] | None = None,
+    parameters: list[Schema] | None = None,
     status: int = 200,
     streams: bool = False,
     error: str = "Error",
 ) -> dict[str, Any]:
-    content: dict[str, Any] = {"application/json": {"schema": _ref(answer)}}
+    content: dict[str, Any] = {"application/json": {"schema": ref(answer)}}
     if streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    refused = {"content": {"application/json": {"schema": _ref(error)}}}
+    refused = {"content": {"application/json": {"schema": ref(error)}}}
     operation: dict[str, Any] = {
         "summary": summary,
         "responses": {
@@ -207,134 +207,6 @@ def _operation(
     if parameters:
         operation["parameters"] = parameters
     if body:
-        schema = {"application/json": {"schema": _ref(body)}}
+        schema = {"application/json": {"schema": ref(body)}}
         operation["requestBody"] = {"required": True, "content": schema}
     return operation
-
-
-def _ref(name: str) -> _Schema:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _object(required: str = "", **properties: _Schema) -> _Schema:
-    return {"type": "object", "required": required.split(), "properties": properties}
-
-
-_TEXT: _Schema = {"type": "string"}
-_MAYBE_TEXT: _Schema = {"type": ["string", "null"]}
-_NUMBER: _Schema = {"type": "number"}
-_COUNT: _Schema = {"type": "integer", "minimum": 0}
-_FLAG: _Schema = {"type": "boolean"}
-_ANY: _Schema = {}
-
-
-def _list(items: _Schema) -> _Schema:
-    return {"type": "array", "items": items}
-
-
-def _schemas() -> dict[str, _Schema]:
-    return {**_request_schemas(), **_reply_schemas(), **_control_schemas()}
-
-
-def _request_schemas() -> dict[str, _Schema]:
-    limit = {"type": "integer", "minimum": 1}
-    message = _object("role", role=_TEXT, content=_ANY)
-    shared = {
-        "model": _TEXT,
-        "temperature": {"type": "number", "minimum": 0, "maximum": 2},
-        "top_p": {"type": "number", "minimum": 0, "maximum": 1},
-        "stream": _FLAG,
-        "tools": _list({"type": "object"}),
-        "tool_choice": _ANY,
-    }
-    stop = {"anyOf": [_TEXT, _list(_TEXT)]}
-    messages = {**_list(message), "minItems": 1}
-    anthropic = {**shared, "messages": messages, "system": _ANY, "stop_sequences": _list(_TEXT)}
-    return {
-        "ChatRequest": _object(
-            "messages",
-            messages=messages,
-            max_tokens=limit,
-            max_completion_tokens=limit,
-            n={"type": "integer", "minimum": 1, "maximum": 128},
-            stop=stop,
-            seed={"type": "integer"},
-            logprobs=_FLAG,
-            top_logprobs={"type": "integer", "minimum": 0, "maximum": 20},
-            **shared,
-        ),
-        "CompletionRequest": _object(
-            "prompt", prompt=_ANY, max_tokens=limit, stop=stop, echo=_FLAG, **shared
-        ),
-        "ResponseRequest": _object(
-            "input",
-            input={"anyOf": [_TEXT, _list({"type": "object"})]},
-            instructions=_TEXT,
-            max_output_tokens=limit,
-            previous_response_id=_TEXT,
-            store=_FLAG,
-            **shared,
-        ),
-        "MessagesRequest": _object("messages max_tokens", max_tokens=limit, **anthropic),
-        "CountRequest": _object("messages", **anthropic),
-    }
-
-
-def _reply_schemas() -> dict[str, _Schema]:
-    error = _object("message type", message=_TEXT, type=_TEXT, param=_MAYBE_TEXT, code=_MAYBE_TEXT)
-    made = {"id": _TEXT, "object": _TEXT, "created": _COUNT, "model": _TEXT}
-    choices = _list({"type": "object"})
-    return {
-        "Any": {"type": "object"},
-        "Error": _object("error", error=error),
-        "AnthropicError": _object("type error", type=_TEXT, error=_object("message type")),
-        "ChatCompletion": _object("id object created model choices usage", choices=choices, **made),
-        "Completion": _object("id object created model choices usage", choices=choices, **made),
-        "Response": _object("id object status output", id=_TEXT, output=choices, status=_TEXT),
-        "Message": _object("id type role content stop_reason usage", content=choices),
-        "Count": _object("input_tokens", input_tokens=_COUNT),
-        "Deleted": _object("id deleted", id=_TEXT, deleted=_FLAG),
-        "List": _object("object data", object=_TEXT, data=_list({"type": "object"})),
-        "Model": _object("id object", id=_TEXT, object=_TEXT, max_model_len=_COUNT),
-        "Health": _object("status version", status=_TEXT, version=_COUNT),
-    }
-
-
-def _control_schemas() -> dict[str, _Schema]:
-    limit = {"type": "integer", "minimum": 1}
-    limits = _object(max_turns=limit, max_tokens=limit, max_new_tokens=limit)
-    sampling = _object(
-        mode={"enum": ["override", "respect"]},
-        temperature={"type": "number", "minimum": 0, "maximum": 2},
-    )
-    summary = {
-        "id": _TEXT,
-        "user": _MAYBE_TEXT,
-        "split": _TEXT,
-        "num_turns": _COUNT,
-        "num_sampled_tokens": _COUNT,
-        "truncated": _FLAG,
-        "closed": _FLAG,
-        "faults": _list(_TEXT),
-    }
-    turn = {"anyOf": [_COUNT, _TEXT, {"type": "null"}]}
-    address = _object("id base_url api_key", id=_TEXT, base_url=_TEXT, api_key=_TEXT)
-    return {
-        "OpenRequest": _object(
-            id=_TEXT,
-            user=_TEXT,
-            group_size={"type": "integer", "minimum": 1, "maximum": 1024},
-            split={"enum": ["train", "eval", "live"]},
-            seed=_COUNT,
-            limits=limits,
-            sampling=sampling,
-        ),
-        "Sessions": _object("sessions", sessions=_list(address)),
-        "Summaries": _object("sessions", sessions=_list(_ref("Summary"))),
-        "Summary": _object("id user split closed", **summary),
-        "Trace": _object("id turns rewards", turns=_list({"type": "object"}), **summary),
-        "RewardRequest": _object("reward", reward=_NUMBER, turn=turn),
-        "Reward": _object("id reward", id=_TEXT, reward=_NUMBER, turn=turn),
-        "Weights": _object("version", version=_COUNT),
-        "Paused": _object("paused", paused=_FLAG),
-    }

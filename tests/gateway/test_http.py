@@ -399,6 +399,21 @@ async def test_sdk_retries_survive_one_engine_fault(start_gateway: StartGateway)
     assert session.faults == [], "the agent never saw it, so the episode is sound"
 
 
+async def test_a_streams_last_chunk_has_what_the_whole_answer_has(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("fine")
+    session = gateway.sessions.open("e")
+    body = {"messages": HI, "return_token_ids": True}
+    _, whole = await post(session, gateway, body)
+    _, raw = await post(session, gateway, {**body, "stream": True})
+    *_, last = [json.loads(e.removeprefix("data: ")) for e in raw.split("\n\n") if "{" in e]
+    assert last["choices"][0]["token_ids"] == whole["choices"][0]["token_ids"]
+    assert last["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    for name in ("system_fingerprint", "service_tier"):
+        assert last[name] == whole[name]
+
+
 async def test_logprobs_are_shown_with_their_bytes(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway("é!")
     session = gateway.sessions.open("e")

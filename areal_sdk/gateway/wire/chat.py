@@ -206,8 +206,7 @@ class ChatReply:
             "object": "chat.completion",
             "choices": [self._choice(i, done) for i, done in enumerate(completed)],
             "usage": usage(completed),
-            "service_tier": "default",
-            "system_fingerprint": fingerprint(completed),
+            **_served_by(completed),
         }
 
     def _choice(self, index: int, done: Completed) -> dict[str, Any]:
@@ -240,32 +239,41 @@ class ChatReply:
                 content = token_logprobs(delta, self._tokenizer)
                 yield self._chunk(choice, {}, logprobs={"content": content, "refusal": None})
             case Completed():
-                yield self._chunk(choice, {}, finish=finish_reason(delta))
+                yield self._last_chunk(choice, delta)
 
     def closing_events(self, completed: Sequence[Completed]) -> Iterator[bytes]:
         if self._call.include_usage:
             last = {**self._head, "object": "chat.completion.chunk", "choices": []}
-            yield event({**last, "usage": usage(completed)})
+            yield event({**last, "usage": usage(completed), **_served_by(completed)})
         yield b"data: [DONE]\n\n"
 
     def error_event(self, error: ApiError) -> bytes:
         return event(error.openai_body())
 
-    def _chunk(
-        self,
-        choice: int,
-        delta: dict[str, Any],
-        *,
-        logprobs: dict[str, Any] | None = None,
-        finish: str | None = None,
-    ) -> bytes:
-        chunk = {
-            **self._head,
-            "object": "chat.completion.chunk",
-            "choices": [
-                {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-            ],
+    def _last_chunk(self, index: int, done: Completed) -> bytes:
+        """The one that says how a choice ended, and by which weights it was said."""
+        choice = {
+            "index": index,
+            "delta": {},
+            "logprobs": None,
+            "finish_reason": finish_reason(done),
         }
+        if self._call.return_token_ids:
+            choice["token_ids"] = done.turn.output_tokens
+        return self._event_of(choice, _served_by([done]))
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], *, logprobs: dict[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
+        return self._event_of(choice, {})
+
+    def _event_of(self, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
+        chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice], **more}
         if self._call.include_usage:
             chunk["usage"] = None
         return event(chunk)
+
+
+def _served_by(completed: Sequence[Completed]) -> dict[str, Any]:
+    return {"service_tier": "default", "system_fingerprint": fingerprint(completed)}
