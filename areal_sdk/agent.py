@@ -96,7 +96,8 @@ class RolloutWorkflow(ABC):
         """Attempt `task` through `context.generate`.
 
         Return a verdict as `Agent.run` does, or a whole `Episode` built from `context.turns`
-        to decide what is trained. None leaves scoring to the rewards.
+        to decide what is trained: each at most once, with the tokens and logprobs that it has.
+        None leaves scoring to the rewards.
         """
 
 

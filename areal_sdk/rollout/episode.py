@@ -24,7 +24,7 @@ from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.rollout.seeds import stable_seed
-from areal_sdk.rollout.trajectory import check_parents
+from areal_sdk.rollout.trajectory import check_parents, check_recorded
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 logger = logging.getLogger(__name__)
@@ -168,6 +168,7 @@ class EpisodeRunner(SharesHttpClient):
             return replace(episode, outcome=await self._judge_error(episode, played))
         async with boundary(AgentError, f"agent {self.name}"):
             if isinstance(played, Episode):
+                check_recorded(played.turns, episode.turns)
                 check_parents(played.turns)
                 return replace(
                     episode,

@@ -56,6 +56,36 @@ def check_parents(turns: Sequence[Turn]) -> None:
             )
 
 
+def check_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> None:
+    """ValueError unless each turn is one of the recorded ones, and each of those is there once.
+
+    Else a token would be trained twice, or with a logprob that nobody sampled it with. What a turn
+    says and where it hangs may have changed, and it may be excluded; it may not be included again.
+    """
+    unused = list(recorded)
+    for index, turn in enumerate(turns):
+        place = next((i for i, known in enumerate(unused) if _is_sampled_as(turn, known)), None)
+        if place is None:
+            raise ValueError(
+                f"turn {index} was not sampled like this, or is there twice: choose among "
+                "context.turns; of a turn only messages, parent and a new `excluded` may change"
+            )
+        del unused[place]
+
+
+def _is_sampled_as(turn: Turn, known: Turn) -> bool:
+    if turn is known:
+        return True
+    return (
+        turn.output_tokens == known.output_tokens
+        and turn.logprobs == known.logprobs
+        and turn.versions == known.versions
+        and turn.temperature == known.temperature
+        and (turn.excluded is not None or known.excluded is None)
+        and turn.prompt_tokens == known.prompt_tokens
+    )
+
+
 def _branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
     """Each leaf's chain of turns, oldest first, as indices."""
     parents = {turn.parent for turn in turns}

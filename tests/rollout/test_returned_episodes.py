@@ -1,0 +1,103 @@
+"""Episodes that a workflow builds itself: it chooses among its turns, and forges none."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.agent import EpisodeContext, RolloutWorkflow
+from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
+from tests.rollout.playing import play
+
+Choice = Callable[[Sequence[Turn]], Sequence[Turn]]
+
+
+class Chooses(RolloutWorkflow):
+    """Samples two turns of one conversation and one aside; `choice` makes the episode of them.
+
+    The first is sampled greedily, so that its tokens are context.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+
+    async def run_episode(self, task: Task, context: EpisodeContext) -> Episode:
+        asked = {"role": "user", "content": "a"}
+        first = await context.generate([asked], temperature=0.0)
+        again = {"role": "user", "content": "again"}
+        await context.generate([asked, first.message, again])
+        await context.generate([{"role": "user", "content": "aside"}])
+        assert [turn.parent for turn in context.turns] == [None, 0, None]
+        assert [turn.excluded for turn in context.turns] == [Exclusion.GREEDY, None, None]
+        turns = self._choice(context.turns)
+        return Episode("mine", task, tuple(turns), Outcome.scored(0.5))
+
+
+async def play_choice(choice: Choice, model_dir: Path) -> Episode:
+    sampling = SamplingPolicy(mode="respect")
+    return await play(Chooses(choice), "4", model_dir, sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        lambda turns: turns,
+        lambda turns: (),
+        lambda turns: turns[2:],
+        lambda turns: (turns[2], turns[0]),
+        lambda turns: (replace(turns[1], parent=None), turns[2]),
+        lambda turns: (turns[0], replace(turns[1], message={"role": "assistant", "content": "4."})),
+        lambda turns: (replace(turns[2], excluded=Exclusion.PENALTY),),
+        lambda turns: (replace(turns[0], excluded=Exclusion.PENALTY),),
+    ],
+    ids=[
+        *("all", "none", "one", "in another order", "without its parent", "said otherwise"),
+        *("excluded", "excluded for another reason"),
+    ],
+)
+async def test_a_workflow_chooses_among_its_turns(choice: Choice, model_dir: Path) -> None:
+    episode = await play_choice(choice, model_dir)
+    assert episode.outcome == Outcome.scored(0.5)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        lambda turns: (*turns, replace(turns[2])),
+        lambda turns: (replace(turns[2], output_tokens=(7,) * len(turns[2].output_tokens)),),
+        lambda turns: (replace(turns[2], logprobs=(-9.0,) * len(turns[2].logprobs)),),
+        lambda turns: (replace(turns[2], versions=(9,) * len(turns[2].versions)),),
+        lambda turns: (replace(turns[2], temperature=0.5),),
+        lambda turns: (replace(turns[2], new_tokens=(7, *turns[2].new_tokens[1:])),),
+        lambda turns: (replace(turns[0], excluded=None),),
+        lambda turns: (Turn((1, 2), (3,), (-0.5,), (0,)),),
+    ],
+    ids=[
+        *("twice", "other tokens", "other logprobs", "other versions", "another temperature"),
+        *("another prompt", "included again", "from nowhere"),
+    ],
+)
+async def test_a_turn_that_was_not_sampled_so_is_the_workflows_error(
+    choice: Choice, model_dir: Path
+) -> None:
+    episode = await play_choice(choice, model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert "context.turns" in episode.outcome.message
+
+
+async def test_two_turns_that_are_alike_may_both_be_there(model_dir: Path) -> None:
+    class Twice(RolloutWorkflow):
+        async def run_episode(self, task: Task, context: EpisodeContext) -> Episode:
+            for _ in range(2):
+                await context.generate([{"role": "user", "content": "a"}])
+            first, second = context.turns
+            assert replace(first, duration_s=0, fork=None) == replace(
+                second, duration_s=0, fork=None
+            )
+            return Episode("mine", task, (second, first), Outcome.scored(1.0))
+
+    episode = await play(Twice(), "4", model_dir)
+    assert episode.outcome == Outcome.scored(1.0)
+    assert len(episode.turns) == 2
