@@ -14,7 +14,7 @@ from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
-from areal_sdk.loop.tasks import load_tasks
+from areal_sdk.loop.tasks import load_held_out
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agent_pool import AgentPool, playable
@@ -52,8 +52,14 @@ async def _evaluate(
     base_url: str | None,
     api_key: str | None,
 ) -> EvalReport:
-    source = config.eval_tasks or config.tasks
-    tasks = load_tasks(source, split, program=program, plugins=plugins)[: config.eval.tasks]
+    tasks = load_held_out(
+        config,
+        split,
+        source=config.eval_tasks or config.tasks,
+        program=program,
+        plugins=plugins,
+        say=view.say,
+    )
     if base_url is not None:
         key = api_key or "none"
         return await _on_endpoint(config, program, tasks, split, view, base_url, key)

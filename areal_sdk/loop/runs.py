@@ -1,6 +1,7 @@
 """A whole training run: composed, warmed up, measured, trained, measured again, summed up."""
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,7 +22,7 @@ from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
 from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.loop.tasks import load_tasks
+from areal_sdk.loop.tasks import load_held_out, load_tasks
 from areal_sdk.loop.trainers import check_learns
 from areal_sdk.loop.training import TrainingLoop
 from areal_sdk.loop.warmup import warm_up
@@ -33,6 +34,8 @@ from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.types import Task
+
+logger = logging.getLogger(__name__)
 
 INTERRUPTED_SAVE_S = 2.0
 """For a last checkpoint: Ctrl-C ends a run within five seconds."""
@@ -84,12 +87,19 @@ def check_names(config: Config, plugins: Plugins) -> None:
 
 def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, Sequence[Task]]:
     """Held-out tasks by split; none where training tasks were given and no others."""
+    if not (config.eval.before or config.eval.after or config.eval.every):
+        return {}
     if config.eval_tasks is None and (config.tasks is not None or not program.has_held_out):
         return {}
     return {
-        split: load_tasks(config.eval_tasks, split, program=program, plugins=plugins)[
-            : config.eval.tasks
-        ]
+        split: load_held_out(
+            config,
+            split,
+            source=config.eval_tasks,
+            program=program,
+            plugins=plugins,
+            say=logger.warning,
+        )
         for split in config.eval.splits
     }
 

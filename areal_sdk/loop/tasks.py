@@ -1,9 +1,10 @@
 """Which tasks a split has: a JSONL file, a plugin's dataset, or the agent file's own `tasks`."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from areal_sdk.builtin.jsonl import read_tasks
+from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.program import Program
 from areal_sdk.plugins import Plugins
@@ -22,6 +23,22 @@ def load_tasks(source: str | None, split: str, *, program: Program, plugins: Plu
     if source.endswith((".jsonl", ".json")) or Path(source).exists():
         return _checked(read_tasks(Path(source)), source)
     return _checked(plugins.datasets.get(source)(split), f"dataset {source!r} ({split})")
+
+
+def load_held_out(
+    config: Config,
+    split: str,
+    *,
+    source: str | None,
+    program: Program,
+    plugins: Plugins,
+    say: Callable[[str], None],
+) -> list[Task]:
+    """What an evaluation of `split` plays: at most `eval.tasks`, and it says what that leaves out."""
+    tasks = load_tasks(source, split, program=program, plugins=plugins)
+    if len(tasks) > (most := config.eval.tasks):
+        say(f"{split}: the first {most} of {len(tasks)} tasks are measured (eval.tasks)")
+    return tasks[:most]
 
 
 def _checked(items: Iterable[Task], what: str) -> list[Task]:
