@@ -5,9 +5,11 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import NoReturn
 
-from areal_sdk.agent import AgentLike, EpisodeContext
+from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import Config
+from areal_sdk.environment import Environment
 from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.eval_view import EvalView
@@ -17,7 +19,9 @@ from areal_sdk.loop.rig import open_rig
 from areal_sdk.loop.tasks import load_held_out
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
+from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.agent_pool import AgentPool, playable
+from areal_sdk.rollout.agent_spec import AgentSpec
 from areal_sdk.rollout.agents import agent_name, as_play, guard
 from areal_sdk.rollout.deadline import DeadlinePassed, within
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
@@ -94,6 +98,11 @@ async def _on_endpoint(
             "--base-url records no turns, so reward functions have nothing to look at: "
             "let the agent return its own verdict"
         )
+    if _takes_tokens(program.agent):
+        raise ConfigError(
+            f"{program.name} is played token by token, and --base-url gives only text: evaluate it on "
+            "a model that we serve (--model), or write an Agent whose client uses context.base_url"
+        )
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-eval-"))
         agent = playable(program.agent, config.rollout, log_dir=Path(scratch))
@@ -116,6 +125,20 @@ async def _measure(
         samples=config.eval.samples,
         max_concurrency=config.eval.max_concurrency,
         on_episode=view.evaluated,
+    )
+
+
+def _takes_tokens(agent: AgentLike | AgentSpec) -> bool:
+    """Whether it is a workflow or an environment, which the session of a gateway of ours plays."""
+    item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
+    cls = item if isinstance(item, type) else type(item)
+    return issubclass(cls, (RolloutWorkflow, Environment)) or hasattr(cls, "arun_episode")
+
+
+async def _no_tokens(*_: object, **__: object) -> NoReturn:
+    raise AgentError(
+        "context.generate needs a model that we serve; with --base-url use a client, "
+        "pointed at context.base_url"
     )
 
 
@@ -143,6 +166,8 @@ class EndpointRunner(SharesHttpClient):
             seed=seed,
             split=self._split,
             http_client=self._http_client,
+            session_generate=_no_tokens,
+            session_turns=tuple,
         )
         clock = asyncio.get_running_loop().time
         began = clock()
