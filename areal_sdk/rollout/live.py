@@ -8,7 +8,8 @@ bound the flow; the books are those of any run.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -41,6 +42,8 @@ class LiveEpisodes:
         self._sessions: LiveSessions | None = None
         self._groups: dict[str, PendingGroup] = {}
         """Of siblings that are still being opened."""
+        self._broken: frozenset[str] = frozenset()
+        """Groups of which some siblings ended before anybody looked."""
         self._ends: dict[str, asyncio.Future[None]] = {}
         """By session: done once nothing more can change about it."""
         self._dropped: dict[str, Rejection] = {}
@@ -78,7 +81,9 @@ class LiveEpisodes:
 
     async def __aenter__(self) -> Self:
         assert self._sessions is not None, "connect comes first"
+        self._broken = _broken_groups(self._sessions)  # the gateway listens before the run begins
         self._sessions.observe(self)
+        self._broken = frozenset()
         return self
 
     async def __aexit__(
@@ -112,9 +117,10 @@ class LiveEpisodes:
     def _group_of(self, live: LiveSession) -> PendingGroup:
         """The group that a session belongs to; one that was opened alone is one of its own.
 
-        So is one of a group that nobody compares: its reward is judged by itself.
+        So is one of a group that nobody compares, or that is not whole.
         """
-        if not live.group or live.group_size != self._buffer.group_size:
+        is_compared = live.group_size == self._buffer.group_size
+        if not live.group or not is_compared or live.group in self._broken:
             return self._admit(live, size=1)
         if live.sibling == 0:
             self._groups[live.group] = self._admit(live, size=live.group_size)
@@ -188,6 +194,13 @@ class LiveEpisodes:
     def _tell(self, episode: Episode, verdict: Member | Rejection) -> None:
         if self._on_episode is not None:
             self._on_episode(episode, verdict)
+
+
+def _broken_groups(sessions: Iterable[LiveSession]) -> frozenset[str]:
+    """The groups of which not all siblings are open."""
+    is_open = [live for live in sessions if live.ended is None]
+    num_open = Counter(live.group for live in is_open)
+    return frozenset(live.group for live in is_open if num_open[live.group] < live.group_size)
 
 
 def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -72,10 +72,13 @@ async def learn(
     group_size: int = 1,
     max_staleness: int = 1,
     reward_wait_s: float = 60.0,
+    before: Callable[[Gateway], None] = lambda gateway: None,
 ) -> AsyncIterator[Learning]:
+    """`before`: what callers do while the gateway listens and nobody learns yet."""
     gateway, _ = await start(
         script, users=[User("alice", KEY)], live=LiveLimits(reward_wait_s=reward_wait_s)
     )
+    before(gateway)
     ledger = Ledger()
     buffer = TrajectoryBuffer(
         gate=StalenessGate(batch, max_staleness, 64),
@@ -184,6 +187,31 @@ async def test_a_group_that_was_opened_is_compared(start_gateway: StartGateway) 
         (group,) = batch.groups
         assert [t.reward for t in group.trajectories] == [0.0, 1.0]
         run.buffer.mark_trained(batch)
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+async def test_a_group_that_lost_a_sibling_before_the_run_began_is_callers_alone(
+    start_gateway: StartGateway,  # noqa: F811
+    ended: int,
+) -> None:
+    def open_and_end(gateway: Gateway) -> None:
+        account = gateway._access._accounts.by_name("alice")
+        assert account is not None
+        for sibling in range(3):
+            gateway.live.open(account, f"g/{sibling}", group="g", group_size=3, sibling=sibling)
+        one = gateway.live.get(f"g/{ended}")
+        assert one is not None
+        gateway.live.end(one, Ending.CLIENT)
+
+    async with learn(start_gateway, batch=3, group_size=3, before=open_and_end) as run:
+        await run.settled()
+        assert run.ledger.running == 2
+        for one in run.gateway.live:
+            await one.session.generate([{"role": "user", "content": "Hi"}])
+            run.gateway.live.reward(one, 1.0)
+        await run.settled()
+        assert run.ledger.dropped == {DropReason.GROUP_INCOMPLETE: 2}
+        assert run.buffer.num_running == 0
 
 
 async def test_a_caller_alone_has_nobody_to_be_compared_with(
