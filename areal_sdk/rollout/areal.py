@@ -5,7 +5,7 @@
 * `async def arun_episode(self, engine, data)`: `engine.agenerate(request)` takes an object with
   `input_ids` (and `gconfig.max_new_tokens`, `gconfig.temperature`, `gconfig.stop`) and answers with
   `input_tokens, output_tokens, output_logprobs, output_versions, stop_reason`. What it returns is
-  read for its rewards only: the tokens are those that were recorded. None rejects the episode.
+  read for its one reward only: the tokens are those that were recorded. None rejects the episode.
 """
 
 from collections.abc import Mapping, Sequence
@@ -100,9 +100,13 @@ def _reward_of(result: Mapping[str, Any]) -> float:
             for item in result.values()
             if getattr(item, "reward", None) is not None
         ]
-    if not values:
-        raise AgentError("arun_episode returned no rewards")
-    return values[-1]
+    if len(values) != 1:
+        raise AgentError(
+            f"arun_episode returned {len(values)} rewards for one episode, which has one: let "
+            "rollout.group_size play a task several times, or write `run(self, data, **extra)` and "
+            "return rewards by completion id"
+        )
+    return values[0]
 
 
 def _response(turn: Turn, *, rid: str) -> ModelResponse:

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 
@@ -52,6 +53,42 @@ async def test_an_areal_workflow_rejects_an_episode_with_none(model_dir: Path) -
             return None
 
     assert (await play(Rejects(), "4", model_dir)).outcome.kind is OutcomeKind.ABSTAIN
+
+
+class TwoSamples:
+    """An AReaL workflow of two completions."""
+
+    def __init__(self, result: object) -> None:
+        self._result = result
+
+    async def arun_episode(self, engine: Any, data: dict[str, Any]) -> Any:
+        for _ in range(2):
+            await engine.agenerate(SimpleNamespace(input_ids=[1, 2, 3]))
+        return self._result
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"rewards": [0.0, 1.0]},
+        {"rewards": np.array([[1.0], [1.0]])},
+        {"a": SimpleNamespace(reward=0.0), "b": SimpleNamespace(reward=1.0)},
+    ],
+    ids=["list", "array", "by completion"],
+)
+async def test_several_rewards_of_an_areal_workflow_are_not_one_of_them(
+    result: object, model_dir: Path
+) -> None:
+    episode = await play(TwoSamples(result), "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert "2 rewards for one episode" in episode.outcome.message
+    assert "rollout.group_size" in episode.outcome.message
+
+
+async def test_the_only_reward_of_an_areal_workflow_is_its_episodes(model_dir: Path) -> None:
+    unscored, scored = SimpleNamespace(reward=None), SimpleNamespace(reward=0.5)
+    for result in ({"rewards": np.array([[0.5]])}, {"a": unscored, "b": scored}):
+        assert (await play(TwoSamples(result), "4", model_dir)).reward == 0.5
 
 
 class TwoCompletions:
