@@ -17,6 +17,7 @@ per-round ratios. Sections are printed as they are done; `--budget` bounds the r
 import argparse
 import asyncio
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Iterator
@@ -210,7 +211,8 @@ def main() -> None:
         f"## Gateway: CPU a request, latency, memory\n\n`python benchmarks/gateway.py --model "
         f"{options.model} --rounds {options.rounds}`: an engine that answers {NUM_TOKENS} tokens at "
         "once. `bound` renders, encodes the whole prompt and detokenises, and remembers nothing; "
-        "`echo` parses the body and answers a constant."
+        "`echo` parses the body and answers a constant. "
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} when it began."
     ]
     print(sections[0], flush=True)
     for name in options.only.split(","):

@@ -7,7 +7,7 @@ from typing import Any
 
 import aiohttp
 
-from gateways.process import Server
+from gateways.process import Server, ServerError
 
 NUM_CLIENTS = 64
 TURNS = 8
@@ -43,9 +43,9 @@ class Conversation:
             first = await reply.content.readany()
             waited = time.perf_counter() - begun
             raw = first + await reply.read()
-            assert reply.status == 200, raw
-        text = self._streamed(raw) if stream else _whole(raw)
-        assert text, raw
+        text = (self._streamed(raw) if stream else _whole(raw)) if reply.status == 200 else ""
+        if not text:
+            raise ServerError(f"it answered {reply.status}: {raw[:200].decode(errors='replace')}")
         self._messages.append({"role": "assistant", "content": text})
         self._messages.append({"role": "user", "content": f"And what about {len(self._messages)}?"})
         return waited

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import aiohttp
 from tables import table
 
 from gateways.answers import NUM_TOKENS
 from gateways.client import NUM_CLIENTS, TURNS, cost, deltas_of_a_stream, latencies
-from gateways.peers import PEERS
+from gateways.peers import PEERS, Peer
 from gateways.process import Server, ServerError, own_server
 
 OURS = "this gateway, engine inside"
@@ -29,8 +30,9 @@ ABOUT = f"""\
 Against peers, each in an environment of its own, one worker process, no debug logging, and the
 callbacks alone that record. They forward to an upstream that answers the same {NUM_TOKENS} tokens at
 once, as one write, from a process that is not counted. {NUM_CLIENTS} clients at saturation,
-{TURNS} turns a session; the waits are at {LATENCY_RATE:.0f} requests/s. A peer that joins what the
-upstream sent as {NUM_TOKENS} pieces into fewer has waited for the end."""
+{TURNS} turns a session; the waits are at {LATENCY_RATE:.0f} requests/s. `{REMOTE}` is what serves
+training: its client of an SGLang server reads the same tokens from the upstream. Fewer pieces a
+stream than the upstream sent: the stream is made up once the answer is whole."""
 
 
 @dataclass(slots=True)
@@ -57,20 +59,20 @@ def compare(model_dir: Path, rounds: Iterable[int], names: Sequence[str], *, mos
         def enter(title: str, records: str, serve: Callable[..., Server]) -> None:
             try:
                 server = stack.enter_context(serve(model_dir, num_sessions, upstream=upstream))
-            except ServerError as error:
+                rival = Rival(server, records)
+                _warm_up(rival)
+            except (ServerError, aiohttp.ClientError, TimeoutError) as error:
                 missing[title] = str(error)
                 say(f"{title}: {error}")
             else:
-                rivals[title] = Rival(server, records)
+                rivals[title] = rival
+                say(f"{title}: ready, {server.resident_bytes() / 2**20:.0f} MB")
 
         enter(OURS, "tokens", partial(own_server, "gateway"))
         enter(REMOTE, "tokens", partial(own_server, "remote"))
         enter(PASSING, "text", partial(own_server, "passing"))
         for peer in (PEERS[name] for name in names):
             enter(peer.title, peer.records, peer.serve)
-        for title, rival in rivals.items():
-            _warm_up(rival)
-            say(f"{title}: ready, {rival.server.resident_bytes() / 2**20:.0f} MB")
         for _ in rounds:
             for stream in (False, True):
                 for title, rival in rivals.items():
@@ -80,7 +82,7 @@ def compare(model_dir: Path, rounds: Iterable[int], names: Sequence[str], *, mos
         for rival in rivals.values():
             for stream in (False, True):
                 rival.waits[stream] = asyncio.run(_wait(rival, stream=stream))
-        return _report(rivals, missing)
+        return _report(rivals, missing, [PEERS[name] for name in names])
 
 
 def _warm_up(rival: Rival) -> None:
@@ -100,7 +102,7 @@ async def _wait(rival: Rival, *, stream: bool) -> float:
     return statistics.median(waits)
 
 
-def _report(rivals: dict[str, Rival], missing: dict[str, str]) -> str:
+def _report(rivals: dict[str, Rival], missing: dict[str, str], peers: Sequence[Peer]) -> str:
     ours = rivals[OURS]
     rows = []
     for title, rival in rivals.items():
@@ -117,9 +119,9 @@ def _report(rivals: dict[str, Rival], missing: dict[str, str]) -> str:
         *("server", "records", "requests/s a core", "ours to it", "streams/s a core", "ours to it"),
         *("pieces a stream", "whole, p50 ms", "first event, p50 ms", "MB at the end"),
     )
-    lines = [ABOUT, "", table(header, rows), "", _verdict(rivals)]
-    lines += [f"\nNot measured: {title}: {reason}." for title, reason in missing.items()]
-    return "\n".join(lines)
+    how = [f"- {peer.title}: {peer.how}" for peer in peers if peer.title in rivals]
+    failed = [f"- {title}: not measured, {reason}." for title, reason in missing.items()]
+    return "\n".join([ABOUT, "", table(header, rows), "", _verdict(rivals), "", *how, *failed])
 
 
 def _verdict(rivals: dict[str, Rival]) -> str:

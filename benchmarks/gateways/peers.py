@@ -49,9 +49,12 @@ def _torch() -> str:
 
 def _pip(python: Path, *arguments: str) -> None:
     command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    done = subprocess.run(
-        [*command, *arguments], capture_output=True, text=True, timeout=INSTALL_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            [*command, *arguments], capture_output=True, text=True, timeout=INSTALL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ServerError(f"it did not install in {INSTALL_S:.0f} s") from None
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
         reason = errors[-1] if errors else "pip failed"
@@ -65,6 +68,8 @@ class Peer:
     """What it keeps of an answer for training."""
     program: str
     environment: Environment
+    how: str
+    """It is configured, for the report."""
     arguments: tuple[str, ...] = ()
 
     def serve(self, model_dir: Path, num_sessions: int, *, upstream: str) -> Server:
@@ -98,16 +103,38 @@ _AREAL = Environment(
 )
 
 PEERS = {
-    "litellm": Peer("litellm 1.106.0 proxy", "nothing", "run_litellm.py", _LITELLM),
-    "agentlightning": Peer(
-        "agent-lightning 0.3.0 proxy", "spans", "run_agentlightning.py", _AGENTLIGHTNING
+    "litellm": Peer(
+        "litellm 1.106.0 proxy",
+        "nothing",
+        "run_litellm.py",
+        _LITELLM,
+        "`litellm --num_workers 1` with the settings of its own benchmarks (no callbacks, no "
+        "retries), errors alone logged, no database and no key to check. Its Rust core does not "
+        "take this route.",
     ),
-    "areal": Peer("AReaL 1.0.4 proxy, engine inside", "tokens", "run_areal.py", _AREAL),
+    "agentlightning": Peer(
+        "agent-lightning 0.3.0 proxy",
+        "spans",
+        "run_agentlightning.py",
+        _AGENTLIGHTNING,
+        "`LLMProxy` with its default middlewares and callbacks, since they are what records, an "
+        "in-memory store in the same process, and the litellm above.",
+    ),
+    "areal": Peer(
+        "AReaL 1.0.4 proxy, engine inside",
+        "tokens",
+        "run_areal.py",
+        _AREAL,
+        "`proxy_rollout_server` under uvicorn and uvloop with its own settings, over an engine in "
+        "the same process that answers at once, as ours has. Without its GPU dependencies, on "
+        "torch for the CPU, and with the litellm whose modules it imports (1.81.3).",
+    ),
     "verifiers": Peer(
         "verifiers 0.4.0 interception, eval client",
         "text",
         "run_verifiers.py",
         _VERIFIERS,
+        "one `InterceptionServer`, a session a rollout; calls are passed on as they are.",
         ("--client", "eval"),
     ),
     "verifiers-train": Peer(
@@ -115,6 +142,8 @@ PEERS = {
         "tokens",
         "run_verifiers.py",
         _VERIFIERS,
+        "the same server; it renders with its default renderer (it has none for this model), and "
+        "asks the upstream by vLLM's route for tokens.",
         ("--client", "train"),
     ),
 }

@@ -3,10 +3,12 @@
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -78,7 +80,8 @@ class Server:
             self._process.wait(timeout=30)
         except subprocess.TimeoutExpired:
             for pid in list(_tree(self._process.pid)):
-                os.kill(pid, 9)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self._process.wait()
         self._process.stdout.close()
         self._log.close()
@@ -110,7 +113,7 @@ def own_server(role: str, model_dir: Path, num_sessions: int, *, upstream: str =
 
 
 class ServerError(Exception):
-    """The server did not come up."""
+    """The server did not come up, or does not answer."""
 
 
 def _tree(pid: int) -> Iterator[int]:

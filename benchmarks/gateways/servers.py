@@ -74,8 +74,8 @@ class RemoteEngine(InstantEngine):
         self._num_requests = 0
 
     async def start(self) -> None:
-        self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
-        self._client = SGLangClient(self._address, self._http)
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        self._client = SGLangClient(self._address, http)  # open until the process ends
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
         self._num_requests += 1
@@ -85,9 +85,6 @@ class RemoteEngine(InstantEngine):
             async for event in events:
                 if (delta := reader.read(event)) is not None:
                     yield delta.chunk()
-
-    async def aclose(self) -> None:
-        await self._http.close()
 
 
 async def serve_gateway(options: argparse.Namespace) -> Seats:
