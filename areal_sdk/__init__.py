@@ -4,11 +4,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
-from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
+from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.environment import Environment, StepResult
-from areal_sdk.errors import ArealError, ConfigError, EpisodeError
+from areal_sdk.errors import (
+    ArealError,
+    ConfigError,
+    ContextOverflowError,
+    EngineError,
+    EpisodeError,
+)
 from areal_sdk.hookspecs import hookimpl
-from areal_sdk.types import Episode, Message, Outcome, Task, Trajectory, Turn, WeightUpdate
+from areal_sdk.types import Episode, FinishReason, Message, Outcome, Task, Turn, WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.loop import evaluate, train
@@ -17,10 +23,14 @@ __all__ = [
     "Agent",
     "ArealError",
     "ConfigError",
+    "ContextOverflowError",
+    "EngineError",
+    "EngineInfo",
     "Environment",
     "Episode",
     "EpisodeContext",
     "EpisodeError",
+    "FinishReason",
     "GenerateChunk",
     "GenerateRequest",
     "InferenceEngine",
@@ -29,7 +39,6 @@ __all__ = [
     "RolloutWorkflow",
     "StepResult",
     "Task",
-    "Trajectory",
     "Turn",
     "WeightUpdate",
     "evaluate",

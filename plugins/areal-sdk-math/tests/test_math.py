@@ -4,8 +4,7 @@ import time
 
 import pytest
 
-from areal_sdk.plugins import load_plugins
-from areal_sdk.testing import check_reward, make_episode
+from areal_sdk.testing import check_reward, make_episode, registered
 from areal_sdk_math.answers import last_boxed, same_answer
 from areal_sdk_math.rewards import boxed_answer, hash_answer
 
@@ -72,7 +71,6 @@ def test_hostile_text_costs_little(text: str) -> None:
 
 
 def test_the_plugin_is_installed_and_registers_both() -> None:
-    plugins = load_plugins()
-    assert {"boxed_answer", "hash_answer"} <= set(plugins.rewards.names())
-    reward = plugins.configure("reward", "boxed_answer", {"field": "gold"})
+    assert registered("reward", "hash_answer") is hash_answer
+    reward = registered("reward", "boxed_answer", field="gold")
     assert reward(make_episode(r"\boxed{3}", data={"gold": 3})) == 1.0

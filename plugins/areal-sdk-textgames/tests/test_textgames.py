@@ -5,8 +5,7 @@ from functools import partial
 import pytest
 
 from areal_sdk import Message, Task
-from areal_sdk.plugins import load_plugins
-from areal_sdk.testing import assistant, check_environment, run_agent, tool_call
+from areal_sdk.testing import assistant, check_environment, registered, run_agent, tool_call
 from areal_sdk_textgames.mastermind import Mastermind, compare, tasks
 
 TASK = Task("t", {"code": "abca", "symbols": "abcd"})
@@ -57,6 +56,5 @@ def test_train_and_eval_share_no_code() -> None:
 
 
 def test_the_plugin_is_installed_and_its_options_are_checked() -> None:
-    plugins = load_plugins()
-    assert plugins.configure("env", "mastermind", {"max_guesses": 3})()
-    assert next(iter(plugins.configure("dataset", "mastermind", {"length": 2})("train"))).id
+    assert registered("env", "mastermind", max_guesses=3)()
+    assert next(iter(registered("dataset", "mastermind", length=2)("train"))).id

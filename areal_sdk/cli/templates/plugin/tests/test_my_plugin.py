@@ -2,8 +2,7 @@
 
 from my_plugin.rewards import brevity
 
-from areal_sdk.plugins import load_plugins
-from areal_sdk.testing import check_reward, make_episode
+from areal_sdk.testing import check_reward, make_episode, registered
 
 
 async def test_brevity_judges_whatever_a_policy_says() -> None:
@@ -13,5 +12,5 @@ async def test_brevity_judges_whatever_a_policy_says() -> None:
 
 
 def test_the_reward_is_registered_with_its_options() -> None:
-    reward = load_plugins().configure("reward", "brevity", {"max_words": 1})
+    reward = registered("reward", "brevity", max_words=1)
     assert reward(make_episode("two words")) == 0.0
