@@ -50,7 +50,8 @@ class Rival:
 
 def compare(model_dir: Path, rounds: Iterable[int], names: Sequence[str], *, most: int) -> str:
     """The section's text. `most`: so many rounds at most."""
-    num_sessions = 2 * (most + 1) * (NUM_REQUESTS // TURNS + 1) + 2 * (NUM_OPEN + NUM_WAITS) + 1
+    num_warm = 1 + (NUM_CLIENTS + 1)
+    num_sessions = num_warm + 2 * most * (NUM_REQUESTS // TURNS + 1) + 2 * (NUM_OPEN + NUM_WAITS)
     rivals: dict[str, Rival] = {}
     missing: dict[str, str] = {}
     with ExitStack() as stack:
