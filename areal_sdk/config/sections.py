@@ -114,6 +114,9 @@ class RolloutSection(Section):
     """Deadline of one answer of the model."""
     tool_timeout_s: Seconds = 60.0
     """Deadline of one step of an environment, and of what blocks one of `workers`."""
+    reward_workers: Positive = 2
+    """Processes that reward functions run in, each judging one episode at a time: one that waits
+    for a judge over the network wants as many as episodes should be judged at once."""
     reward_timeout_s: Seconds = 30.0
     """A reward function that takes longer is killed, and its episode dropped."""
     infra_retries: NonNegative = 2

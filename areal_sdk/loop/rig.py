@@ -132,7 +132,10 @@ async def _open_rewards(
     specs = reward_specs(config, plugins)
     if not specs:
         return None
-    pool = RewardPool(specs, log_dir=log_dir, timeout_s=config.rollout.reward_timeout_s)
+    rollout = config.rollout
+    pool = RewardPool(
+        specs, log_dir=log_dir, size=rollout.reward_workers, timeout_s=rollout.reward_timeout_s
+    )
     return await stack.enter_async_context(pool)
 
 

@@ -1,5 +1,6 @@
 """Rewards in worker processes with a hard deadline: one that hangs or crashes costs only itself."""
 
+import asyncio
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -94,9 +95,13 @@ class RewardPool:
     async def score(self, episode: Episode) -> Outcome:
         """The weighted verdict of all rewards; `RewardError` when one gives none."""
         payload = _packed(episode)
+        asked = (self._ask(index, reward, payload) for index, reward in enumerate(self._rewards))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
         verdicts = {}
-        for index, reward in enumerate(self._rewards):
-            verdicts[reward.name] = (reward.weight, await self._ask(index, reward, payload))
+        for reward, answer in zip(self._rewards, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            verdicts[reward.name] = (reward.weight, answer)
         return combine(verdicts, num_turns=len(episode.turns))
 
     async def _ask(self, index: int, reward: RewardSpec, episode: bytes) -> Outcome:

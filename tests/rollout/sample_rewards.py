@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -67,6 +68,15 @@ def crashes(episode: Episode) -> float:
 
 def exits(episode: Episode) -> float:
     sys.exit(0)
+
+
+async def meets(episode: Episode, *, me: str, other: str) -> float:
+    """Ends when the other one runs."""
+    directory = Path(episode.task.data["directory"])
+    (directory / me).touch()
+    while not (directory / other).exists():  # noqa: ASYNC110 - the other is in another process
+        await asyncio.sleep(0.01)
+    return 1.0
 
 
 def worker_id(episode: Episode) -> float:

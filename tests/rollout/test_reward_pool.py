@@ -96,6 +96,23 @@ async def test_several_rewards_are_weighted_and_named(tmp_path: Path) -> None:
     assert outcome.metrics == {"reward/length": 2.0, "reward/whole": 0.25, "whole/checks": 3.0}
 
 
+async def test_several_rewards_judge_an_episode_at_once(tmp_path: Path) -> None:
+    here, there = (
+        RewardSpec.of(me, sample_rewards.meets, options={"me": me, "other": other})
+        for me, other in (("here", "there"), ("there", "here"))
+    )
+    judged = replace(episode(), task=Task("t", {"directory": str(tmp_path)}))
+    async with RewardPool([here, there], log_dir=tmp_path, size=2) as pool:
+        assert (await pool.score(judged)).reward == 2.0
+
+
+async def test_the_first_of_several_rewards_that_fail_is_named(tmp_path: Path) -> None:
+    specs = [spec("length"), spec("raises"), spec("text")]
+    async with RewardPool(specs, log_dir=tmp_path) as pool:
+        with pytest.raises(RewardError, match="reward 'raises'"):
+            await pool.score(episode())
+
+
 def test_a_function_becomes_a_reference_unless_no_process_could_find_it() -> None:
     assert RewardSpec.of("length", sample_rewards.length).reference.endswith("length")
     with pytest.raises(ConfigError, match="define it at the top level"):
