@@ -72,8 +72,12 @@ def register_commands(group: "click.Group") -> None:
 
 
 @hookspec
-def on_episode(episode: Episode) -> None:
-    """An episode was accepted or dropped. Observe only; exceptions are reported, not raised."""
+def on_episode(episode: Episode, dropped: str) -> None:
+    """An episode of training ended. `dropped` is the ledger's reason where it will not be trained,
+    else empty; what was accepted may still become too old, or its group too small.
+
+    Observe only; exceptions are reported, not raised.
+    """
 
 
 @hookspec

@@ -119,14 +119,14 @@ class Progress:
 
     def finished(self, episode: Episode, verdict: Member | Rejection) -> None:
         """A training episode ended, and this became of it."""
-        if isinstance(verdict, Rejection):
-            self._episodes.write(episode, dropped=verdict.reason, version=self._state.version)
-        else:
-            self._episodes.write(
-                episode, trajectories=verdict.trajectories, version=self._state.version
-            )
+        version = self._state.version
         self._count(episode)
-        self._notify.on_episode(episode=episode)
+        if isinstance(verdict, Rejection):
+            self._episodes.write(episode, dropped=verdict.reason, version=version)
+            self._notify.on_episode(episode, dropped=verdict.reason.value)
+        else:
+            self._episodes.write(episode, trajectories=verdict.trajectories, version=version)
+            self._notify.on_episode(episode, dropped="")
 
     def evaluating(self, name: str, split: str, *, total: int) -> Callable[[Episode], None]:
         """An evaluation of `total` episodes begins; hand each to what this returns."""

@@ -19,8 +19,8 @@ class Observers:
         self.failures: Counter[tuple[str, str]] = Counter()
         """Exceptions by (plugin, hook)."""
 
-    def on_episode(self, episode: Episode) -> None:
-        self._notify("on_episode", episode=episode)
+    def on_episode(self, episode: Episode, dropped: str) -> None:
+        self._notify("on_episode", episode=episode, dropped=dropped)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._notify("on_step", step=step, metrics=metrics)

@@ -124,7 +124,7 @@ def test_a_plugin_that_fails_half_way_leaves_nothing_behind(install: Install) ->
         ),
         (
             "@areal_sdk.hookimpl\ndef on_episode(epsiode): ...",
-            "on_episode is never given 'epsiode', only: episode",
+            "on_episode is never given 'epsiode', only: episode, dropped",
         ),
     ],
 )
@@ -226,8 +226,8 @@ def test_a_broken_observer_is_reported_once_and_the_others_are_called(
     module = install("areal-sdk-b", seen + "def on_episode(episode): seen.append(episode.id)\n")
     plugins = load_plugins()
     with caplog.at_level(logging.WARNING):
-        plugins.notify.on_episode(EPISODE)
-        plugins.notify.on_episode(EPISODE)
+        plugins.notify.on_episode(EPISODE, dropped="")
+        plugins.notify.on_episode(EPISODE, dropped="")
     assert sys.modules[module].seen == ["e", "e"]
     assert len(caplog.records) == 1
     assert "areal-sdk-a:main: on_episode raised ValueError: oh" in caplog.text
