@@ -40,8 +40,8 @@ class GroupRelative:
     """GRPO: an episode's reward against those of its siblings.
 
     A group of one, or of equal rewards, teaches nothing: its advantages are 0. With rewards per
-    turn, a turn's return (its reward and those of later turns, undiscounted) is compared with the
-    siblings' returns from the same turn; turns after the last reward are not trained.
+    turn, a turn's return (its reward and those of its consequences, undiscounted) is compared with
+    the siblings' returns from the same turn; turns after the last reward are not trained.
     """
 
     divide_by_std: bool = True
@@ -128,7 +128,9 @@ class RunningBaseline:
 
 
 def turn_returns(trajectory: Trajectory, num_turns: int = 1) -> list[float | None]:
-    """For each turn, its reward and those after it; None from where nothing was scored any more.
+    """For each turn, its reward and those of its consequences; None where none of them was scored.
+
+    Those are all later turns, but for other answers to the same prompt and what came of them.
 
     >>> from areal_sdk.types import Trajectory
     >>> def rewarded(*turn_rewards):
@@ -143,6 +145,12 @@ def turn_returns(trajectory: Trajectory, num_turns: int = 1) -> list[float | Non
     """
     if not trajectory.turn_rewards:
         return [trajectory.reward] * num_turns
+    if trajectory.turn_rivals:
+        rewards = list(enumerate(trajectory.turn_rewards))
+        return [
+            _total(reward for turn, reward in rewards[index:] if turn not in rivals)
+            for index, rivals in enumerate(trajectory.turn_rivals)
+        ]
     returns: list[float | None] = []
     following: float | None = None
     for reward in reversed(trajectory.turn_rewards):
@@ -150,6 +158,11 @@ def turn_returns(trajectory: Trajectory, num_turns: int = 1) -> list[float | Non
             following = reward + (following or 0.0)
         returns.append(following)
     return returns[::-1]
+
+
+def _total(rewards: Iterable[float | None]) -> float | None:
+    given = [reward for reward in rewards if reward is not None]
+    return sum(given) if given else None
 
 
 def _episodes(group: TrajectoryGroup) -> dict[str, Trajectory]:

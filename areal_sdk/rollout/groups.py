@@ -146,7 +146,8 @@ class FinishedGroup:
     @property
     def is_uniform(self) -> bool:
         """Whether its members cannot be told apart by reward, so that no advantage is left."""
-        verdicts = {(m.reward, m.trajectories[0].turn_rewards) for m in self.members}
+        first = ((m.reward, m.trajectories[0]) for m in self.members)
+        verdicts = {(reward, t.turn_rewards, t.turn_rivals) for reward, t in first}
         return len(self.members) > 1 and len(verdicts) == 1
 
     def to_trajectory_group(self) -> TrajectoryGroup:

@@ -6,7 +6,9 @@ that holds it; in the others it is context, with no logprob to inherit.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from areal_sdk.rollout.rivals import rivals
 from areal_sdk.types import Episode, Trajectory, Turn
 
 
@@ -20,6 +22,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
     if reward is None:
         raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
     check_parents(episode.turns)
+    turn_rivals = rivals(episode.turns) if episode.outcome.turn_rewards else ()
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
     for branch in _branches(episode.turns):
@@ -33,7 +36,8 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         if fresh:
             trained_turns.update(fresh)
             last = episode.turns[fresh[-1]]  # what follows it would be context of nothing
-            trajectories.append(_sequence(episode, last.tokens, fresh if train else (), reward))
+            sequence = _sequence(episode, last.tokens, fresh if train else (), reward)
+            trajectories.append(replace(sequence, turn_rivals=turn_rivals))
     return tuple(trajectories)
 
 
