@@ -100,6 +100,9 @@ class History:
         if answer.reasoning:  # choices may say the same after other thoughts
             self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
         self._answers.setdefault(key, answer)
+        if len(message.get("tool_calls") or ()) > 1:  # as text they come back in any order
+            written = _calls_as_written(message.get("content") or "", message["tool_calls"])
+            self._answers.setdefault(_link(chain.keys[-1], written), answer)
         self._asked.setdefault(chain.keys[-1], answer)
         self._roots.add(chain.keys[0])
         self._seen.update(chain.meanings[placement.num_matched :])
@@ -223,7 +226,7 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
     if role == "assistant":
         calls = message.get("tool_calls") or ()
         if not calls and (rewritten := calls_in_text(content)):
-            content, calls = rewritten
+            return _calls_as_written(*rewritten)
         meanings = [_call_meaning(call) for call in calls]
         return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
     if role == "tool":
@@ -232,6 +235,19 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
     if _is_system(message):
         role = "system"
     return orjson.dumps([role, message.get("name"), content])
+
+
+def _calls_as_written(content: str, calls: Sequence[Mapping[str, Any]]) -> bytes:
+    """The meaning of calls that a client wrote as text, in the order in which they were done.
+
+    smolagents runs calls side by side and writes them down as each ends; their results follow as text.
+    """
+    meanings = sorted(map(_call_meaning, calls), key=_in_order)
+    return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
+
+
+def _in_order(meaning: list[Any]) -> bytes:
+    return orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS)
 
 
 def _call_meaning(call: Mapping[str, Any]) -> list[Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from environments import environment
 from served import run, served, write_table
 
+from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.session import Session
 
 HERE = Path(__file__).parent
@@ -27,6 +28,7 @@ PAGE = HERE.parents[1] / "docs" / "gateway.md"
 TIMEOUT_S = 180
 SHAPES = ("qwen2.5", "qwen3")
 NUM_TURNS = 5
+NUM_CALLS = 3
 
 
 @dataclass(frozen=True)
@@ -105,25 +107,45 @@ async def main() -> int:
 
 async def try_out(client: Client) -> AsyncIterator[Episode]:
     python = environment(f"client-{client.name.replace(' ', '-')}", *client.requirements)
-    program = f"from importlib.metadata import version; print(version('{client.shown}'))"
-    _, version = await run(python, "-c", program, timeout_s=60)
+    version = await version_of(client, python)
     for shape in SHAPES:
         async with served(script(shape), shape=shape, tokens_per_chunk=3) as gateway:
             for endpoint in client.endpoints:
                 for streams in (False, True):
                     session = gateway.sessions.open(f"{endpoint}-{streams}")
-                    code, printed = await run(
-                        *(python, HERE / "tasks" / f"{client.task}.py", endpoint),
-                        "stream" if streams else "whole",
-                        timeout_s=TIMEOUT_S,
-                        BASE_URL=session.base_url(gateway.base_url),
-                        API_KEY=session.key,
+                    code, printed = await do_task(
+                        client, python, session, gateway, endpoint=endpoint, streams=streams
                     )
                     error = printed[-2000:] if code else problem(session)
                     num_samples, reasons = branches(session)
-                    yield Episode(
-                        client, version.strip(), endpoint, streams, num_samples, reasons, error
-                    )
+                    yield Episode(client, version, endpoint, streams, num_samples, reasons, error)
+
+
+async def version_of(client: Client, python: Path) -> str:
+    program = f"from importlib.metadata import version; print(version('{client.shown}'))"
+    _, printed = await run(python, "-c", program, timeout_s=60)
+    return printed.strip()
+
+
+async def do_task(
+    client: Client,
+    python: Path,
+    session: Session,
+    gateway: Gateway,
+    *,
+    endpoint: str,
+    streams: bool,
+    num_calls: int = NUM_CALLS,
+) -> tuple[int, str]:
+    """The exit code and what the client printed."""
+    return await run(
+        *(python, HERE / "tasks" / f"{client.task}.py", endpoint),
+        "stream" if streams else "whole",
+        timeout_s=TIMEOUT_S,
+        BASE_URL=session.base_url(gateway.base_url),
+        API_KEY=session.key,
+        NUM_CALLS=str(num_calls),
+    )
 
 
 def problem(session: Session) -> str:

@@ -1,6 +1,7 @@
 """Stable models are certified; whatever would cost tokens is caught, and named."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from areal_sdk.gateway.certificate import (
     is_certified,
     keep,
     recorded,
+    transcripts,
     warning,
 )
 from areal_sdk.models import resolve_model
@@ -54,6 +56,13 @@ def test_every_wire_format_and_client_was_recorded() -> None:
         assert any(name in client for client in clients)
     assert all(len(transcript.requests) >= 3 for transcript in recorded())
     assert any(m["role"] == "tool" for t in recorded() for r in t.requests for m in r.messages)
+
+
+def test_every_transcript_can_be_recorded_again() -> None:
+    script = Path(__file__).parents[2] / "scripts" / "clients" / "record.py"
+    names = re.findall(r'Recording\("([a-z-]+)"', script.read_text())
+    package = Path(transcripts.__file__).with_name("transcripts")
+    assert sorted(names) == sorted(path.stem for path in package.glob("*.json"))
 
 
 Break = Callable[[Path], object]

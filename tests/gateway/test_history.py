@@ -1,6 +1,7 @@
 """A request continues a recorded turn when it means the same, and says why when it does not."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -236,6 +237,25 @@ def test_calls_written_as_text_are_the_calls_that_were_sampled(said: str) -> Non
     calls[0]["function"]["arguments"]["a"] = 2
     changed = {"role": "assistant", "content": f"{said}\nCalling tools:\n{calls}".strip()}
     assert recorder.turn(ASK, changed, observation, answer=ANSWER)[0] is None
+
+
+def test_calls_written_as_text_come_in_the_order_in_which_they_ended() -> None:
+    """smolagents runs parallel calls in threads, and writes them down as each is done."""
+    (call,) = CALL["tool_calls"]
+    calls = [
+        {**call, "id": name, "function": {"name": name, "arguments": '{"a": 1}'}} for name in "xyz"
+    ]
+    observation = {"role": "user", "content": "Observation:\n2"}
+    for order in itertools.permutations(calls):
+        recorder = Recorder()
+        recorder.turn(ASK, answer=_with(CALL, tool_calls=calls))
+        written = {"role": "assistant", "content": f"Calling tools:\n{list(order)}"}
+        assert recorder.turn(ASK, written, observation, answer=ANSWER) == (0, None)
+        assert recorder.turn(ASK, written, observation, ANSWER, NEXT, answer=ANSWER) == (1, None)
+    fewer = {"role": "assistant", "content": f"Calling tools:\n{calls[:2]}"}
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with(CALL, tool_calls=calls))
+    assert recorder.turn(ASK, fewer, observation, answer=ANSWER)[0] is None
 
 
 @pytest.mark.parametrize("calls", ["[{1, 2}]", "[{'function': 3}]", "[x]", "[", "[{b'': 1}]"])

@@ -1,5 +1,15 @@
 from anthropic import Anthropic
-from task import API_KEY, DESCRIPTION, NAME, PARAMETERS, ROOT_URL, STREAMS, ask_each, calculate
+from task import (
+    API_KEY,
+    DESCRIPTION,
+    INSTRUCTIONS,
+    NAME,
+    PARAMETERS,
+    ROOT_URL,
+    STREAMS,
+    ask_each,
+    calculate,
+)
 
 client = Anthropic(base_url=ROOT_URL, api_key=API_KEY)
 history: list = []
@@ -11,6 +21,7 @@ def ask(question: str) -> str:
         request = {
             "model": "policy",
             "max_tokens": 1000,
+            "system": INSTRUCTIONS,
             "messages": history,
             "tools": [{"name": NAME, "description": DESCRIPTION, "input_schema": PARAMETERS}],
         }

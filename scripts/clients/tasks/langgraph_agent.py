@@ -2,13 +2,22 @@ from langchain.agents import create_agent
 from langchain_anthropic import ChatAnthropic
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from task import API_KEY, BASE_URL, ENDPOINT, ROOT_URL, STREAMS, ask_each, calculate
+from task import (
+    API_KEY,
+    BASE_URL,
+    ENDPOINT,
+    INSTRUCTIONS,
+    ROOT_URL,
+    STREAMS,
+    ask_each,
+    calculate,
+)
 
 
 @tool
-def calculator(expression: str) -> str:
+def calculator(expression: str, digits: float = 0.0) -> str:
     """Evaluate an arithmetic expression."""
-    return calculate(expression)
+    return calculate(expression, digits)
 
 
 def model():
@@ -23,7 +32,7 @@ def model():
     )
 
 
-agent = create_agent(model(), [calculator])
+agent = create_agent(model(), [calculator], system_prompt=INSTRUCTIONS)
 history: list = []
 
 

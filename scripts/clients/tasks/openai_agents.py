@@ -9,22 +9,22 @@ from agents import (
     set_tracing_disabled,
 )
 from openai import AsyncOpenAI
-from task import API_KEY, BASE_URL, ENDPOINT, QUESTIONS, STREAMS, calculate, check
+from task import API_KEY, BASE_URL, ENDPOINT, INSTRUCTIONS, QUESTIONS, STREAMS, calculate, check
 
 set_tracing_disabled(True)
 
 
 @function_tool
-def calculator(expression: str) -> str:
+def calculator(expression: str, digits: float = 0.0) -> str:
     """Evaluate an arithmetic expression."""
-    return calculate(expression)
+    return calculate(expression, digits)
 
 
 async def main() -> None:
     kind = OpenAIChatCompletionsModel if ENDPOINT == "chat" else OpenAIResponsesModel
     client = AsyncOpenAI(base_url=BASE_URL, api_key=API_KEY)
     model = kind(model="policy", openai_client=client)
-    agent = Agent(name="A", instructions="Calculate.", tools=[calculator], model=model)
+    agent = Agent(name="A", instructions=INSTRUCTIONS, tools=[calculator], model=model)
     history: list = []
     answers = []
     for question in QUESTIONS:

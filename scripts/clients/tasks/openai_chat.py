@@ -6,6 +6,7 @@ from task import (
     BASE_URL,
     DESCRIPTION,
     ENDPOINT,
+    INSTRUCTIONS,
     NAME,
     PARAMETERS,
     STREAMS,
@@ -15,7 +16,7 @@ from task import (
 
 client = OpenAI(base_url=BASE_URL, api_key=API_KEY)
 FUNCTION = {"name": NAME, "description": DESCRIPTION, "parameters": PARAMETERS}
-history: list = []
+history: list = [{"role": "developer", "content": INSTRUCTIONS}] if ENDPOINT == "chat" else []
 
 
 def chat(question: str) -> str | None:
@@ -67,6 +68,7 @@ def responses(question: str) -> str | None:
         request = {
             "model": "policy",
             "input": history,
+            "instructions": INSTRUCTIONS,
             "tools": [{"type": "function", "strict": False, **FUNCTION}],
             "store": False,
         }
@@ -92,4 +94,29 @@ def responses(question: str) -> str | None:
             history.append(result)
 
 
-ask_each(chat if ENDPOINT == "chat" else responses)
+def stored(question: str) -> str | None:
+    """What was said before is the server's to know."""
+    said = [{"role": "user", "content": question}]
+    while True:
+        response = client.responses.create(
+            model="policy",
+            input=said,
+            instructions=INSTRUCTIONS,
+            tools=[{"type": "function", "strict": False, **FUNCTION}],
+            previous_response_id=history[-1] if history else None,
+        )
+        history.append(response.id)
+        said = [
+            {
+                "type": "function_call_output",
+                "call_id": item.call_id,
+                "output": calculate(**json.loads(item.arguments)),
+            }
+            for item in response.output
+            if item.type == "function_call"
+        ]
+        if not said:
+            return response.output_text
+
+
+ask_each({"chat": chat, "responses": responses, "stored": stored}[ENDPOINT])

@@ -5,7 +5,17 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-from task import API_KEY, BASE_URL, ENDPOINT, QUESTIONS, ROOT_URL, STREAMS, calculate, check
+from task import (
+    API_KEY,
+    BASE_URL,
+    ENDPOINT,
+    INSTRUCTIONS,
+    QUESTIONS,
+    ROOT_URL,
+    STREAMS,
+    calculate,
+    check,
+)
 
 
 def model():
@@ -17,12 +27,12 @@ def model():
 
 
 async def main() -> None:
-    agent = Agent(model(), system_prompt="Calculate.")
+    agent = Agent(model(), system_prompt=INSTRUCTIONS)
 
     @agent.tool_plain
-    def calculator(expression: str) -> str:
+    def calculator(expression: str, digits: float = 0.0) -> str:
         """Evaluate an arithmetic expression."""
-        return calculate(expression)
+        return calculate(expression, digits)
 
     history: list = []
     answers = []

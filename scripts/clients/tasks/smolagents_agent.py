@@ -3,13 +3,14 @@ from task import API_KEY, BASE_URL, STREAMS, ask_each, calculate
 
 
 @tool
-def calculator(expression: str) -> str:
+def calculator(expression: str, digits: float = 0.0) -> str:
     """Evaluate an arithmetic expression.
 
     Args:
         expression: what to evaluate
+        digits: how many to show
     """
-    return calculate(expression)
+    return calculate(expression, digits)
 
 
 model = OpenAIServerModel(model_id="policy", api_base=BASE_URL, api_key=API_KEY)

@@ -1,4 +1,4 @@
-"""The task every client does: two calls of a tool, an answer, a second question, a call, an answer."""
+"""The task every client does: calls of a tool, an answer, a second question, a call, an answer."""
 
 import os
 import sys
@@ -10,10 +10,12 @@ ROOT_URL = BASE_URL.removesuffix("/v1")
 
 ENDPOINT, STREAMS = sys.argv[1], sys.argv[2] == "stream"
 
+INSTRUCTIONS = "Be exact."
 QUESTIONS = ("What is 1 + 1 + 1?", "And 9?")
+NUM_CALLS = int(os.environ["NUM_CALLS"])
 PARAMETERS = {
     "type": "object",
-    "properties": {"expression": {"type": "string"}},
+    "properties": {"expression": {"type": "string"}, "digits": {"type": "number"}},
     "required": ["expression"],
 }
 NAME, DESCRIPTION = "calculator", "Evaluate an arithmetic expression."
@@ -21,7 +23,7 @@ NAME, DESCRIPTION = "calculator", "Evaluate an arithmetic expression."
 _num_results = 0
 
 
-def calculate(expression: str) -> str:
+def calculate(expression: str, digits: float = 0.0) -> str:
     global _num_results
     _num_results += 1
     return f"RESULT-{_num_results} of {expression}"
@@ -29,7 +31,7 @@ def calculate(expression: str) -> str:
 
 def check(answers: list[str | None]) -> None:
     """End with an error unless every question was answered after all of its calls."""
-    if _num_results != 3 or any("answer is" not in (answer or "") for answer in answers):
+    if _num_results != NUM_CALLS or any("answer is" not in (answer or "") for answer in answers):
         sys.exit(f"{_num_results} calls, answers {answers}")
 
 
