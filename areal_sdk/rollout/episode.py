@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
@@ -71,7 +70,8 @@ class EpisodeRunner(SharesHttpClient):
 
     async def run(self, plan: EpisodePlan) -> Episode:
         """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
-        for attempt in count():
+        attempt = 0
+        while True:
             episode = await self._attempt(plan, attempt)
             if (
                 episode.outcome.error is not ErrorKind.INFRASTRUCTURE
@@ -85,7 +85,7 @@ class EpisodeRunner(SharesHttpClient):
                 episode.outcome.message,
             )
             await asyncio.sleep(self._retry_delay_s * 2**attempt)
-        raise AssertionError("count() never ends")
+            attempt += 1
 
     def oldest_version(self, episode_id: str) -> int | None:
         """The version of the first token of a running episode; None: it has no token yet."""
