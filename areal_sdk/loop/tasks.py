@@ -34,9 +34,10 @@ def load_held_out(
     plugins: Plugins,
     say: Callable[[str], None],
 ) -> list[Task]:
-    """What an evaluation of `split` plays: at most `eval.tasks`, and it says what that leaves out."""
+    """What an evaluation of `split` plays: at most `eval.tasks`, and it says so where nobody set that."""
     tasks = load_tasks(source, split, program=program, plugins=plugins)
-    if len(tasks) > (most := config.eval.tasks):
+    most, is_chosen = config.eval.tasks, "tasks" in config.eval.model_fields_set
+    if len(tasks) > most and not is_chosen:
         say(f"{split}: the first {most} of {len(tasks)} tasks are measured (eval.tasks)")
     return tasks[:most]
 
