@@ -63,15 +63,18 @@ class TrainingLoop:
     async def run(self) -> str:
         """Train until a limit is reached; returns why it ended."""
         self._began = time.monotonic() - self.state.train_seconds
-        async with asyncio.TaskGroup() as background, self.dispatcher:
+        async with asyncio.TaskGroup() as background:
             self.evaluator.attach(background)
-            try:
-                ended = await self._steps()
-                await self._delivered()
-            finally:
-                if self._delivery is not None:
-                    self._delivery.cancel()
-            await self.evaluator.finish()
+            async with self.dispatcher:
+                try:
+                    ended = await self._steps()
+                    await self._delivered()
+                finally:
+                    if self._delivery is not None:
+                        self._delivery.cancel()
+            await (
+                self.evaluator.finish()
+            )  # with the engine to itself: no rollout is trained any more
         return ended
 
     async def _steps(self) -> str:
