@@ -29,6 +29,11 @@ class Checkpoints:
         await trainer.save(path, state.to_json(), keep=self.keep)
         return path
 
+    def has_saved(self, state: RunState) -> bool:
+        """Whether the newest checkpoint is of this step."""
+        saved = latest_checkpoint(self.directory)
+        return saved is not None and step_of(saved) >= state.step
+
     async def save_last(
         self,
         trainer: TrainerClient,
@@ -38,8 +43,7 @@ class Checkpoints:
         say: Callable[[str], None],
     ) -> None:
         """Save what is not saved yet, if it can be done: the run ends early, for another reason."""
-        saved = latest_checkpoint(self.directory)
-        if not state.step or (saved is not None and step_of(saved) >= state.step):
+        if not state.step or self.has_saved(state):
             return
         try:
             async with asyncio.timeout(timeout_s):

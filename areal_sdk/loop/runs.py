@@ -215,7 +215,8 @@ async def _train(
                 rig.run_dir.write_ledger(ledger.snapshot())
             raise
     rig.run_dir.write_ledger(ledger.snapshot())  # what was running is booked as cancelled by now
-    await checkpoints.save(rig.trainer, state)
+    if not checkpoints.has_saved(state):
+        await checkpoints.save(rig.trainer, state)
     return ended
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import orjson
+import pytest
 
 from tests.loop.runs import finish, run_dir, start_command, start_training
 
@@ -32,3 +33,68 @@ def test_an_evaluation_that_is_due_while_one_runs_comes_next(tmp_path: Path) -> 
     spans = {f"v{row['from_version']}-v{row['to_version']}" for row in rows}
     shown = finish(start_command("inspect", str(tmp_path / "run")))
     assert any(span in output and span in shown for span in spans)
+
+
+WATCHING_AGENT = """
+import asyncio
+from pathlib import Path
+from areal_sdk import Agent, Task, hookimpl
+
+LAST = Path("{checkpoint}")
+
+class Watching(Agent):
+    playing, is_over = 0, False
+
+    async def run(self, task, context):
+        if context.split == "eval":
+            for _ in range(200):  # episodes that nobody trains are cancelled meanwhile
+                if Watching.playing or not LAST.exists():
+                    await asyncio.sleep(0.05)
+            print(f"beside {{Watching.playing}} episodes of training")
+            print(f"saved as inode {{LAST.stat().st_ino}}")
+            return 1.0
+        Watching.playing += 1
+        try:
+            turn = await context.generate([{{"role": "user", "content": "a"}}], max_new_tokens=8)
+            if Watching.is_over:
+                await asyncio.sleep(3600)
+            return sum(token < 128 for token in turn.output_tokens) / 8
+        finally:
+            Watching.playing -= 1
+
+@hookimpl
+def on_step(step):
+    Watching.is_over = step == 2
+
+def tasks(split):
+    for index in range(64):
+        yield Task(f"{{split}}-{{index}}")
+"""
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The last checkpoint of a run, and what its agent saw in the last evaluation."""
+    directory = tmp_path_factory.mktemp("run")
+    checkpoint = directory / "run" / "checkpoints" / "step-000002"
+    agent = directory / "watching.py"
+    agent.write_text(WATCHING_AGENT.format(checkpoint=checkpoint))
+    process = start_training(
+        directory,
+        agent=agent,
+        run__steps=2,
+        run__checkpoint_every=1,
+        eval__every=2,
+        eval__tasks=2,
+    )
+    return checkpoint, finish(process)
+
+
+def test_the_last_evaluation_has_the_engine_to_itself(watched: tuple[Path, str]) -> None:
+    _, output = watched
+    assert output.count("beside 0 episodes of training") == 2
+
+
+def test_the_last_step_is_saved_once(watched: tuple[Path, str]) -> None:
+    checkpoint, output = watched
+    assert f"saved as inode {checkpoint.stat().st_ino}\n" in output, "it was written again"
