@@ -236,6 +236,7 @@ def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
         total_steps=0 if run.is_endless else run.steps,
         writer=None if quiet else LiveWriter(sys.stderr),
         notify=plan.plugins.notify,
+        split=next(iter(plan.eval_tasks), ""),
     )
     progress.say(f"run: {run_dir.path} (areal-sdk inspect {run_dir.path} --live)")
     for change in changed_plugins:

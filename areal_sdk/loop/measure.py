@@ -8,7 +8,7 @@ from pathlib import Path
 
 from areal_sdk.config import EvalSection
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.progress import BEFORE, Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
 from areal_sdk.process.threads import in_thread
@@ -82,7 +82,7 @@ class Evaluator:
 
     async def measure_first(self) -> Reports:
         """Evaluate the weights the run begins with; there may be nothing left to teach them."""
-        reports = await self.measure("before")
+        reports = await self.measure(BEFORE)
         success = _success(reports)
         if self._is_enough(success):
             self.reached = True

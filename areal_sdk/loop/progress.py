@@ -28,6 +28,9 @@ WARMUP_LINES = 10
 """Where nothing is repainted: a warm-up of any length tells this much."""
 CURVE_POINTS = 240
 
+BEFORE = "before"
+"""The evaluation of the weights that a run begins with."""
+
 
 class Progress:
     """Writes metrics, episodes and the ledger, and paints the live view inside `async with`."""
@@ -40,9 +43,12 @@ class Progress:
         total_steps: int,
         writer: LiveWriter | None,
         notify: Observers,
+        split: str = "eval",
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
+        """`split`: the one whose success is shown."""
         self._run_dir = run_dir
+        self._split = split
         self._name = name
         self._total_steps = total_steps
         self._writer = writer
@@ -51,7 +57,8 @@ class Progress:
         self._episodes = EpisodeWriter(run_dir.episodes)
         self._sampled, self._trained = Rate(), Rate()
         self._rewards: deque[float | None] = deque(maxlen=CURVE_POINTS)
-        self._success: list[float] = []
+        self._success: float | None = None
+        self._success_before: float | None = None
         self._batch: Mapping[str, float] = {}
         self._state = RunState()
         self._phase = ""
@@ -153,8 +160,10 @@ class Progress:
             **report.metrics(),
         }
         self._metrics.log("eval", values)
-        if report.success is not None and report.split == "eval":
-            self._success.append(report.success.value)
+        if report.success is not None and report.split == self._split:
+            self._success = report.success.value
+            if name == BEFORE:
+                self._success_before = self._success
         success = report.success or "-"
         reward = f"{report.reward.value:.3f}" if report.reward else "-"
         self.say(
@@ -242,8 +251,8 @@ class Progress:
             elapsed_s=self.elapsed_s,
             train_s=0.0 if self._train_began is None else time.monotonic() - self._train_began,
             rewards=tuple(self._rewards),
-            success_before=self._success[0] if self._success else None,
-            success=self._success[-1] if self._success else None,
+            success_before=self._success_before,
+            success=self._success,
             staleness_mean=batch.get("staleness"),
             staleness_max=int(batch["staleness_max"]) if "staleness_max" in batch else None,
             sampled_per_s=self._sampled.per_second(),

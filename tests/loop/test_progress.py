@@ -11,6 +11,7 @@ from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.evaluation import Estimate, EvalReport
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.telemetry.live import LiveWriter
@@ -29,7 +30,7 @@ class Terminal(io.StringIO):
 
 @asynccontextmanager
 async def shown(
-    directory: Path, stream: io.StringIO, *, heartbeat_s: float = 3600.0
+    directory: Path, stream: io.StringIO, *, heartbeat_s: float = 3600.0, split: str = "eval"
 ) -> AsyncIterator[Progress]:
     progress = Progress(
         RunDir.create(directory, "run"),
@@ -37,6 +38,7 @@ async def shown(
         total_steps=20,
         writer=LiveWriter(stream, environ={}),
         notify=load_plugins().notify,
+        split=split,
         heartbeat_s=heartbeat_s,
     )
     progress.begin(RunState())
@@ -96,6 +98,32 @@ async def test_a_pipe_hears_of_a_warm_up_ten_times(tmp_path: Path) -> None:
             progress.report_warmup(step, 200, {"loss": 0.5})
     assert pipe.getvalue().count("supervised warm-up") == 10
     assert "supervised warm-up 200/200, loss 0.500  0:" in pipe.getvalue()
+
+
+def report(split: str, success: float) -> EvalReport:
+    rate = Estimate(success, 0.0, 1.0)
+    return EvalReport(split, 4, 4, 4, rate, None, {}, {}, {}, 0, 1.0, 0.1)
+
+
+async def test_the_view_shows_the_success_of_the_first_split_from_before_to_now(
+    tmp_path: Path,
+) -> None:
+    async with shown(tmp_path, Terminal(), split="test") as progress:
+        progress.report_eval("before", report("test", 0.25), versions=(0, 0))
+        progress.report_eval("before", report("eval", 0.1), versions=(0, 0))
+        progress.report_eval("step-5", report("test", 0.75), versions=(5, 5))
+    live = RunDir(tmp_path / "run").read_live()
+    assert live is not None
+    assert (live["success_before"], live["success"]) == (0.25, 0.75)
+
+
+async def test_a_run_that_measured_nothing_before_claims_no_success_before(tmp_path: Path) -> None:
+    async with shown(tmp_path, Terminal()) as progress:
+        progress.report_eval("step-5", report("eval", 0.5), versions=(5, 5))
+        progress.report_eval("step-10", report("eval", 0.75), versions=(10, 10))
+    live = RunDir(tmp_path / "run").read_live()
+    assert live is not None
+    assert (live.get("success_before"), live["success"]) == (None, 0.75)
 
 
 def test_a_piped_run_tells_each_part_of_it_from_its_start(tmp_path: Path) -> None:
