@@ -15,6 +15,7 @@ from typing import Protocol
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
+from areal_sdk.gateway.growing import GrowingBody
 from areal_sdk.gateway.history import History
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.types import Exclusion, Message, Tool, Turn
@@ -83,6 +84,8 @@ class Session:
         self.sampling = sampling
         self.split = split
         self.history = History()
+        self.body = GrowingBody()
+        """Of the latest request."""
         self.faults: list[str] = []
         """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
         self.notices: list[str] = []
@@ -269,6 +272,7 @@ class Session:
         if not self._closed:
             self._closed = True
             self.history = History()
+            self.body = GrowingBody()
             self._replies.clear()
             self._latest_prompt = ()
             self._on_close(self)

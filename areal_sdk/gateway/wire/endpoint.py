@@ -26,8 +26,9 @@ class Endpoint:
 
     async def answer(self, request: web.Request, session: Session) -> web.StreamResponse:
         raw = await read_body(request)
-        digest = blake2b(request.path.encode() + b"\n" + raw, digest_size=16).digest()
-        reply = self._parse(parse_body(raw), session)
+        body, digest = session.body.read(raw, parse=parse_body)
+        digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
+        reply = self._parse(body, session)
         if _is_retry(request) and (kept := session.kept_reply(digest)) is not None:
             return _replay(kept, stream=reply.stream)
         choices = [
