@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from areal_sdk.gateway.canonical import check_message, check_text
 from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.history import num_equal
@@ -46,6 +48,10 @@ _ACCEPTED = (
 
 _WITHOUT_EFFECT = ("prediction", "moderation", "web_search_options", "audio")
 """Services of another provider. The answer is the policy's all the same, so a notice is enough."""
+
+
+_MARK = "\ufdd3"
+"""Stands for a choice; a noncharacter, which no model's name holds."""
 
 
 def parse(body: Any, *, known: Sequence[Message] = ()) -> "ChatCall":
@@ -192,6 +198,8 @@ class ChatReply:
         }
         self._logprobs: dict[int, list[dict[str, Any]]] = {}
         self._opened: set[int] = set()
+        if self.stream:
+            self._before_choice, self._after_choice = self._around_choice()
 
     def begin(self, choices: Sequence[Prepared]) -> None:
         """The reply does not depend on the prompts."""
@@ -266,9 +274,14 @@ class ChatReply:
         self, index: int, delta: dict[str, Any], *, logprobs: dict[str, Any] | None = None
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
-        return self._event_of(choice, {})
+        return self._before_choice + orjson.dumps(choice) + self._after_choice
 
-    def _event_of(self, choice: dict[str, Any], more: dict[str, Any]) -> bytes:
+    def _around_choice(self) -> tuple[bytes, bytes]:
+        """The bytes before and after a chunk's choice: all but the last chunk have the same."""
+        before, _, after = self._event_of(_MARK, {}).partition(orjson.dumps(_MARK))
+        return before, after
+
+    def _event_of(self, choice: Any, more: dict[str, Any]) -> bytes:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": [choice], **more}
         if self._call.include_usage:
             chunk["usage"] = None
