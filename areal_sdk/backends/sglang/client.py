@@ -109,10 +109,6 @@ class SGLangClient:
         for response in tuple(self._open_streams):
             response.close()
 
-    async def abort(self, request_id: str) -> None:
-        """Tell the server to drop a request that nobody waits for."""
-        await self._post("/abort_request", {"rid": request_id})
-
     async def abort_all(self) -> None:
         await self._post("/abort_request", {"abort_all": True})
 
@@ -169,12 +165,10 @@ class SGLangClient:
     async def weight_label(self) -> str:
         return str((await self._get("/model_info"))["weight_version"])
 
-    async def checksums(self, *, skip: Sequence[str] = ()) -> dict[str, str]:
-        """A hash of each parameter as the server holds it, without those whose name holds a `skip`."""
+    async def checksums(self) -> dict[str, str]:
+        """A hash of each parameter as the server holds it."""
         answer = await self._post(
-            "/weights_checker",
-            {"action": "checksum", "skip_tensor_list": list(skip)},
-            timeout_s=self.deadlines.weights_s,
+            "/weights_checker", {"action": "checksum"}, timeout_s=self.deadlines.weights_s
         )
         merged: dict[str, str] = {}
         for rank, entry in enumerate(answer.get("ranks") or []):
@@ -240,9 +234,6 @@ class SGLangClient:
                 "backend": backend,
             },
         )
-
-    async def leave_group(self, group: str) -> None:
-        await self._weights("/destroy_weights_update_group", {"group_name": group})
 
     async def update_from_group(
         self,

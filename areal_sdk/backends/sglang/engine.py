@@ -103,6 +103,11 @@ class SGLangEngine(InferenceEngine):
             raise
 
     async def _start(self) -> None:
+        if self.options.interrupt == "in_place":
+            logger.warning(
+                "requests keep the KV of old weights over a swap: logprobs of the tokens they sample "
+                "then are those of no version (num_stale_kv of a turn counts them)"
+            )
         session = await self._exit.enter_async_context(
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from areal_sdk.backends.sglang.versions import why_not
 from areal_sdk.errors import ConfigError
 
 DEFAULT_VERSION = "0.5.23"
@@ -120,6 +121,8 @@ def install(
     if made is not None and (made.version, made.cpu) == (version, cpu):
         say(f"SGLang {version} is installed in {directory}")
         return made
+    if why := why_not(version):
+        raise ConfigError(f"SGLang {version}: {why}")
     if cpu and version not in TESTED_VERSIONS:
         raise ConfigError(
             f"the CPU recipe is known for SGLang {', '.join(TESTED_VERSIONS)}, not {version}"

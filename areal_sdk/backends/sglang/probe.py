@@ -1,16 +1,13 @@
 """What is checked of a server before it serves a token: version, options, logprob convention."""
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.model_info import dtype_when_auto
+from areal_sdk.backends.sglang.versions import why_not
 from areal_sdk.errors import EngineError
-
-OLDEST_VERSION = (0, 5, 17)
-"""Older servers lack the version spans per token, or keep them to themselves."""
 
 _PROBE_PROMPT = (1, 2, 3, 4)
 _PROBE_TEMPERATURE = 0.7
@@ -51,12 +48,9 @@ async def probe_server(client: SGLangClient, *, model: Path) -> ServerInfo:
 
 def _read_info(raw: dict[str, Any], address: str) -> ServerInfo:
     version = str(raw.get("version", "unknown"))
-    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:3])
-    if numbers < OLDEST_VERSION:
-        wanted = ".".join(map(str, OLDEST_VERSION))
+    if why := why_not(version):
         raise EngineError(
-            f"{address} runs SGLang {version}; {wanted} or newer is needed, because older ones do "
-            "not say which weights sampled each token: areal-sdk engine install sglang"
+            f"{address} runs SGLang {version}; {why}: areal-sdk engine install sglang"
         )
     if int(raw.get("dp_size") or 1) != 1:
         raise EngineError(

@@ -79,8 +79,13 @@ def test_an_installation_never_overwrites_a_directory_of_the_user(tmp_path: Path
 
 
 def test_the_cpu_recipe_is_for_versions_it_was_tried_with(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"0\.5\.23, not 0\.4\.0"):
-        install(tmp_path / "new", cpu=True, version="0.4.0")
+    with pytest.raises(ConfigError, match=r"0\.5\.23, not 0\.5\.99"):
+        install(tmp_path / "new", cpu=True, version="0.5.99")
+
+
+def test_a_version_that_would_be_refused_later_is_not_installed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"SGLang 0\.5\.21: 0\.5\.22 or newer is needed"):
+        install(tmp_path / "new", version="0.5.21")
 
 
 def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
