@@ -113,10 +113,6 @@ class TrajectoryBuffer:
         return sum(group.num_running for group in self._pending.values())
 
     @property
-    def num_finished_groups(self) -> int:
-        return len(self._finished)
-
-    @property
     def num_slots_held(self) -> int:
         """Trained, finished and running, in whole groups."""
         return self._spent + self.group_size * (len(self._pending) + len(self._finished))

@@ -171,7 +171,7 @@ async def test_what_can_never_be_trained_in_time_is_dropped_at_once(
         for _ in range(7):
             await run.reward(1.0, turn=await run.chat())
         await run.settled()
-        assert run.buffer.num_finished_groups == 4, "two batches, this one and the next"
+        assert run.ledger.buffered == 4, "two batches, this one and the next"
         assert run.ledger.dropped == {DropReason.STALE: 3}
 
 
@@ -284,7 +284,7 @@ async def test_the_books_balance_whatever_callers_do(
                     live.reward(one, dice.random(), turn=0)
                 case 8 if one and dice.random() < 0.3:
                     live.end(one, dice.choice([Ending.CLIENT, Ending.IDLE]))
-                case _ if run.buffer.num_finished_groups * group_size >= 2:
+                case _ if run.ledger.buffered >= 2:
                     with suppress(WaitTimeoutError):  # too old, some of them
                         batch = await run.buffer.cut_batch(version=version, timeout_s=0.01)
                         run.buffer.mark_trained(batch)
