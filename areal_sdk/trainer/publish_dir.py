@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from itertools import chain
 from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -40,8 +41,9 @@ class PublishDir:
 
 
 def remove_orphans() -> None:
-    """Free what owners left behind that no longer live."""
-    for lock in SHARED_MEMORY.glob(f"{_PREFIX}*/{_LOCK}"):
+    """Free what owners left behind that no longer live, in memory and on disk."""
+    parents = (SHARED_MEMORY, Path(tempfile.gettempdir()))
+    for lock in chain.from_iterable(parent.glob(f"{_PREFIX}*/{_LOCK}") for parent in parents):
         with contextlib.suppress(OSError):  # gone already, or another user's
             descriptor = os.open(lock, os.O_RDWR)
             try:

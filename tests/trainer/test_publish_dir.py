@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,26 +15,43 @@ import os, signal, sys
 from pathlib import Path
 from areal_sdk.trainer import publish_dir
 publish_dir.SHARED_MEMORY = Path(sys.argv[1])
-print(publish_dir.PublishDir(size=0).path, flush=True)
+print(publish_dir.PublishDir(size=int(sys.argv[2])).path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+TOO_LARGE = 10**18
+
+
 @pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(publish_dir, "SHARED_MEMORY", tmp_path)
-    return tmp_path
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "disk"
+    path.mkdir()
+    monkeypatch.setenv("TMPDIR", str(path))
+    monkeypatch.setattr(tempfile, "tempdir", str(path))
+    return path
 
 
-def test_what_a_killed_run_published_is_removed_by_the_next(memory: Path) -> None:
+@pytest.fixture
+def memory(tmp_path: Path, disk: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "memory"
+    path.mkdir()
+    monkeypatch.setattr(publish_dir, "SHARED_MEMORY", path)
+    return path
+
+
+@pytest.mark.parametrize("size", [0, TOO_LARGE])
+def test_what_a_killed_run_published_is_removed_by_the_next(
+    memory: Path, disk: Path, size: int
+) -> None:
     killed = subprocess.run(
-        [sys.executable, "-c", KILLED, str(memory)], capture_output=True, text=True
+        [sys.executable, "-c", KILLED, str(memory), str(size)], capture_output=True, text=True
     )
     orphan = Path(killed.stdout.strip())
-    assert orphan.parent == memory
+    assert orphan.parent == (disk if size else memory)
     assert orphan.is_dir()
     mine = PublishDir(size=0)
-    assert list(memory.iterdir()) == [mine.path]
+    assert [*memory.iterdir(), *disk.iterdir()] == [mine.path]
     mine.remove()
 
 
@@ -53,8 +71,8 @@ def test_other_directories_are_left_alone(memory: Path) -> None:
     assert (memory / "areal-sdk-notes").is_dir()
 
 
-def test_what_does_not_fit_in_memory_goes_to_disk(memory: Path) -> None:
-    large = PublishDir(size=10**18)
-    assert large.path.parent != memory
+def test_what_does_not_fit_in_memory_goes_to_disk(memory: Path, disk: Path) -> None:
+    large = PublishDir(size=TOO_LARGE)
+    assert large.path.parent == disk
     large.remove()
     assert not large.path.exists()
