@@ -18,14 +18,23 @@ from areal_sdk.process.listen import Listener
 from areal_sdk.telemetry.waits import waiting
 
 CONNECT_TIMEOUT_S = 600.0
+SLACK_S = 30.0
+"""For the listener to say itself which of its deadlines passed."""
 
 
 class TorchrunLauncher:
     """Takes in the ranks that torchrun started, by name: spec `i` goes to the rank `i`."""
 
-    def __init__(self, listener: Listener, *, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        listener: Listener,
+        *,
+        timeout_s: float = CONNECT_TIMEOUT_S,
+        start_timeout_s: float = 120.0,
+    ) -> None:
         self._listener = listener
         self._timeout_s = timeout_s
+        self.start_timeout_s = start_timeout_s
 
     @property
     def command(self) -> str:
@@ -38,8 +47,10 @@ class TorchrunLauncher:
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         ranks = {rank_name(rank): spec for rank, spec in enumerate(specs)}
         what = f"{len(ranks)} ranks from torchrun to connect to {self._listener.address}"
-        async with waiting(what, timeout_s=self._timeout_s + 150.0):
-            return await self._listener.accept(ranks, timeout_s=self._timeout_s)
+        async with waiting(what, timeout_s=self._timeout_s + self.start_timeout_s + SLACK_S):
+            return await self._listener.accept(
+                ranks, timeout_s=self._timeout_s, start_timeout_s=self.start_timeout_s
+            )
 
     async def aclose(self) -> None:
         await self._listener.aclose()

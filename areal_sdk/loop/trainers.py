@@ -8,7 +8,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.listen import Listener
-from areal_sdk.trainer.client import TrainerClient
+from areal_sdk.trainer.client import START_TIMEOUT_S, TrainerClient
 from areal_sdk.trainer.options import TrainerOptions
 
 
@@ -56,7 +56,8 @@ async def _launcher(config: Config, log_dir: Path, say: Callable[[str], None]) -
     """Ranks as our children, or those that the user starts with the line this says."""
     section = config.trainer
     if section.launcher == "local":
-        return LocalLauncher(log_dir=log_dir)
-    launcher = TorchrunLauncher(await Listener.open(section.listen_host, section.listen_port))
+        return LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
+    listener = await Listener.open(section.listen_host, section.listen_port)
+    launcher = TorchrunLauncher(listener, start_timeout_s=START_TIMEOUT_S)
     say(f"start the {section.ranks} trainer ranks with: {launcher.command}")
     return launcher

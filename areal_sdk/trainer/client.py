@@ -21,6 +21,8 @@ JSON = Any
 ENTRY = "areal_sdk.trainer.worker:main"
 NUM_PUBLISHED = 2
 """Versions kept for engines: the one they read, and the one being written."""
+START_TIMEOUT_S = 600.0
+"""For every rank to load the model: tens of gigabytes, perhaps from a network disk."""
 SAVE_TIMEOUT_S = 900.0
 RELEASE_TIMEOUT_S = 60.0
 PUBLISH_TIMEOUT_S = 300.0
@@ -48,7 +50,7 @@ class TrainerClient:
         self, options: TrainerOptions, *, log_dir: Path, launcher: Launcher | None = None
     ) -> None:
         self.options = options
-        self._launcher = launcher or LocalLauncher(log_dir=log_dir)
+        self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
         self._ranks: list[Child] = []
         self._own_publish_dir: PublishDir | None = None
         self.num_parameters = 0

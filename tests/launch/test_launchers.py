@@ -79,6 +79,16 @@ async def test_missing_ranks_are_named() -> None:
     await launcher.aclose()
 
 
+async def test_a_rank_that_connects_has_a_limit_of_its_own_to_load() -> None:
+    launcher = TorchrunLauncher(await Listener.open(), timeout_s=20, start_timeout_s=0.2)
+    process = start_rank(0, launcher._listener)
+    with pytest.raises(ProcessError, match=r"trainer-0 .*0\.2 s"):
+        await launcher.launch(ranks(1, loads_for_s="60"))
+    await launcher.aclose()
+    process.kill()
+    process.communicate()
+
+
 @pytest.mark.slow
 async def test_real_torchrun_starts_the_ranks() -> None:
     launcher = TorchrunLauncher(await Listener.open(), timeout_s=60)

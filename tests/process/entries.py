@@ -112,10 +112,14 @@ class Scorer:
 
 
 def rank(channel: Channel, args: Mapping[str, JSON]) -> None:
-    """Reports where it was placed, then serves; `args["fails"]` names a rank that does not start."""
+    """Reports where it was placed, then serves; `args["fails"]` names a rank that does not start.
+
+    `args["loads_for_s"]`: how long it takes to be ready.
+    """
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if args.get("fails") == os.environ["RANK"]:
         raise ValueError("no such device")
+    time.sleep(float(args.get("loads_for_s", 0.0)))
     channel.ready({name: os.environ.get(name) for name in names})
     while True:
         request = channel.receive()
