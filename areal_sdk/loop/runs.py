@@ -29,7 +29,7 @@ from areal_sdk.loop.warmup import warm_up
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.live import LiveEpisodes
+from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import Ledger, RunDir
@@ -167,7 +167,7 @@ async def _train(
     plan: Plan,
     state: RunState,
     ledger: Ledger,
-    tasks: TaskSource | LiveEpisodes,
+    tasks: TaskSource | LiveTasks,
     evaluator: Evaluator,
     progress: Progress,
 ) -> str:
@@ -222,14 +222,15 @@ async def _train(
 
 @asynccontextmanager
 async def _episodes(
-    rig: Rig, tasks: TaskSource | LiveEpisodes, buffer: TrajectoryBuffer, progress: Progress
+    rig: Rig, tasks: TaskSource | LiveTasks, buffer: TrajectoryBuffer, progress: Progress
 ) -> AsyncIterator[Dispatcher | LiveEpisodes]:
     """Who fills the buffer: the program plays tasks, or callers do as they like."""
     config, rollout = rig.config, rig.config.rollout
-    if isinstance(tasks, LiveEpisodes):
+    if isinstance(tasks, LiveTasks):
         announce(config, rig.gateway, say=progress.say)
-        yield tasks.connect(
+        yield LiveEpisodes(
             rig.gateway.live,
+            tasks=tasks,
             ledger=buffer.ledger,
             buffer=buffer,
             truncated=rollout.truncated,
@@ -251,9 +252,9 @@ async def _episodes(
         )
 
 
-def _source(plan: Plan) -> TaskSource | LiveEpisodes:
+def _source(plan: Plan) -> TaskSource | LiveTasks:
     if plan.config.serve.learn:
-        return LiveEpisodes()
+        return LiveTasks()
     return TaskSource(
         plan.train_tasks,
         seed=plan.config.run.seed,

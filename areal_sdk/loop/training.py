@@ -23,7 +23,7 @@ from areal_sdk.loop.state import RunState
 from areal_sdk.rollout.batch import CutBatch
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.live import LiveEpisodes
+from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import waiting
 from areal_sdk.trainer.client import TrainerClient
@@ -43,7 +43,7 @@ class TrainingLoop:
     trainer: TrainerClient
     state: RunState
     buffer: TrajectoryBuffer
-    tasks: TaskSource | LiveEpisodes
+    tasks: TaskSource | LiveTasks
     dispatcher: Dispatcher | LiveEpisodes
     checkpoints: Checkpoints
     evaluator: Evaluator

@@ -19,7 +19,7 @@ from areal_sdk.gateway.live import LiveSession, LiveSessions
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
 from areal_sdk.rollout.reward_pool import RewardPool
-from areal_sdk.rollout.tasks import Draw
+from areal_sdk.rollout.tasks import Draw, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 
@@ -30,16 +30,58 @@ STOP_TIMEOUT_S = 10.0
 Observer = Callable[[Episode, Member | Rejection], None]
 
 
-class LiveEpisodes:
-    """Turns the sessions of callers into episodes, from `async with` to its end.
-
-    It stands where a run's dispatcher and its tasks stand. Leaving books what is open as
-    `cancelled`; the sessions themselves go on.
-    """
+class LiveTasks:
+    """Stands where a run's tasks stand: callers bring theirs, so only their number goes on."""
 
     def __init__(self) -> None:
         self._next = 0
-        self._sessions: LiveSessions | None = None
+
+    def next(self, caller: str) -> Draw:
+        """What a caller does now."""
+        draw = Draw(Task(caller), epoch=self._next, position=0)
+        self._next += 1
+        return draw
+
+    def consume(self, key: TaskKey) -> None:
+        """Nothing to remember: callers cannot be asked again."""
+
+    def state(self) -> dict[str, object]:
+        """JSON for a checkpoint."""
+        return {"next": self._next}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        number = state.get("next")
+        if not isinstance(number, int):
+            raise ConfigError(f"this checkpoint is not of a run that learns from callers: {state}")
+        self._next = number
+
+
+class LiveEpisodes:
+    """Turns the sessions of callers into episodes, from `async with` to its end.
+
+    It stands where a run's dispatcher stands. Leaving books what is open as `cancelled`; the
+    sessions themselves go on.
+    """
+
+    def __init__(
+        self,
+        sessions: LiveSessions,
+        *,
+        tasks: LiveTasks,
+        ledger: Ledger,
+        buffer: TrajectoryBuffer,
+        truncated: Truncated = "score",
+        rewards: RewardPool | None = None,
+        on_episode: Observer | None = None,
+    ) -> None:
+        """`rewards` judge the episodes that nobody else did."""
+        self._sessions = sessions
+        self._tasks = tasks
+        self._ledger = ledger
+        self._buffer = buffer
+        self._truncated: Truncated = truncated
+        self._rewards = rewards
+        self._on_episode = on_episode
         self._groups: dict[str, PendingGroup] = {}
         """Of siblings that are still being opened."""
         self._broken: frozenset[str] = frozenset()
@@ -50,37 +92,7 @@ class LiveEpisodes:
         """Sessions that are not trained any more, though their callers go on."""
         self._playing: set[asyncio.Task[None]] = set()
 
-    def connect(
-        self,
-        sessions: LiveSessions,
-        *,
-        ledger: Ledger,
-        buffer: TrajectoryBuffer,
-        truncated: Truncated = "score",
-        rewards: RewardPool | None = None,
-        on_episode: Observer | None = None,
-    ) -> Self:
-        """Where episodes come from and go to. `rewards` judge those that nobody else did."""
-        self._sessions = sessions
-        self._ledger = ledger
-        self._buffer = buffer
-        self._truncated: Truncated = truncated
-        self._rewards = rewards
-        self._on_episode = on_episode
-        return self
-
-    def state(self) -> dict[str, object]:
-        """JSON for a checkpoint: callers cannot be asked again, so only the count goes on."""
-        return {"next": self._next}
-
-    def restore(self, state: Mapping[str, object]) -> None:
-        number = state.get("next")
-        if not isinstance(number, int):
-            raise ConfigError(f"this checkpoint is not of a run that learns from callers: {state}")
-        self._next = number
-
     async def __aenter__(self) -> Self:
-        assert self._sessions is not None, "connect comes first"
         self._broken = _broken_groups(self._sessions)  # the gateway listens before the run begins
         self._sessions.observe(self)
         self._broken = frozenset()
@@ -92,7 +104,6 @@ class LiveEpisodes:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._sessions is not None
         self._sessions.observe(None)
         playing = set(self._playing)
         for task in playing:
@@ -130,9 +141,7 @@ class LiveEpisodes:
         return group
 
     def _admit(self, live: LiveSession, *, size: int) -> PendingGroup:
-        draw = Draw(Task(live.account.name), epoch=self._next, position=0)
-        self._next += 1
-        return self._buffer.admit(draw, size=size)
+        return self._buffer.admit(self._tasks.next(live.account.name), size=size)
 
     async def _play(
         self, group: PendingGroup, live: LiveSession, end: "asyncio.Future[None]"

@@ -17,7 +17,7 @@ from areal_sdk.gateway.accounts import User
 from areal_sdk.gateway.live import Ending, LiveLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, Rejection
-from areal_sdk.rollout.live import LiveEpisodes
+from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
 from areal_sdk.testing import Fault, Reply
@@ -88,8 +88,9 @@ async def learn(
         max_lost_in_a_row=sys.maxsize,
     )
     learning = Learning(gateway, buffer, ledger)
-    source = LiveEpisodes().connect(
+    source = LiveEpisodes(
         gateway.live,
+        tasks=LiveTasks(),
         ledger=ledger,
         buffer=buffer,
         on_episode=lambda episode, verdict: learning.told.append((episode, verdict)),
@@ -244,8 +245,8 @@ async def test_open_sessions_are_cancelled_at_the_end(start_gateway: StartGatewa
 @pytest.mark.parametrize("state", [{}, {"next": "1"}, {"first_epoch": 0, "consumed": {}}])
 def test_only_its_own_state_is_restored(state: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="learns from callers"):
-        LiveEpisodes().restore(state)
-    source = LiveEpisodes()
+        LiveTasks().restore(state)
+    source = LiveTasks()
     source.restore({"next": 7})
     assert source.state() == {"next": 7}
 
