@@ -225,7 +225,7 @@ class Detokenizer:
 
     def feed(self, ids: Sequence[int]) -> str:
         bytes_of, hidden = self._tokenizer.bytes_of, self._hidden
-        return self._utf8.decode(b"".join(bytes_of(i) for i in ids if i not in hidden))
+        return self._utf8.decode(b"".join([bytes_of(i) for i in ids if i not in hidden]))
 
     def finish(self) -> str:
         """What an unfinished character leaves: the replacement character."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from aiohttp import web
 
@@ -36,18 +36,19 @@ async def send_events(
     task = asyncio.create_task(feed.pump())
     response = web.StreamResponse(headers=_HEADERS)
     try:
-        while not feed.is_over:
+        is_last = False
+        while not is_last:
             data = await feed.take(KEEP_ALIVE_S)
+            is_last = feed.is_over  # asked here: while this is written, more may come
             if feed.error is not None:
                 if not data and not response.prepared:
                     raise feed.error
                 data += write_error(as_api_error(feed.error))
-            elif not data and not feed.is_over:
+            elif not data and not is_last:
                 data = keep_alive
             if not response.prepared:
                 await response.prepare(request)
-            await response.write(data)
-        await response.write_eof()
+            await (response.write_eof(data) if is_last else response.write(data))
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -87,11 +88,9 @@ class _Feed:
 
     async def take(self, timeout_s: float) -> bytes:
         """What has come since the last call; empty after `timeout_s` of silence or at the end."""
-        try:
+        with suppress(TimeoutError):  # what came with it is taken all the same
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()
-        except TimeoutError:
-            return b""
         self._news.clear()
         waiting, self._waiting = b"".join(self._waiting), []
         return waiting
