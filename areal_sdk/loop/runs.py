@@ -184,9 +184,11 @@ async def _train(
         version=state.version,
         stale=rollout.stale,
         wait_s=rollout.wait_s,
+        drop_incomplete=rollout.incomplete_groups == "drop",
         dynamic_sampling=rollout.dynamic_sampling,
         in_order=config.run.deterministic,
         max_lost_in_a_row=sys.maxsize if config.serve.learn else None,  # callers owe us nothing
+        on_consumed=tasks.consume,
     )
     async with _episodes(rig, tasks, buffer, progress) as source:
         progress.watch(buffer)
@@ -246,7 +248,6 @@ async def _episodes(
             ledger=buffer.ledger,
             buffer=buffer,
             truncated=rollout.truncated,
-            drop_incomplete=rollout.incomplete_groups == "drop",
             on_episode=progress.finished,
             stalled_s=stalled_s(config),
         )

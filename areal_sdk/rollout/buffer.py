@@ -49,11 +49,14 @@ class TrajectoryBuffer:
         version: int = 0,
         stale: StalePolicy = "wait",
         wait_s: float = 30.0,
-        min_members: int | None = None,
+        drop_incomplete: bool = False,
         dynamic_sampling: bool = False,
         in_order: bool = False,
         max_lost_in_a_row: int | None = None,
+        on_consumed: Callable[[TaskKey], None] = lambda key: None,
     ) -> None:
+        """`on_consumed` is told when a group is trained or given up, so that a resumed run does not
+        repeat it."""
         if gate.batch % group_size:
             raise ConfigError(
                 f"batch = {gate.batch} is not a multiple of group_size = {group_size}"
@@ -72,14 +75,15 @@ class TrajectoryBuffer:
         self.group_size = group_size
         self.stale = stale
         self.wait_s = wait_s
-        self.min_members = min_members if min_members is not None else min(2, group_size)
-        """Fewer valid members than this and a group is dropped whole."""
+        self.drop_incomplete = drop_incomplete
+        """One failed sibling costs its group: the others need not play on."""
         self.dynamic_sampling = dynamic_sampling
         self.in_order = in_order
         """Deterministic: what is taken and dropped does not depend on what ended first."""
         self.window = RolloutWindow()
-        self.on_consumed: Callable[[TaskKey], None] = lambda key: None
-        """Told when a group is trained or given up, so that a resumed run does not repeat it."""
+        self._min_members = group_size if drop_incomplete else min(2, group_size)
+        """Fewer valid members than this and a group is dropped whole."""
+        self._on_consumed = on_consumed
         self._version = version
         self._spent = version * gate.batch
         """Slots of the groups cut so far."""
@@ -167,7 +171,7 @@ class TrajectoryBuffer:
         """All siblings have ended: keep the valid ones if they are enough, else drop them all."""
         del self._pending[group.id]
         reason, cause = group.give_up, group.rejection
-        if reason is None and len(group.members) < self.min_members:
+        if reason is None and len(group.members) < self._min_members:
             reason = DropReason.GROUP_INCOMPLETE
         if reason is None and not _trains(group.members):
             reason = DropReason.TRUNCATED  # all of them are masked: a baseline of nothing
@@ -181,7 +185,7 @@ class TrajectoryBuffer:
             return
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
-            self.on_consumed(group.draw.key)
+            self._on_consumed(group.draw.key)
             cause = cause or Rejection(reason, "it came alone")
             if not self._is_held and (hopeless := self._streak.lose(group.size, cause)):
                 self.fail(hopeless)
@@ -249,7 +253,7 @@ class TrajectoryBuffer:
         """The step is done: the batch's episodes are trained, its tasks consumed."""
         self.ledger.train(batch.num_episodes)
         for group in batch.finished:
-            self.on_consumed(group.draw.key)
+            self._on_consumed(group.draw.key)
 
     # --- internals ---------------------------------------------------------------------------
 
@@ -321,11 +325,11 @@ class TrajectoryBuffer:
                 continue
             fresh = [m for m in (self._freshen(m, version) for m in group.members) if m]
             self._drop(DropReason.STALE, len(group.members) - len(fresh), buffered=True)
-            if len(fresh) >= self.min_members and _trains(fresh):
+            if len(fresh) >= self._min_members and _trains(fresh):
                 kept.append(replace(group, members=tuple(fresh)))
             else:
                 self._drop(DropReason.GROUP_INCOMPLETE, len(fresh), buffered=True)
-                self.on_consumed(group.draw.key)
+                self._on_consumed(group.draw.key)
         self._replace_finished(kept)
 
     def _freshen(self, member: Member, version: int) -> Member | None:
@@ -351,7 +355,7 @@ class TrajectoryBuffer:
         uniform = [group for group in by_age(self._finished) if group.is_uniform][: max(0, left)]
         for group in uniform:
             self._drop(DropReason.ZERO_VARIANCE, len(group.members), buffered=True)
-            self.on_consumed(group.draw.key)
+            self._on_consumed(group.draw.key)
         self._replace_finished([group for group in self._finished if group not in uniform])
         return len(uniform)
 

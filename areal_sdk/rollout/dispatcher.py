@@ -42,27 +42,19 @@ class Dispatcher:
         ledger: Ledger,
         buffer: TrajectoryBuffer,
         truncated: Truncated = "score",
-        drop_incomplete: bool = False,
         on_episode: Observer | None = None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`drop_incomplete`: one failed sibling costs its group; the others are cancelled.
-
-        `stalled_s`: with no episode ended and no version raised for so long, something is wedged.
-        """
+        """`stalled_s`: with no episode ended and no version raised for so long, something is wedged."""
         self._runner = runner
         self._tasks = tasks
         self._ledger = ledger
         self._buffer = buffer
         self._truncated: Truncated = truncated
-        self._drop_incomplete = drop_incomplete
         self._on_episode = on_episode
         self._stalled_s = stalled_s
         self._main: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
-        buffer.on_consumed = tasks.consume
-        if drop_incomplete:
-            buffer.min_members = buffer.group_size
 
     async def __aenter__(self) -> Self:
         self._main = asyncio.create_task(self._dispatch(), name="dispatcher")
@@ -146,7 +138,7 @@ class Dispatcher:
             self._buffer.accept(group, verdict)
         else:
             self._buffer.reject(group, verdict, ran_s=episode.duration_s)
-            if self._drop_incomplete:
+            if self._buffer.drop_incomplete:
                 self._give_up(group)
         if self._on_episode is not None:
             self._on_episode(episode, verdict)

@@ -143,7 +143,12 @@ class Run:
         self.source = source or TaskSource(tasks(num_tasks), epochs=epochs)
         self.gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=max_inflight)
         self.buffer = TrajectoryBuffer(
-            gate=self.gate, ledger=self.ledger, group_size=group_size, version=version, **buffer
+            gate=self.gate,
+            ledger=self.ledger,
+            group_size=group_size,
+            version=version,
+            on_consumed=self.source.consume,
+            **buffer,
         )
         self.runner = SimulatedRunner(lambda: self.buffer.version, **(runner or {}))
         self.dispatcher = Dispatcher(

@@ -65,7 +65,8 @@ def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
             "straggler_rate": straggler_rate,
             "num_rewards": num_rewards,
         },
-        dispatcher={"truncated": truncated, "drop_incomplete": drop_incomplete},
+        drop_incomplete=drop_incomplete,
+        dispatcher={"truncated": truncated},
     )
     simulate(run.steps(8, train_s=train_s))
     assert [len(batch.finished) for batch in run.batches] == [groups] * 8
@@ -107,7 +108,7 @@ def test_the_books_balance_whenever_the_run_is_stopped(
         dynamic_sampling=dynamic_sampling,
         max_lost_in_a_row=10_000,
         runner={"seed": seed, "failure_rate": failure_rate, "straggler_rate": straggler_rate},
-        dispatcher={"drop_incomplete": drop_incomplete},
+        drop_incomplete=drop_incomplete,
     )
 
     async def scenario() -> None:
@@ -312,7 +313,7 @@ def test_one_failed_sibling_cancels_the_others_when_incomplete_groups_are_droppe
         group_size=4,
         batch=4,
         runner={"failure_rate": 0.3, "straggler_rate": 0.3},
-        dispatcher={"drop_incomplete": True},
+        drop_incomplete=True,
     )
     simulate(run.steps(6))
     assert all(batch.num_episodes == 4 for batch in run.batches)
