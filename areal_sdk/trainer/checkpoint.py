@@ -102,11 +102,18 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
 
 def export_model(trainer: Trainer, directory: Path, *, dtype: torch.dtype) -> None:
     """A directory that transformers loads: safetensors, config, tokenizer. A collective."""
-    weights = {
-        name: full(parameter.detach()).to("cpu", dtype).contiguous()
-        for name, parameter in trainer.policy.named_weights().items()
-    }
+    weights = whole_weights(trainer, dtype=dtype)
     trainer.ranks.on_first(lambda: _write_export(trainer.options.model_dir, directory, weights))
+
+
+def whole_weights(trainer: Trainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The model in host memory, on rank 0; elsewhere nothing stays. A collective."""
+    weights: dict[str, Tensor] = {}
+    for name, parameter in trainer.policy.named_weights().items():
+        whole = full(parameter.detach())
+        if trainer.ranks.rank == 0:
+            weights[name] = whole.to("cpu", dtype).contiguous()
+    return weights
 
 
 def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor]) -> None:

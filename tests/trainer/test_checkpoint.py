@@ -14,8 +14,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from areal_sdk.trainer.checkpoint import export_model, load_checkpoint, save_checkpoint
+from areal_sdk.trainer.checkpoint import (
+    export_model,
+    load_checkpoint,
+    save_checkpoint,
+    whole_weights,
+)
 from areal_sdk.trainer.directories import CheckpointError, forget_old, whole_directory
+from areal_sdk.trainer.fsdp import Ranks
 from areal_sdk.trainer.options import SftRow, TrainerOptions
 from areal_sdk.trainer.trainer import Trainer
 
@@ -183,3 +189,10 @@ def test_the_saved_state_is_readable(options: TrainerOptions, tmp_path: Path) ->
     save_checkpoint(Trainer(options), tmp_path / "step-0", {"version": 7})
     state = json.loads((tmp_path / "step-0" / "trainer.json").read_text())
     assert state["extra"] == {"version": 7}
+
+
+def test_an_export_takes_the_host_memory_of_one_rank_only(options: TrainerOptions) -> None:
+    num_weights = len(Trainer(options).policy.named_weights())
+    for rank, num_kept in ((0, num_weights), (1, 0)):
+        trainer = Trainer(options, Ranks(rank=rank))
+        assert len(whole_weights(trainer, dtype=torch.bfloat16)) == num_kept
