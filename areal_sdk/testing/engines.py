@@ -10,6 +10,9 @@ from areal_sdk.errors import ContextOverflowError
 from areal_sdk.testing.conformance import ConformanceError, in_time, require
 from areal_sdk.types import FinishReason, WeightUpdate
 
+HELD_S = 0.5
+"""A paused engine that samples does it sooner than this."""
+
 
 async def check_engine(
     engine: InferenceEngine,
@@ -179,6 +182,12 @@ class _Checks:
     async def pausing(self) -> None:
         await in_time(self._engine.pause(), timeout_s=self._timeout_s, what="pause()")
         held = asyncio.create_task(self._generate(self._request))
+        await asyncio.wait({held}, timeout=HELD_S)
+        require(
+            not held.done(),
+            "a request ended while the engine was paused: pause() must hold all generation "
+            "until resume()",
+        )
         version = self._engine.version + 1
         await in_time(
             self._engine.update_weights(WeightUpdate(version=version, path=None)),

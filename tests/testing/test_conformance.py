@@ -215,6 +215,11 @@ class DrainsBeforeUpdating(ScriptedEngine):
         self.never = asyncio.Event()
 
 
+class DoesNotPause(ScriptedEngine):
+    async def pause(self) -> None:
+        """Nothing."""
+
+
 class TemperatureOne(ScriptedEngine):
     """Two candidates, logprobs that ignore the temperature."""
 
@@ -234,6 +239,7 @@ class TemperatureOne(ScriptedEngine):
         (CutsPrompts, "must raise ContextOverflowError, not be cut"),
         (ForgetsStopTokens, r"stop_tokens = .* should give"),
         (DrainsBeforeUpdating, r"it must not wait for it\) took longer than"),
+        (DoesNotPause, r"pause\(\) must hold all generation"),
         (TemperatureOne, r"temperature 0.5 are not log softmax\(logits / T\)"),
     ],
 )
