@@ -18,8 +18,8 @@ from tests.backends.sglang.faulty_proxy import FaultyProxy
 @pytest.mark.parametrize(
     ("claims", "cure"),
     [
-        ({"version": "0.5.16.post2"}, r"runs SGLang 0.5.16.post2; 0.5.17 or newer.*engine install"),
-        ({"version": "0.5.17rc1"}, None),
+        ({"version": "0.5.21.post2"}, r"runs SGLang 0.5.21.post2; 0.5.22 or newer.*engine install"),
+        ({"version": "0.5.22rc1"}, None),
         ({"version": "0.6.0"}, None),
         ({"dp_size": 2}, r"--dp-size 2.*start one server each and name them all"),
     ],

@@ -270,7 +270,12 @@ async def test_a_refused_distributed_update_hangs_nobody(
     async with FaultyProxy(server.address).running() as proxy:
         engine = await make_engine(proxy.address, transport="distributed")
         await engine.update_weights(weights(checkpoints[1], 1))
-        for path in ("/update_weights_from_distributed", "/begin_weight_update"):
+        refusals = (
+            "/update_weights_from_distributed",
+            "/begin_weight_update",
+            "/end_weight_update",
+        )
+        for path in (*refusals, "/init_weights_update_group"):
             proxy.refuse[path] = 1
             async with asyncio.timeout(120):
                 await engine.update_weights(weights(checkpoints[2], engine.version + 1))
@@ -278,8 +283,8 @@ async def test_a_refused_distributed_update_hangs_nobody(
             result = await engine.generate(request(0, 20))
             assert set(result.versions) == {engine.version}
             assert worst_error(PROMPT, result, by_version) < 1e-3
-        await engine.update_weights(weights(checkpoints[1], 4))  # a new group with a new sender
-        assert set((await engine.generate(request(0, 20))).versions) == {4}
+        await engine.update_weights(weights(checkpoints[1], 6))  # a new group with a new sender
+        assert set((await engine.generate(request(0, 20))).versions) == {6}
 
 
 async def test_a_sender_that_dies_is_replaced(

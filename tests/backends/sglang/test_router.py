@@ -119,6 +119,9 @@ async def test_requests_go_through_the_router_and_weights_past_it(
         async with aclosing(engine.stream(GenerateRequest(PROMPT, 500, ignore_eos=True))) as chunks:
             first = await anext(chunks)
         assert (len(first.tokens), set(first.versions)) == (1, {2}), "held back until its end"
+        async with asyncio.timeout(60):  # the router passes on that we left
+            while (await engine.members[1].client.loads())["num_running_reqs"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
         await until(lambda: victim.state == "ready", timeout_s=600)
         await asyncio.wait_for(engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True)), 60)
         assert await behind(router) == {member.address for member in engine.members}

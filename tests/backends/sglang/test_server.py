@@ -107,6 +107,22 @@ async def test_a_label_only_update_names_new_tokens_without_a_pause(
     assert worst_error(PROMPT, result, [checkpoints[0]] * 2) < 1e-3
 
 
+async def test_the_prefix_cache_serves_later_turns_until_the_weights_change(
+    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+) -> None:
+    engine = await make_engine(server.address)
+    first = await engine.generate(GenerateRequest(PROMPT * 3, 20, ignore_eos=True, session="s"))
+    assert first.num_cached == 0
+    second_prompt = (*PROMPT * 3, *first.tokens, *PROMPT)
+    turn = GenerateRequest(second_prompt, 5, ignore_eos=True, session="s")
+    shared = len(PROMPT) * 3 + len(first.tokens) - 1  # the last sampled token was never computed
+    assert (await engine.generate(turn)).num_cached >= shared
+    await engine.update_weights(WeightUpdate(1, None))
+    assert (await engine.generate(turn)).num_cached >= shared, "flushed for a label"
+    await engine.update_weights(weights(checkpoints[1], 2))
+    assert (await engine.generate(turn)).num_cached == 0
+
+
 async def test_an_answer_is_json_of_its_schema_also_when_weights_change_in_it(
     server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
 ) -> None:
