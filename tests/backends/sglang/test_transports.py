@@ -45,10 +45,14 @@ async def test_weights_swap_in_the_middle_of_generations(
         assert any(len(set(result.versions)) > 1 for result in results)
 
 
-async def test_in_place_swaps_mark_what_was_sampled_on_old_kv(
-    server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
+async def test_in_place_swaps_say_so_and_mark_what_was_sampled_on_old_kv(
+    server: ServerProcess,
+    checkpoints: list[Path],
+    make_engine: MakeEngine,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     engine = await make_engine(server.address, interrupt="in_place")
+    assert "requests keep the KV of old weights" in caplog.text
     by_version = [checkpoints[version % 3] for version in range(4)]
     results = await updated_three_times(engine, by_version)
     mixed = [result for result in results if len(set(result.versions)) > 1]
