@@ -100,7 +100,7 @@ def _request_schemas() -> dict[str, Schema]:
         "tool_choice": _MAP,
         "thinking": _MAP,
         "output_config": _MAP,
-        **_accepted("cache_control speed"),
+        **_accepted("cache_control speed user_profile_id workspace_id"),
     }
     return {
         "ChatRequest": _object(

@@ -307,6 +307,22 @@ def test_the_document_asks_for_what_the_sdks_send(name: str) -> None:
     assert set(schema["required"]) <= set(REQUESTED[name].__annotations__)
 
 
+@pytest.mark.parametrize("name", REQUESTED)
+async def test_no_field_that_the_sdks_can_send_is_unheard_of(
+    start_gateway: StartGateway, name: str
+) -> None:
+    """Honoured, accepted or refused with a reason, but known: a null is as if it were not there."""
+    kind = {"ChatRequest": "chat", "CompletionRequest": "text", "ResponseRequest": "responses"}
+    path, body, _, _ = ASKED[kind.get(name, "messages")]
+    if name == "CountRequest":
+        path, body = f"{path}/count_tokens", {"messages": HI}
+    gateway, _ = await start_gateway("ok", shape="qwen3")
+    session = gateway.sessions.open("e")
+    nothing = dict.fromkeys(REQUESTED[name].__annotations__)
+    status, answer = await post(session, gateway, {**nothing, "model": "m", **body}, path=path)
+    assert status == 200, answer
+
+
 def test_the_document_names_every_field_of_chat_that_is_honoured() -> None:
     schema = openapi_document()["components"]["schemas"]["ChatRequest"]
     assert HONOURED - schema["properties"].keys() == set()

@@ -21,6 +21,8 @@ _ACCEPTED = (
     "betas",
     "inference_geo",
     "context_management",
+    "user_profile_id",
+    "workspace_id",
 )
 
 _IGNORED_BLOCKS = ("redacted_thinking",)
@@ -51,6 +53,7 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
     fields.accept(*_ACCEPTED)
     fields.refuse("mcp_servers", "tools are called by the client")
     fields.refuse("container", "nothing is executed here")
+    fields.refuse("diagnostics", "how the engine caches prompts is not told")
     fields.refuse_unknown()
     return request
 

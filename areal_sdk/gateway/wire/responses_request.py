@@ -62,6 +62,7 @@ def parse(body: Any, store: ResponseStore) -> ResponsesCall:
     fields.accept(*_ACCEPTED)
     fields.refuse("conversation", "use previous_response_id")
     fields.refuse("prompt", "prompt templates are not stored here")
+    fields.refuse("image", "only text is generated")
     fields.refuse_unknown()
     return call
 
