@@ -91,7 +91,8 @@ class TrainerClient:
         self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
     ) -> Mapping[str, float]:
         """One optimiser step from `version`. `num_trained` is 0 when there was nothing to learn."""
-        encoded, buffers = encode_groups(groups)
+        # A large batch takes half a second, and callers and engines are served on this loop.
+        encoded, buffers = await in_thread(lambda: encode_groups(groups), name="encode batch")
         payload = {"groups": encoded, "version": version}
         return _metrics(await self._call("step", payload, buffers, timeout_s=timeout_s))
 

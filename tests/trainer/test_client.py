@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from safetensors.torch import load_file
@@ -79,6 +80,30 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
             await client.step(make_groups(1, version=5), version=0, timeout_s=60)
         assert (await client.sft_step(ROWS))["num_trained"] == 3
     assert not published.exists()  # noqa: ASYNC240
+
+
+class ReadIn(tuple[int, ...]):
+    """Tokens that note the thread in which they are read."""
+
+    threads: ClassVar[set[threading.Thread]] = set()
+
+    def __iter__(self) -> Iterator[int]:
+        self.threads.add(threading.current_thread())
+        return super().__iter__()
+
+
+async def test_a_large_batch_is_encoded_beside_the_event_loop(
+    options: TrainerOptions, tmp_path: Path
+) -> None:
+    [group] = make_groups(1)
+    trajectories = tuple(replace(t, tokens=ReadIn(t.tokens)) for t in group.trajectories)
+    ReadIn.threads.clear()
+    with pytest.raises(ProcessError, match="not running"):
+        await TrainerClient(options, log_dir=tmp_path).step(
+            [replace(group, trajectories=trajectories)], version=0, timeout_s=60
+        )
+    assert ReadIn.threads
+    assert threading.current_thread() not in ReadIn.threads
 
 
 async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_path: Path) -> None:
