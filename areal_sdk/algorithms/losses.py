@@ -5,7 +5,6 @@ Shapes: T loss terms. The caller divides by the *global* count of trained tokens
 
 import math
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 import torch
@@ -25,7 +24,7 @@ class PolicyTerms:
     advantages_T: Tensor
     mask_T: Tensor
     sequences_T: Tensor
-    """Which trajectory a term belongs to."""
+    """Which trajectory of the micro-batch a term belongs to: for objectives that look at whole ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +41,11 @@ class Objective(Protocol):
     def __call__(self, terms: PolicyTerms) -> Loss: ...
 
 
-class Bound(StrEnum):
-    """What becomes of an importance weight that is too large."""
-
-    CLAMP = "clamp"
-    MASK = "mask"
-
-
-class Level(StrEnum):
-    """Whether each token has its own importance weight, or its trajectory has one."""
-
-    TOKEN = "token"
-    SEQUENCE = "sequence"
-
-
 @dataclass(frozen=True, slots=True)
 class ImportanceWeight:
-    """w = exp(p - b), detached: corrects for who sampled the token. Bounded by `maximum`."""
+    """w = exp(p - b), detached: corrects for who sampled the token. Clamped to `maximum`."""
 
     maximum: float = 5.0
-    bound: Bound = Bound.CLAMP
-    level: Level = Level.TOKEN
-    """`SEQUENCE`: the geometric mean over the trajectory's terms in the batch."""
 
     def __call__(self, terms: PolicyTerms) -> Tensor:
         """The bounded weights; 1 where `mask_T` is False.
@@ -72,16 +54,9 @@ class ImportanceWeight:
         >>> terms = PolicyTerms(p, p, b, p, torch.tensor([True, True]), torch.tensor([0, 0]))
         >>> ImportanceWeight(maximum=5.0)(terms)
         tensor([1., 5.])
-        >>> ImportanceWeight(maximum=5.0, bound=Bound.MASK)(terms)
-        tensor([1., 0.])
         """
         log_w_T = masked(terms.proximal_T - terms.behaviour_T, terms.mask_T).detach()
-        if self.level is Level.SEQUENCE:
-            log_w_T = sequence_mean(log_w_T, terms)
-        w_T = log_w_T.exp()
-        if self.bound is Bound.MASK:
-            return torch.where(w_T > self.maximum, 0.0, w_T)
-        return w_T.clamp(max=self.maximum)
+        return log_w_T.exp().clamp(max=self.maximum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +109,3 @@ def masked(values_T: Tensor, mask_T: Tensor) -> Tensor:
     (2.0, tensor([1., 0.]))
     """
     return torch.where(mask_T, values_T, 0.0)
-
-
-def sequence_mean(values_T: Tensor, terms: PolicyTerms) -> Tensor:
-    """Each term's mean of `values_T` over the masked terms of its trajectory."""
-    size = int(terms.sequences_T.max()) + 1
-    sums = values_T.new_zeros(size).index_add(0, terms.sequences_T, masked(values_T, terms.mask_T))
-    counts = values_T.new_zeros(size).index_add(0, terms.sequences_T, terms.mask_T.to(values_T))
-    return (sums / counts.clamp(min=1.0))[terms.sequences_T]

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from areal_sdk.algorithms.losses import (
-    Bound,
     ClippedSurrogate,
     ImportanceWeight,
-    Level,
     Loss,
     PolicyTerms,
     imitation,
@@ -29,7 +27,6 @@ def terms(
     advantages: Any,
     *,
     mask: Any = None,
-    sequences: Any = None,
 ) -> PolicyTerms:
     q = torch.as_tensor(current, dtype=torch.float64).detach().requires_grad_()
     size = len(q)
@@ -39,9 +36,7 @@ def terms(
         behaviour_T=torch.as_tensor(behaviour, dtype=torch.float64),
         advantages_T=torch.as_tensor(advantages, dtype=torch.float64),
         mask_T=torch.ones(size, dtype=torch.bool) if mask is None else torch.tensor(mask),
-        sequences_T=torch.zeros(size, dtype=torch.long)
-        if sequences is None
-        else torch.tensor(sequences),
+        sequences_T=torch.zeros(size, dtype=torch.long),
     )
 
 
@@ -114,18 +109,10 @@ def test_the_trust_region_is_centred_on_the_proximal_policy_not_on_the_sampler()
     assert gradient(loss, t).item() == pytest.approx(-math.e)
 
 
-def test_weights_are_clamped_or_masked_per_token_or_per_sequence() -> None:
-    log_w = [0.0, 3.0, 1.0, 1.0]
-    t = terms([0.0] * 4, log_w, [0.0] * 4, [1.0] * 4, sequences=[0, 0, 1, 1])
-
-    def weights(**options: Any) -> list[float]:
-        return ImportanceWeight(maximum=4.0, **options)(t).tolist()
-
+def test_each_weight_is_clamped_by_itself() -> None:
+    t = terms([0.0] * 4, [0.0, 3.0, 1.0, 1.0], [0.0] * 4, [1.0] * 4)
     e = math.exp
-    assert weights() == pytest.approx([1.0, 4.0, e(1), e(1)])
-    assert weights(bound=Bound.MASK) == pytest.approx([1.0, 0.0, e(1), e(1)])
-    assert weights(level=Level.SEQUENCE) == pytest.approx([4.0, 4.0, e(1), e(1)])
-    assert weights(level=Level.SEQUENCE, bound=Bound.MASK) == pytest.approx([0, 0, e(1), e(1)])
+    assert ImportanceWeight(maximum=4.0)(t).tolist() == pytest.approx([1.0, 4.0, e(1), e(1)])
 
 
 def test_the_weight_carries_no_gradient() -> None:
@@ -147,7 +134,6 @@ def test_a_masked_term_gives_neither_value_nor_gradient(
         [-1.2, 0.0],
         [1.0, 1.0],
         mask=[True, False],
-        sequences=[0, 1],
     )
     loss, expected = objective(dirty), objective(clean)
     assert loss.sum.item() == expected.sum.item()
