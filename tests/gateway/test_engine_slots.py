@@ -23,7 +23,7 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.models import resolve_model
 from tests.gateway.test_bad_clients import BODY, close, connect, raw_request
-from tests.gateway.test_live import ALICE, call
+from tests.gateway.test_live import ALICE, call, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -119,7 +119,7 @@ async def test_a_retry_holds_one_slot_and_not_two(gateway: Gateway, engine: Loca
     """An SDK gives up waiting and asks again: what it asked first is not sampled any more."""
     session = gateway.sessions.open("retries")
     async with AsyncOpenAI(
-        base_url=gateway.base_url, api_key=session.key, timeout=1.0, max_retries=1
+        base_url=gateway.base_url, api_key=session.key, timeout=2.0, max_retries=1
     ) as client:
         asked = asyncio.create_task(client.chat.completions.create(**endless(engine)))
         async with held(engine, EngineLoad(1, 0)):
@@ -156,10 +156,8 @@ async def test_a_flood_that_leaves_frees_slots_and_queue(
     body = endless(engine)
     flood = [asyncio.create_task(call(gateway, body=body, key=FLOODER.api_key)) for _ in range(64)]
     async with held(engine, EngineLoad(NUM_SLOTS, 6 - NUM_SLOTS)):
-        refused, _ = await asyncio.wait(flood, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-        while len(refused) < 58:
-            refused, _ = await asyncio.wait(flood, timeout=0.1)
-        assert {task.result()[0] for task in refused} == {429}
+        await until(lambda: sum(task.done() for task in flood) == 58)
+        assert {task.result()[0] for task in flood if task.done()} == {429}
         for task in flood:
             task.cancel()
         await asyncio.gather(*flood, return_exceptions=True)
