@@ -11,9 +11,8 @@ from areal_sdk.config.keys import leaves
 class RunState:
     """Written into every checkpoint; enough, with the weights, to go on as if nothing happened."""
 
-    version: int = 0
     step: int = 0
-    """Optimiser steps plus label-only updates since the run began; equals `version` unless SFT."""
+    """Optimiser steps and label-only updates since the run began."""
     train_seconds: float = 0.0
     """Time spent training, evaluation before and after excluded."""
     best_success: float | None = None
@@ -22,11 +21,16 @@ class RunState:
     tasks: Mapping[str, Any] = field(default_factory=dict)
     """Which tasks are consumed: trained, or dropped for good."""
 
+    @property
+    def version(self) -> int:
+        """Of the weights: each step publishes one, and a warm-up is published as version 0."""
+        return self.step
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def update_from(self, values: Mapping[str, Any]) -> None:
-        """Become what a checkpoint stored."""
+        """Become what a checkpoint stored; older ones also store the version."""
         for field_ in fields(self):
             setattr(self, field_.name, values[field_.name])
 

@@ -145,8 +145,7 @@ class TrainingLoop:
         self._count_idle(metrics, has_update=has_update)
         update = await self._publish(version + 1, has_update=has_update)
         await hand_to_engine(self.rig.engine, self.trainer)
-        self.state.version = update.version
-        self.state.step += 1
+        self.state.step = update.version
         self.state.train_seconds = time.monotonic() - self._began
         self.state.tasks = self.tasks.state()
         self.state.ledger = self.buffer.ledger.snapshot()

@@ -11,6 +11,7 @@ import pytest
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
+from areal_sdk.loop.state import RunState
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training, wait_for_steps
 
@@ -64,3 +65,11 @@ def test_resuming_a_run_that_still_goes_on_changes_nothing_in_it(tmp_path: Path)
             api.resume_training(run.path, settings=["run.steps=7"], quiet=True)
         after = {path.name: path.read_bytes() for path in run.path.iterdir()}
     assert after == before
+
+
+def test_a_checkpoint_that_stores_the_version_beside_the_step_is_read() -> None:
+    stored = {**RunState(step=7, best_success=0.5).to_json(), "version": 7}
+    state = RunState()
+    state.update_from(stored)
+    assert state == RunState(step=7, best_success=0.5)
+    assert state.version == 7
