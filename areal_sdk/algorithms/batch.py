@@ -39,10 +39,6 @@ class Batch:
     proximal_T: Tensor | None = None
     """Logprob under the weights at the start of the step, once it is known."""
 
-    @property
-    def num_sequences(self) -> int:
-        return int(self.sequences_T.max()) + 1
-
     def with_proximal(self, proximal_T: Tensor) -> "Batch":
         return replace(self, proximal_T=proximal_T)
 

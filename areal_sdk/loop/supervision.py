@@ -16,7 +16,7 @@ from areal_sdk.engine import (
     InferenceEngine,
 )
 from areal_sdk.errors import ChildDiedError, EngineError
-from areal_sdk.launch import Restarts
+from areal_sdk.launch import Restarts, first_exit
 from areal_sdk.process import Child
 from areal_sdk.telemetry import waiting
 from areal_sdk.trainer.client import TrainerClient
@@ -181,8 +181,6 @@ class KeptEngine(InferenceEngine):
 
 
 async def _watch_ranks(trainer: TrainerClient) -> None:
-    ranks = trainer.children
-    await asyncio.wait({rank.exited for rank in ranks}, return_when=asyncio.FIRST_COMPLETED)
+    dead = await first_exit(trainer.children)
     await asyncio.sleep(DEATH_GRACE_S)  # a call in progress explains the death better
-    dead = next(rank for rank in ranks if rank.exited.done())
     raise ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")

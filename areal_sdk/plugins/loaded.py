@@ -160,39 +160,10 @@ class Plugins:
         registry: Registry[Any] = self._by_table_name()[kind]
         item = registry.get(name)
         if kind == "env":
-            return self.bind(kind, item, options or {}, table=table)
+            return _bind(kind, item, options or {}, table=table)
         if inspect.isclass(item):
-            return self.instantiate(kind, item, options or {}, table=table)
-        return self.bind(kind, item, options or {}, table=table)
-
-    def instantiate(
-        self,
-        kind: str,
-        cls: type[Any],
-        options: Mapping[str, object],
-        *,
-        table: str = "",
-    ) -> object:
-        """An instance of a class, registered or not, with its options checked."""
-        values = validate_options(cls, options, table=table or kind)
-        return cls(**values)
-
-    def bind(
-        self,
-        kind: str,
-        item: Callable[..., Any],
-        options: Mapping[str, object],
-        *,
-        table: str = "",
-    ) -> Callable[..., Any]:
-        """`item` with its options checked and set; `item` itself when there are none."""
-        if not callable(item):
-            if options:
-                raise ConfigError(f"[{table or kind}] takes no options")
-            return item
-        skip = 0 if inspect.isclass(item) else _ARGUMENTS.get(kind, 0)
-        values = validate_options(item, options, table=table or kind, skip=skip)
-        return functools.partial(item, **values) if values else item
+            return item(**validate_options(item, options or {}, table=table))
+        return _bind(kind, item, options or {}, table=table)
 
     def report(self) -> list[PluginReport]:
         return [self._report(source) for source in self._sources.values()]
@@ -299,6 +270,19 @@ class Plugins:
 
 _ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1}
 """Arguments that a function of this kind is called with; the parameters after them are options."""
+
+
+def _bind(
+    kind: str, item: Callable[..., Any], options: Mapping[str, object], *, table: str
+) -> Callable[..., Any]:
+    """`item` with its options checked and set; `item` itself when there are none."""
+    if not callable(item):
+        if options:
+            raise ConfigError(f"[{table}] takes no options")
+        return item
+    skip = 0 if inspect.isclass(item) else _ARGUMENTS.get(kind, 0)
+    values = validate_options(item, options, table=table, skip=skip)
+    return functools.partial(item, **values) if values else item
 
 
 def load_plugins(

@@ -113,10 +113,6 @@ class Registry(Generic[T]):
             raise PluginError(problem)
         return self._claims[name][0]
 
-    def peek(self, name: str) -> T | str:
-        """The item as registered: for listings, which must import nothing."""
-        return self._claims[name][0].item
-
     def _resolve(self, name: str, claim: Claim[T]) -> T:
         if not isinstance(claim.item, str):
             return claim.item

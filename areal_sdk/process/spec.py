@@ -49,10 +49,6 @@ class ChildExit:
     last_lines: tuple[str, ...] = ()
     """The end of its log."""
 
-    @property
-    def is_clean(self) -> bool:
-        return self.code == 0
-
     def __str__(self) -> str:
         if self.signal is not None:
             try:

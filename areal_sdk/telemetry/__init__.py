@@ -2,7 +2,7 @@
 
 from areal_sdk.telemetry.episodes import EpisodeRecord, EpisodeSummary, EpisodeWriter
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.telemetry.metrics import Histogram, MetricsLog, Rate
+from areal_sdk.telemetry.metrics import MetricsLog, Rate
 from areal_sdk.telemetry.rundir import RunDir
 from areal_sdk.telemetry.waits import waiting
 
@@ -11,7 +11,6 @@ __all__ = [
     "EpisodeRecord",
     "EpisodeSummary",
     "EpisodeWriter",
-    "Histogram",
     "Ledger",
     "MetricsLog",
     "Rate",

@@ -1,6 +1,5 @@
 """What is measured while a run goes on: a log that only grows, and summaries that do not grow."""
 
-import math
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -63,57 +62,3 @@ class Rate:
         recent = sum(count for bucket, count in self._counts if bucket > oldest)
         elapsed = max(self._bucket_s, min(self._window_s, now - self._began))
         return recent / elapsed
-
-
-class Histogram:
-    """The distribution of positive numbers (durations, lengths), to 5 %, in bounded memory.
-
-    >>> durations = Histogram()
-    >>> for milliseconds in range(1, 1001):
-    ...     durations.add(milliseconds / 1000)
-    >>> [round(durations.percentile(p), 1) for p in (0, 50, 90, 100)]
-    [0.0, 0.5, 0.9, 1.0]
-    """
-
-    _GROWTH = math.log(1.05)
-
-    def __init__(self) -> None:
-        self._buckets: dict[int, int] = {}
-        self.count = 0
-        self.sum = 0.0
-        self.min = math.inf
-        self.max = 0.0
-
-    def add(self, value: float) -> None:
-        if not value >= 0 or math.isinf(value):
-            raise ValueError(f"a histogram holds finite numbers from zero on, not {value}")
-        bucket = math.floor(math.log(value) / self._GROWTH) if value > 1e-9 else -10_000
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
-        self.count += 1
-        self.sum += value
-        self.min = min(self.min, value)
-        self.max = max(self.max, value)
-
-    @property
-    def mean(self) -> float:
-        return self.sum / self.count if self.count else 0.0
-
-    def percentile(self, percent: float) -> float:
-        """The value that `percent` of the numbers do not exceed; 0 when there are none."""
-        if not self.count:
-            return 0.0
-        wanted = percent / 100 * self.count
-        seen = 0
-        for bucket in sorted(self._buckets):
-            seen += self._buckets[bucket]
-            if seen >= wanted:
-                middle = math.exp((bucket + 0.5) * self._GROWTH)
-                return min(max(middle, self.min), self.max)
-        return self.max
-
-    def summary(self) -> dict[str, float]:
-        """`count, mean, p50, p90, p99, max`: what goes into a metrics line."""
-        if not self.count:
-            return {"count": 0}
-        percentiles = {f"p{p}": round(self.percentile(p), 4) for p in (50, 90, 99)}
-        return {"count": self.count, "mean": round(self.mean, 4), **percentiles, "max": self.max}

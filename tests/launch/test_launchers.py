@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError
-from areal_sdk.launch import LocalLauncher, RestartPolicy, Restarts, TorchrunLauncher
-from areal_sdk.launch.launcher import first_exit
+from areal_sdk.launch import (
+    LocalLauncher,
+    RestartPolicy,
+    Restarts,
+    TorchrunLauncher,
+    first_exit,
+)
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.listen import Listener
 from tests.process.test_child import children_of_this_process

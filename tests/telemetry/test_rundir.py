@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry.episodes import EpisodeWriter, find_episode
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.metrics import Histogram, MetricsLog, Rate, read_steps
+from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_steps
 from areal_sdk.telemetry.rundir import RunDir, without_secrets
 from areal_sdk.types import (
     Episode,
@@ -285,24 +284,6 @@ def test_the_plugins_of_a_run_keep_their_history(tmp_path: Path) -> None:
     assert [entry["installed"] for entry in recorded["earlier"]] == [
         {"math": "1.0", "games": "2.0"}
     ]
-
-
-@pytest.mark.parametrize("draw", [lambda i: i / 1000, lambda i: (i / 100) ** 4, lambda i: 0.0])
-def test_percentiles_are_right_to_five_percent(draw: Callable[[int], float]) -> None:
-    histogram = Histogram()
-    values = sorted(draw(i) for i in range(1, 1001))
-    for value in values:
-        histogram.add(value)
-    for percent in (1, 10, 50, 90, 99, 100):
-        exact = values[percent * 10 - 1]
-        assert histogram.percentile(percent) == pytest.approx(exact, rel=0.05, abs=1e-9)
-    assert histogram.mean == pytest.approx(sum(values) / 1000)
-
-
-def test_a_histogram_refuses_what_is_not_a_number() -> None:
-    for value in (float("nan"), float("inf"), -1.0):
-        with pytest.raises(ValueError, match="finite numbers"):
-            Histogram().add(value)
 
 
 def test_a_rate_forgets_what_is_older_than_its_window() -> None:
