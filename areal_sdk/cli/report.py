@@ -31,7 +31,8 @@ def print_summary(summary: "RunSummary") -> None:
 
     if summary.before or summary.after:
         click.echo()
-        for line in before_and_after(summary.before or {}, summary.after or {}):
+        values = summary.to_json()
+        for line in before_and_after(values["before"], values["after"]):
             click.echo(line)
     training, is_resumed = summary.train_seconds, summary.elapsed_s < summary.train_seconds
     in_all = "" if is_resumed else f", {clock(summary.elapsed_s)} in all"

@@ -77,11 +77,13 @@ def evaluate(
     split: str = "eval",
     base_url: str | None = None,
     api_key: str | None = None,
+    quiet: bool = False,
     **settings: Any,
 ) -> EvalReport:
     """Measure `agent` on `tasks` (or its own `tasks(split)`).
 
-    With `base_url` on that OpenAI-compatible endpoint, else on a local model.
+    With `base_url` on that OpenAI-compatible endpoint, else on a local model. How far it is shows on
+    stderr, unless `quiet`.
     """
     values = {"model": model, **settings}
     if isinstance(agent, str):
@@ -93,6 +95,7 @@ def evaluate(
         api_key=api_key,
         agent=None if isinstance(agent, str) else agent,
         tasks=_given_tasks(**{split: tasks}),
+        quiet=quiet,
     )
 
 
@@ -278,7 +281,7 @@ def _evaluate(
     api_key: str | None = None,
     agent: object | None = None,
     tasks: Mapping[str, Sequence[Task]] | None = None,
-    quiet: bool = True,
+    quiet: bool,
 ) -> EvalReport:
     plugins = _load_plugins(config)
     program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})

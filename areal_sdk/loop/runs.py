@@ -156,8 +156,8 @@ async def run_training(
             version=state.version,
             train_seconds=state.train_seconds,
             ended=ended,
-            before={split: report.metrics() for split, report in before.items()},
-            after={split: report.metrics() for split, report in after.items()},
+            before=before,
+            after=after,
             ledger=ledger.snapshot(),
         )
 

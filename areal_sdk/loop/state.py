@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from areal_sdk.config.keys import leaves
+from areal_sdk.rollout.evaluation import EvalReport
 
 
 @dataclass(slots=True)
@@ -45,8 +46,9 @@ class RunSummary:
     train_seconds: float
     ended: str
     """`steps`, `max_minutes`, `success`, `tasks`, `solved or hopeless`, or `interrupted`."""
-    before: Mapping[str, Any] | None = None
-    after: Mapping[str, Any] | None = None
+    before: Mapping[str, EvalReport] = field(default_factory=dict)
+    """What was measured before training, by split."""
+    after: Mapping[str, EvalReport] = field(default_factory=dict)
     ledger: Mapping[str, Any] = field(default_factory=dict)
     saved_step: int | None = None
     """Where a resumed run would go on; None: nothing was saved."""
@@ -68,11 +70,14 @@ class RunSummary:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}
+        for name in ("before", "after"):
+            values[name] = {split: report.metrics() for split, report in values[name].items()}
+        return values
 
     def numbers(self) -> dict[str, float]:
         """Its numbers, flat: `steps`, `after/eval/success`, `ledger/dropped/stale`."""
-        return flat_numbers(asdict(self))
+        return flat_numbers(self.to_json())
 
 
 def flat_numbers(values: Mapping[str, Any]) -> dict[str, float]:

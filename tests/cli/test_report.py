@@ -7,10 +7,11 @@ import pytest
 
 from areal_sdk.cli.report import print_summary, what_next
 from areal_sdk.loop.state import RunSummary
+from areal_sdk.rollout.evaluation import Estimate, EvalReport
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.types import Episode, Outcome, Task
 
-MEASURED = {"success": 0.5, "success_low": 0.3, "success_high": 0.7, "tasks": 8.0}
+MEASURED = EvalReport("eval", 8, 8, 8, Estimate(0.5, 0.3, 0.7), None, {}, {}, {}, 0, 1.0, 2.0)
 
 
 @pytest.fixture
@@ -59,5 +60,6 @@ def test_the_summary_ends_with_them(run_dir: RunDir, capsys: pytest.CaptureFixtu
         RunSummary(str(run_dir.path), 3, 3, 61.0, "steps", after=measured, elapsed_s=130.0)
     )
     printed = capsys.readouterr().out
+    assert "0.50 [0.30, 0.70]" in printed
     assert "3 steps in 1:01 of training, 2:10 in all; ended: steps" in printed
     assert f"run directory: {run_dir.path}\nnext: areal-sdk inspect" in printed

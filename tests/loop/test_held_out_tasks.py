@@ -20,7 +20,7 @@ async def agent(task: areal_sdk.Task, context: areal_sdk.EpisodeContext) -> floa
 
 def test_an_evaluation_says_which_tasks_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        report = areal_sdk.evaluate(agent, tasks=TASKS, base_url=ENDPOINT)
+        report = areal_sdk.evaluate(agent, tasks=TASKS, base_url=ENDPOINT, quiet=True)
     assert report.num_tasks == 100
     assert "eval: the first 100 of 120 tasks are measured (eval.tasks)" in caplog.text
 
@@ -29,7 +29,9 @@ def test_an_evaluation_says_which_tasks_it_leaves_out(caplog: pytest.LogCaptureF
 def test_where_the_number_was_chosen_it_says_nothing(
     caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
-    report = areal_sdk.evaluate(agent, tasks=TASKS, base_url=ENDPOINT, eval={"tasks": most})
+    report = areal_sdk.evaluate(
+        agent, tasks=TASKS, base_url=ENDPOINT, quiet=True, eval={"tasks": most}
+    )
     assert report.num_tasks == most
     assert caplog.text == ""
 

@@ -10,6 +10,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.runs import make_plan
+from areal_sdk.loop.state import RunSummary
 from areal_sdk.plugins import load_plugins
 
 TASKS = [areal_sdk.Task("one"), areal_sdk.Task("two")]
@@ -43,3 +44,20 @@ def test_evaluations_without_held_out_tasks_are_refused() -> None:
     program = load_program(config, plugins=plugins, agent=agent).with_tasks({"train": TASKS})
     with pytest.raises(ConfigError, match="no held-out tasks were given"):
         make_plan(config, plugins=plugins, program=program)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_evaluate_shows_how_far_it_is_unless_asked_to_be_quiet(
+    capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    report = areal_sdk.evaluate(agent, tasks=TASKS, base_url="http://127.0.0.1:9/v1", quiet=quiet)
+    assert report.num_scored == 2
+    assert ("evaluating agent" in capsys.readouterr().err) is not quiet
+
+
+def test_a_summary_gives_the_reports_that_evaluate_gives() -> None:
+    report = areal_sdk.evaluate(agent, tasks=TASKS, base_url="http://127.0.0.1:9/v1", quiet=True)
+    summary = RunSummary("runs/x", 1, 1, 2.0, "steps", after={"eval": report})
+    assert summary.after["eval"].success == report.success
+    assert summary.to_json()["after"] == {"eval": report.metrics()}
+    assert summary.numbers()["after/eval/success"] == 1.0
