@@ -94,6 +94,33 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
     assert not any(m.process is not None and m.process.is_running for m in engine.members)
 
 
+async def test_a_server_that_hangs_for_good_is_started_again(
+    environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
+) -> None:
+    launcher = Launcher(
+        ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
+    )
+    supervision = replace(OPTIONS.supervision, restart_hung_after_s=2.0)
+    options = replace(OPTIONS, supervision=supervision)
+    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
+    await engine.start()
+    try:
+        await engine.update_weights(weights(checkpoints[1], 1))
+        generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
+        await until_busy(engine, 6)
+        victim = engine.members[0]
+        hung = victim.process
+        assert hung is not None
+        hung.signal(signal.SIGSTOP)  # nobody will wake it
+        check(await asyncio.gather(*generations), checkpoints, versions={1})
+        await until(lambda: victim.process is not hung and victim.state == "ready", timeout_s=600)
+        assert not hung.is_running
+        await engine.drain(engine.members[1].address, timeout_s=60)
+        check([await engine.generate(request(0, 20))], checkpoints, versions={1})
+    finally:
+        await engine.aclose()
+
+
 async def test_a_server_that_fails_to_start_five_times_is_left_down_and_the_others_go_on(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
