@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -239,11 +240,28 @@ def _template(model: str) -> Iterator[Finding]:
     except TemplateRefusal as exc:
         cure = "an agent that sends tools gets a 400: describe them in its own user messages"
         yield Finding(Level.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
+        yield _certificate(model, directory)
         return
     dialect = Dialect.of(template)
     own = dialect.describes_tools and dialect.writes_calls
     tools = "its template renders tools" if own else "no tools in its template: our plain format"
     yield Finding(Level.OK, f"model {model}", tools)
+    yield _certificate(model, directory)
+
+
+def _certificate(model: str, directory: Path) -> Finding:
+    """What `doctor model` found out; it plays whole conversations, so here we only look it up."""
+    from areal_sdk.gateway.certificate import is_certified
+
+    certified = is_certified(directory)
+    if certified:
+        return Finding(
+            Level.OK, "certificate", f"what {model} samples is trained as it was sampled"
+        )
+    cure = f"areal-sdk doctor model {shlex.quote(model)}"
+    if certified is None:
+        return Finding(Level.NOTE, "certificate", f"{model} was not certified yet", cure)
+    return Finding(Level.FAILED, "certificate", f"{model} is not token-exact", cure)
 
 
 def _print(finding: Finding) -> None:

@@ -26,6 +26,16 @@ STRICT_TEMPLATE = """
 {%- if add_generation_prompt %}{{- "<|im_start|>assistant\\n" }}{% endif %}
 """
 
+FORGETFUL_TEMPLATE = """
+{%- for m in messages %}
+{%- if m.role != "assistant" or loop.last %}
+{{- "<|im_start|>" + m.role + "\\n" + m.content + "<|im_end|>\\n" }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- "<|im_start|>assistant\\n" }}{% endif %}
+"""
+"""Shows the model none of its own earlier answers."""
+
 AGENT_WITH_TOOLS = """
 from areal_sdk import Agent, Task
 
@@ -116,6 +126,25 @@ def test_a_template_that_takes_no_tools_is_noticed_and_an_agent_with_tools_is_to
     assert done.returncode == 1, done.stdout
     assert "400 - the model's chat template does not accept these messages" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_is_not_certified_is_noticed_and_one_that_cannot_be_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AREAL_SDK_CACHE", str(tmp_path / "cache"))
+    (known,) = find("certificate", model="tiny")
+    assert known.level is Level.OK
+    model = tmp_path / "forgetful"
+    shutil.copytree(resolve_model("tiny"), model, ignore=shutil.ignore_patterns("*.jinja"))
+    settings = json.loads((model / "tokenizer_config.json").read_text())
+    settings["chat_template"] = FORGETFUL_TEMPLATE
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    (doubt,) = find("certificate", model=str(model))
+    assert doubt.level is Level.NOTE
+    assert doubt.cure == f"areal-sdk doctor model {model}"
+    assert CliRunner().invoke(doctor, ["model", str(model)]).exit_code == 1
+    (verdict,) = find("certificate", model=str(model))
+    assert verdict.level is Level.FAILED
 
 
 def test_doctor_itself_never_imports_torch() -> None:
