@@ -38,8 +38,8 @@ def check_model(
     """Certify that MODEL's conversations keep every sampled token.
 
     Plays recorded conversations of real clients through the tokenizer and the chat template; needs
-    no weights. Exits with 0 for a certificate and with 1 without. `train` warns of models that have
-    none.
+    no weights. Exits with 0 for a certificate and with 1 without. `train` and `serve` warn of
+    models that have none.
     """
     from areal_sdk.gateway.certificate import certify, keep, read_transcript, recorded
     from areal_sdk.models import resolve_model

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from areal_sdk.config import Config
-from areal_sdk.gateway import Gateway, SamplingPolicy
+from areal_sdk.gateway import Gateway, SamplingPolicy, certificate
 from areal_sdk.gateway.upstream import UpstreamGateway
 from areal_sdk.loop.engines import make_engine
 from areal_sdk.loop.gateways import live_limits, make_gateway, quota_of, read_users
@@ -30,6 +30,8 @@ async def run_server(
 ) -> None:
     """Serve, say where, and run until cancelled. With a run directory, keep every session in it."""
     model_dir = await in_thread(lambda: find_model(config.model), name="find model")
+    if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
+        say(doubt)
     async with AsyncExitStack() as stack:
         if run_dir is None:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-serve-"))

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.gateway.upstream import UpstreamGateway
 from areal_sdk.loop.evaluation import EndpointRunner
 from areal_sdk.loop.serving import announce
+from areal_sdk.models import resolve_model
 from areal_sdk.rollout.plan import EpisodePlan
 from tests.loop.runs import AGENT, finish, start_command, told
 
@@ -97,6 +99,23 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
             "eval", str(agent), "--model", "tiny", "--base-url", url, "--api-key", key, "--json"
         )
         assert json.loads(finish(process))["tiny"]["success"] == 1.0
+    finally:
+        server.send_signal(signal.SIGINT)
+    finish(server)
+
+
+def test_serve_says_when_a_model_has_no_certificate(tmp_path: Path) -> None:
+    model = tmp_path / "mine"
+    shutil.copytree(resolve_model("tiny"), model)
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text() + "{# mine #}")
+    cache = {"AREAL_SDK_CACHE": str(tmp_path / "cache")}
+    server = start_command("serve", "--model", str(model), "--port", "0", env=cache)
+    assert server.stdout is not None
+    try:
+        cure = told(server.stdout, r"has no token-exactness certificate: see (.+)")
+        assert cure.strip() == f"areal-sdk doctor model {model}"
+        told(server.stdout, r"(try it)")
     finally:
         server.send_signal(signal.SIGINT)
     finish(server)
