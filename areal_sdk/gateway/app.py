@@ -130,6 +130,7 @@ class Gateway:
             self._add_anthropic_routes(app.router, f"{prefix}/messages")
             # Anthropic's SDK adds /v1 itself: given the address that OpenAI's wants, it still works.
             self._add_anthropic_routes(app.router, f"{prefix}/v1/messages")
+            self._add_model_routes(app.router, f"{prefix}/v1", ApiError.anthropic_body)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         return app
 
@@ -145,8 +146,7 @@ class Gateway:
         router.add_get(
             f"{stored}/input_items", self._guard(self._stored(self._responses.input_items))
         )
-        router.add_get(f"{prefix}/models", self._guard(self._get_models))
-        router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model))
+        self._add_model_routes(router, prefix, ApiError.openai_body)
         router.add_post(f"{prefix}/embeddings", self._guard(self._no_embeddings))
 
     def _add_anthropic_routes(self, router: web.UrlDispatcher, path: str) -> None:
@@ -154,6 +154,12 @@ class Gateway:
         router.add_post(path, self._guard(self._sample(self._messages), write_error))
         router.add_post(f"{path}/count_tokens", self._guard(self._count_tokens, write_error))
         router.add_route("*", f"{path}/{{rest:.*}}", self._guard(not_found, write_error))
+
+    def _add_model_routes(
+        self, router: web.UrlDispatcher, prefix: str, write_error: ErrorBody
+    ) -> None:
+        router.add_get(f"{prefix}/models", self._guard(self._get_models, write_error))
+        router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model, write_error))
 
     def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)

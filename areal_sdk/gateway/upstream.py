@@ -129,7 +129,7 @@ class UpstreamGateway:
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         caller = self._access.caller(request)
         raw = await read_body(request)
-        if request.method != "POST" or request.match_info["path"] not in SAMPLING_PATHS:
+        if request.method != "POST" or _path(request) not in SAMPLING_PATHS:
             return await self._forward(request, raw, None)
         with self._access.sampling(caller) as session:
             session.admit()
@@ -160,7 +160,7 @@ class UpstreamGateway:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The provider's reply. What goes wrong on the way is a fault, and names no key."""
         assert self._http is not None, "the server has started"
-        path = request.match_info["path"]
+        path = _path(request)
         headers = _chosen(request.headers, _PASSED_ON) | {"Accept-Encoding": "identity"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
@@ -227,6 +227,11 @@ async def _stream(
         error = _fault(session, "the provider broke off its answer")
         await response.write(event(error.openai_body()))
     return bytes(kept)
+
+
+def _path(request: web.Request) -> str:
+    """Below `/v1`. Anthropic's SDK adds /v1 itself, also to the address that OpenAI's wants."""
+    return request.match_info["path"].removeprefix("v1/")
 
 
 async def _health(request: web.Request) -> web.Response:

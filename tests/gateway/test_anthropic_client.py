@@ -208,3 +208,14 @@ async def test_a_bad_request_is_a_400(start_gateway: StartGateway, body: Any) ->
         "invalid_request_error",
     )
     assert engine.num_requests == 0
+
+
+@pytest.mark.parametrize("suffix", ["", "/v1"])
+async def test_either_form_of_the_address_lists_the_model(
+    start_gateway: StartGateway, suffix: str
+) -> None:
+    gateway, _ = await start_gateway()
+    base = gateway.base_url.removesuffix("/v1") + suffix
+    async with anthropic.AsyncAnthropic(base_url=base, api_key=gateway.admin_key) as client:
+        assert [model.id async for model in client.models.list()] == ["policy"]
+        assert (await client.models.retrieve("policy")).type == "model"

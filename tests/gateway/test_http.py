@@ -65,6 +65,22 @@ async def test_the_model_is_listed_with_its_context(start_gateway: StartGateway)
     assert (status, body["error"]["code"]) == (404, "model_not_found")
 
 
+async def test_models_are_listed_at_the_address_that_anthropics_sdk_makes_of_openais(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway(max_context=123)
+    headers = {"x-api-key": gateway.admin_key, "anthropic-version": "2023-06-01"}
+    listed = f"{gateway.base_url}/v1/models"
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.get(listed) as reply:
+            body = await reply.json()
+            assert [(m["id"], m["max_input_tokens"]) for m in body["data"]] == [("policy", 123)]
+        async with http.get(f"{listed}/policy") as reply:
+            assert (await reply.json())["type"] == "model"
+        async with http.get(listed, headers={"x-api-key": "sk-wrong"}) as reply:
+            assert (reply.status, (await reply.json())["type"]) == (401, "error")
+
+
 async def test_nobody_speaks_without_a_key(start_gateway: StartGateway) -> None:
     gateway, engine = await start_gateway()
     for key in ("", "sk-wrong", gateway.admin_key[:-1]):

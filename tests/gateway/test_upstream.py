@@ -220,6 +220,21 @@ async def test_other_paths_are_passed_on_and_open_no_session(
     assert list(gateway.live) == []
 
 
+async def test_an_address_to_which_anthropics_sdk_adds_v1_is_the_same_address(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway = await start()
+    headers = {"x-api-key": f"{ALICE.api_key}/e"}
+    async with aiohttp.ClientSession(headers=headers) as http:
+        async with http.get(f"{gateway.base_url}/v1/models") as reply:
+            assert reply.status == 200
+        body = {"model": "m", "messages": HI, "max_tokens": 9}
+        async with http.post(f"{gateway.base_url}/v1/messages", json=body) as reply:
+            assert reply.status == 200
+    assert provider[0].paths == ["/v1/models", "/v1/messages"]
+    assert [live.id for live in gateway.live] == ["alice/e"], "and it is a turn of the session"
+
+
 async def test_what_our_own_gateway_streams_is_read_in_every_format(
     start: Start, start_gateway: StartGateway
 ) -> None:
