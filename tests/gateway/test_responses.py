@@ -90,6 +90,22 @@ async def test_a_stored_response_is_continued_by_its_id(start_gateway: StartGate
     assert all(turn.fork is None for turn in session.turns)
 
 
+async def test_a_key_alone_that_goes_on_from_a_response_is_told_to_name_a_session(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok")
+    url, key = gateway.base_url, gateway.admin_key
+    async with openai.AsyncOpenAI(base_url=url, api_key=key, max_retries=0) as client:
+        first = await client.responses.create(model="policy", input="Hi")
+        with pytest.raises(openai.BadRequestError, match="KEY/NAME or the address /s/"):
+            await client.responses.create(
+                model="policy", input="more", previous_response_id=first.id
+            )
+        named = client.with_options(api_key=f"{key}/conv1")
+        first = await named.responses.create(model="policy", input="Hi")
+        await named.responses.create(model="policy", input="more", previous_response_id=first.id)
+
+
 async def test_a_session_cannot_read_what_another_stored(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway("ok")
     mine, other = gateway.sessions.open("mine"), gateway.sessions.open("other")

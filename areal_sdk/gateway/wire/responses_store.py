@@ -10,6 +10,11 @@ from areal_sdk.types import Message
 
 _KEPT = 1000
 
+_CURE = (
+    "Responses are stored in their session, and a key alone speaks in a new one at each request: "
+    "name a session, by the key KEY/NAME or the address /s/NAME/v1."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
@@ -39,7 +44,7 @@ class ResponseStore:
         if stored is None:
             raise ApiError(
                 404,
-                f"Response with id '{response_id}' not found.",
+                f"Response with id '{response_id}' not found. {_CURE}",
                 param="id",
                 code="response_not_found",
             )
@@ -50,7 +55,7 @@ class ResponseStore:
         if response_id not in self._responses:
             raise ApiError(
                 400,
-                f"Previous response with id '{response_id}' not found.",
+                f"Previous response with id '{response_id}' not found. {_CURE}",
                 param="previous_response_id",
                 code="previous_response_not_found",
             )
