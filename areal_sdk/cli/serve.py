@@ -46,6 +46,7 @@ def serve(
     """
     from areal_sdk.cli.report import print_summary
     from areal_sdk.config import load_config
+    from areal_sdk.errors import ConfigError
     from areal_sdk.loop import resume_training, serve_config
 
     overrides = {_KEYS.get(k, k): value for k, value in flags.items() if value not in (None, ())}
@@ -56,7 +57,10 @@ def serve(
     if resume is not None:
         summary: RunSummary | None = resume_training(resume, settings=settings, overrides=overrides)
     else:
-        config = with_port(load_config(file=file, settings=settings, overrides=overrides))
+        config = load_config(file=file, settings=settings, overrides=overrides)
+        if flags["steps"] is not None and not config.serve.learn:
+            raise ConfigError("--steps ends learning, and this server does not learn: add --learn")
+        config = with_port(config)
         summary = serve_config(config, say=click.echo)
     if summary is not None:
         print_summary(summary)

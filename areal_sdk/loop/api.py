@@ -184,6 +184,8 @@ def _resume(
             f"({', '.join(sorted(missing))}): go on with {run_dir.how_to_resume()}"
         )
     config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
+    if config.serve.keeps_sessions and not config.serve.learn:
+        raise ConfigError(f"{run_dir.path} only kept sessions: there is nothing to go on with")
     checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
     plan = _plan(config, agent=agent, tasks=tasks)
     return _train(plan, run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)

@@ -133,6 +133,8 @@ async def run_training(
         if checkpoint is not None:
             progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
             state.update_from(await rig.trainer.load(checkpoint))
+            if state.step >= config.run.steps:
+                progress.say(f"it has made its {state.step} steps: ask for more with --steps")
             ledger = Ledger.restore(state.ledger)
             tasks.restore(state.tasks)
             await rig.engine.update_weights(await rig.trainer.publish(state.version))

@@ -229,7 +229,7 @@ class TrajectoryBuffer:
         began = clock()
         enough_at: float | None = None
         num_refilled = 0
-        async with waiting(f"rollouts: the batch of step {version + 1}", timeout_s=timeout_s):
+        async with waiting(f"rollouts: the {self.gate.batch} episodes of step {version + 1}", timeout_s=timeout_s):
             while True:
                 changed = self._changed
                 if self._failure is not None:

@@ -15,6 +15,9 @@ BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"
 CURVE_WIDTH = 24
 
+_AS_GOOD_AS_FOREVER_S = 7 * 86400.0
+"""Callers may come when they like: a deadline so far away says nothing."""
+
 Span = tuple[str, str]
 """(style, text): what a line is made of."""
 
@@ -82,7 +85,7 @@ def plain_line(state: LiveState) -> str:
     if state.rewards and state.rewards[-1] is not None:
         parts.append(f"reward {state.rewards[-1]:.3f}")
     if state.success is not None:
-        parts.append(f"success {state.success:.3f}")
+        parts.append(f"held-out success {state.success:.3f}")
     if state.staleness_max is not None:
         parts.append(f"staleness {state.staleness_mean or 0.0:.1f} (max {state.staleness_max})")
     if state.sampled_per_s is not None:
@@ -100,7 +103,8 @@ def still_line(state: LiveState) -> str:
     'step 3/20  evaluating step-3: 7 of 9  1:15'
     """
     waits = "".join(text for _, text in _waits(state.waits))
-    started = f"{state.ledger['started']} episodes started" if state.ledger else ""
+    ledger = state.ledger
+    started = f"{ledger['started']} episodes started, {ledger['buffered']} wait" if ledger else ""
     parts = [_step(state), state.note or started, waits, clock(state.elapsed_s)]
     return "  ".join(_printable(part) for part in parts if part)
 
@@ -257,8 +261,12 @@ def _waits(waits: Sequence[Mapping[str, Any]]) -> list[Span]:
     if _is_throttled(longest):
         text = f"rollouts are ahead, waiting for the trainer, {longest['waited_s']:.0f} s"
         return [("plain", text), ("plain", more)]
-    text = f"{longest['name']}, {longest['waited_s']:.0f} s of {longest['timeout_s']:g} s{more}"
-    return [("dim", "waits for "), ("plain", text)]
+    has_end = longest["timeout_s"] < _AS_GOOD_AS_FOREVER_S
+    end = f" of {longest['timeout_s']:g} s" if has_end else ""
+    return [
+        ("dim", "waits for "),
+        ("plain", f"{longest['name']}, {longest['waited_s']:.0f} s{end}{more}"),
+    ]
 
 
 def _is_throttled(wait: Mapping[str, Any]) -> bool:

@@ -16,8 +16,9 @@ import os
 import re
 import shlex
 import time
+import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -193,13 +194,20 @@ class RunDir:
         """The command, or the call, that goes on with this run."""
         call = self.read_call()
         if not call:
-            return f"areal-sdk train --resume {shlex.quote(str(self.path))}"
+            command = "serve" if self._learns_online() else "train"
+            return f"areal-sdk {command} --resume {shlex.quote(str(self.path))}"
         arguments = [
             call.pop("agent"),
             f"resume={str(self.path)!r}",
             *(f"{name}={value}" for name, value in call.items()),
         ]
         return f"areal_sdk.train({', '.join(arguments)})"
+
+    def _learns_online(self) -> bool:
+        with suppress(FileNotFoundError):  # it ended before its settings were written
+            settings = tomllib.loads(self.config.read_text())
+            return bool(settings.get("serve", {}).get("learn"))
+        return False
 
     def read_plugins(self) -> dict[str, Any] | None:
         """`installed` versions, and the `earlier` ones that parts of the run were made with."""

@@ -78,7 +78,7 @@ def test_a_long_silence_is_ended_by_what_the_run_does() -> None:
     assert still_line(replace(STATE, note="evaluating step-12: 3 of 9")) == (
         "step 12/50  evaluating step-12: 3 of 9  waits for trainer: step 13, 3 s of 600 s  1:35"
     )
-    assert still_line(replace(STATE, waits=())) == "step 12/50  40 episodes started  1:35"
+    assert still_line(replace(STATE, waits=())) == "step 12/50  40 episodes started, 14 wait  1:35"
 
 
 def test_a_run_that_has_just_begun_shows_only_what_it_knows() -> None:
@@ -131,7 +131,7 @@ def test_a_pipe_gets_one_plain_line_a_step() -> None:
     writer.update(STATE)
     writer.message("saved → disk")
     assert pipe.getvalue() == (
-        "step 12/50  reward 0.900  success 0.810  staleness 0.7 (max 2)  321 tok/s  "
+        "step 12/50  reward 0.900  held-out success 0.810  staleness 0.7 (max 2)  321 tok/s  "
         "trained 16 of 40 episodes  1:35\nsaved ? disk\n"
     )
 
@@ -140,3 +140,14 @@ def test_a_name_cannot_steer_the_terminal() -> None:
     state = LiveState(name="evil\x1b[2J\rname", note="\x07")
     assert "\x1b" not in "".join(render(state))
     assert "\r" not in plain_line(state)
+
+
+def test_a_wait_without_an_end_shows_none() -> None:
+    wait = {
+        "name": "rollouts: the 8 episodes of step 5",
+        "waited_s": 30,
+        "timeout_s": 365 * 86400.0,
+    }
+    assert "waits for rollouts: the 8 episodes of step 5, 30 s  " in still_line(
+        replace(STATE, waits=[wait])
+    )
