@@ -1,6 +1,7 @@
 """`areal-sdk doctor model`: can what this model samples be trained exactly as it was sampled?"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,15 +72,25 @@ def _known_format(name: str | None) -> str | None:
 
 
 def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
-    for finding in certificate.findings:
+    all_clients = {finding.client for finding in certificate.findings} - {""}
+    for finding, clients in _alike(certificate.findings):
         level = label(finding.level)
-        client = f"{finding.client}: " if finding.client else ""
-        yield f"{level} {finding.check:<18} {client}{finding.found}"
+        who = f"all {len(clients)} clients" if all_clients == set(clients) else ", ".join(clients)
+        yield f"{level} {finding.check:<18} {who + ': ' if clients else ''}{finding.found}"
         if finding.cure:
             yield f"{'':<26} {finding.cure}"
         yield from token_diff(finding)
     verdict = ("certified", "green") if certificate.is_certified else ("not certified", "red")
     yield click.style(f"{model}: {verdict[0]}", fg=verdict[1], bold=True)
+
+
+def _alike(findings: "Sequence[Finding]") -> "Iterator[tuple[Finding, list[str]]]":
+    """Each failure once, with the clients that all met it."""
+    seen: dict[Finding, list[str]] = {}
+    for finding in findings:
+        failure = replace(finding, client="") if finding.level == "failed" else finding
+        seen.setdefault(failure, []).extend([finding.client] if finding.client else [])
+    yield from seen.items()
 
 
 def label(level: str) -> str:

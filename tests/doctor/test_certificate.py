@@ -254,6 +254,22 @@ def test_a_broken_model_is_caught(tmp_path: Path, breakage: tuple[Break, str]) -
     assert all(f.cure for f in certificate.findings if f.level is Level.FAILED)
 
 
+FORGETS = (
+    "{%- for message in messages -%}",
+    "{%- for message in messages if message.role != 'assistant' or message == messages[-1] -%}",
+)
+
+
+def test_a_template_that_forgets_earlier_answers_is_told_so(tmp_path: Path) -> None:
+    template(*FORGETS)(make_model_dir(tmp_path, "smollm2"))
+    found = failures(certify(tmp_path))
+    assert "missing from the prompt: earlier answers" in found["shows everything"]
+    assert (
+        found["template"] == "request 2: earlier answers are missing from the prompt, or rewritten"
+    )
+    assert "MARK" not in str(found)
+
+
 Rewrite = Callable[[tuple[Message, ...], int], tuple[Message, ...]]
 
 

@@ -47,6 +47,17 @@ def test_no_certificate_is_exit_code_1_with_a_cure_and_tokens(tmp_path: Path) ->
     assert failure["expected"] != failure["got"]
 
 
+def test_what_every_client_met_is_said_once(tmp_path: Path) -> None:
+    model = make_model_dir(tmp_path / "model", "smollm2")
+    template = model / "chat_template.jinja"
+    kept = "for message in messages if message.role != 'assistant' or message == messages[-1] -%}"
+    template.write_text(template.read_text().replace("for message in messages -%}", kept))
+    result = CliRunner().invoke(doctor, ["model", str(model)])
+    assert result.exit_code == 1
+    (told,) = [line for line in result.output.splitlines() if "or rewritten" in line]
+    assert "all 16 clients: request 2" in told
+
+
 def test_a_users_own_transcript_is_played_too(tmp_path: Path) -> None:
     model = make_model_dir(tmp_path / "model", "qwen2.5")
     user = {"role": "user", "content": "Hi"}

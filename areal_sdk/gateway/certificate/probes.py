@@ -1,7 +1,7 @@
 """Checks of a model alone: its template's markup, its tokenizer's text, and who may write tokens."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 from areal_sdk.gateway.certificate.findings import Finding, failed, note, ok
 from areal_sdk.gateway.certificate.model import Model
@@ -33,6 +33,29 @@ _TOOL: Tool = {
         },
     },
 }
+
+
+_PLAIN = {
+    "SYSTEM": "the system message",
+    "0": "the beginning of a long text",
+    "150": "the middle of a long text",
+    "END": "the end of a long text",
+    "ANSWER": "earlier answers",
+    "NEXT": "the last question",
+}
+_ONE = {
+    "USER": "the question before a call",
+    "WORD": "the arguments of a call",
+    "RESULT": "the result of a call",
+    "DESCRIPTION": "the description of a tool",
+}
+_TWO = {
+    "WORD": "the arguments of the first of two calls",
+    "OTHER": "the arguments of the second of two calls",
+    "RESULT": "the result of the first of two calls",
+    "SECOND": "the result of the second of two calls",
+}
+"""What each `MARK-` of a conversation stands for."""
 
 
 def probe(model: Model) -> Iterator[Finding]:
@@ -206,24 +229,22 @@ def _shows_everything(model: Model) -> Iterator[Finding]:
         _result("MARK-RESULT"),
         _result("MARK-SECOND", 1),
     )
-    problems = [
-        *_missing(model, Chat(plain), ("SYSTEM", "0", "150", "END", "ANSWER", "NEXT")),
-        *_missing(model, Chat(one, (_TOOL,)), ("USER", "WORD", "RESULT", "DESCRIPTION")),
-    ]
+    problems = [*_missing(model, Chat(plain), _PLAIN), *_missing(model, Chat(one, (_TOOL,)), _ONE)]
     try:
-        problems += _missing(model, Chat(two, (_TOOL,)), ("WORD", "OTHER", "RESULT", "SECOND"))
+        problems += _missing(model, Chat(two, (_TOOL,)), _TWO)
     except TemplateRefusal as exc:
         yield note(check, f"the template refuses parallel calls: {exc}")
     if problems:
         cure = "the model would answer without having seen it: correct the template"
-        yield failed(check, f"missing from the prompt: {', '.join(problems)}", cure)
+        missing = ", ".join(dict.fromkeys(problems))
+        yield failed(check, f"missing from the prompt: {missing}", cure)
     else:
         yield ok(check, "system, tools, calls, results and texts reach the model")
 
 
-def _missing(model: Model, chat: Chat, marks: Sequence[str]) -> list[str]:
+def _missing(model: Model, chat: Chat, marks: Mapping[str, str]) -> list[str]:
     text = model.renderer.text(chat)
-    return [f"MARK-{m}" for m in marks if not re.search(rf"MARK-{m}(?!\d)", text)]
+    return [what for m, what in marks.items() if not re.search(rf"MARK-{m}(?!\d)", text)]
 
 
 def _injection(model: Model) -> Iterator[Finding]:

@@ -69,12 +69,7 @@ class _Player:
         try:
             prompt = self._prompt(chat, placement)
         except TemplateRefusal as exc:
-            yield failed(
-                "template",
-                f"request {len(self._tokens) + 1} is refused: {exc}",
-                "use a template that accepts what this client sends",
-                client=self._client,
-            )
+            yield self._refused(chat, exc)
             return
         if placement.parent is not None:
             yield from self._drift(chat, prompt.tokens, len(self._tokens[placement.parent]))
@@ -90,6 +85,19 @@ class _Player:
             return self._model.renderer.first(chat)
         before = self._tokens[placement.parent]
         return self._model.renderer.extend(before, chat, placement.num_matched)
+
+    def _refused(self, chat: Chat, why: TemplateRefusal) -> Finding:
+        """The template itself refused, or what it wrote has no answer that we could go on from."""
+        number = len(self._tokens) + 1
+        try:
+            self._model.renderer.first(chat)
+        except TemplateRefusal:
+            found = f"request {number} is refused: {why}"
+            cure = "use a template that accepts what this client sends"
+        else:
+            found = f"request {number}: earlier answers are missing from the prompt, or rewritten"
+            cure = "correct the template: it must write what assistants said as they said it"
+        return failed("template", found, cure, client=self._client)
 
     def _drift(self, chat: Chat, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
         """What was added is what the template, asked for the whole, writes at the end."""
