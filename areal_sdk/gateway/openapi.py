@@ -194,7 +194,7 @@ def _operation(
 ) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": ref(answer)}}
     if streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": ref("Event")}
     refused = {"content": {"application/json": {"schema": ref(error)}}}
     operation: dict[str, Any] = {
         "summary": summary,

@@ -162,6 +162,7 @@ def _reply_schemas() -> dict[str, Schema]:
         **_completion_schemas(),
         **_response_schemas(),
         "Any": _MAP,
+        "Event": _object("data", data=_TEXT, event=_TEXT),
         "Error": _object("error", error=error),
         "AnthropicError": _object(
             "type error request_id",

@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.accounts import Quota
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import make_model_dir
 
@@ -37,7 +38,13 @@ async def served(
             constrains_json=True,
             tokens_per_chunk=tokens_per_chunk,
         )
-        gateway = Gateway(engine, model_dir=model_dir, model_name=model_name, admin_key=admin_key)
+        gateway = Gateway(
+            engine,
+            model_dir=model_dir,
+            model_name=model_name,
+            admin_key=admin_key,
+            quota=Quota(max_sessions=1_000_000),  # what a fuzzer opened does not refuse the rest
+        )
         await gateway.start()
         try:
             yield gateway
