@@ -107,11 +107,30 @@ class Access:
         """The session that a caller means, open or waiting for its reward; else a 404."""
         if (session := self._find(caller, reply_id)) is not None:
             return session
-        raise ApiError(
-            404,
-            "Which session? Name one: by its own key or address, by its name, or for a reward with "
-            '"turn": the id of a reply. It may be over, or it is too late.',
-            code="session_not_found",
+        raise ApiError(404, self._why_not(caller, reply_id), code="session_not_found")
+
+    def _why_not(self, caller: Caller, reply_id: str | None) -> str:
+        account = caller.account
+        assert account is not None, "a caller is a session or an account"
+        if caller.name is not None:
+            what, meant = "session", _own(account, caller.name)
+        elif reply_id is not None:
+            what, meant = "reply", reply_id
+        else:
+            return (
+                "Which session? Name one: by the key KEY/NAME, by the address /s/NAME/v1, by its own "
+                'key or address, or for a reward with "turn": the id of a reply.'
+            )
+        if self._live.was_judged(account, meant):
+            return f"The episode of {what} {meant!r:.100} is over, and has its reward."
+        if not self._live.is_observed:
+            return (
+                f"No {what} {meant!r:.100} of yours is open. This server keeps no session that is over, "
+                "nor its reward: that takes `areal-sdk serve --record` or `--learn`."
+            )
+        return (
+            f"No {what} {meant!r:.100} of yours is open or waits for a reward: it is not known here, "
+            "or it is too late (serve.reward_wait_s)."
         )
 
     def _find(self, caller: Caller, reply_id: str | None = None) -> Session | None:
@@ -120,10 +139,15 @@ class Access:
         account, live = caller.account, None
         assert account is not None, "a caller is a session or an account"
         if caller.name is not None:
-            live = self._live.get(f"{account.name}/{caller.name}")
+            live = self._live.get(_own(account, caller.name))
         elif reply_id is not None:
             live = self._live.by_reply(reply_id)
         return live.session if live is not None and live.account is account else None
+
+
+def _own(account: Account, name: str) -> str:
+    """The id of the session that `account` calls `name`."""
+    return f"{account.name}/{name}"
 
 
 def key_of(request: web.Request) -> str:

@@ -26,6 +26,7 @@ SPLIT = "live"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 _REMEMBERED_NAMES = 10_000
+_REMEMBERED_VERDICTS = 10_000
 
 
 class Ending(StrEnum):
@@ -112,6 +113,8 @@ class LiveSessions:
         self._waiting: dict[Account, OrderedDict[str, LiveSession]] = {}
         """Ended, without a verdict yet; longest ended first."""
         self._used_names: OrderedDict[str, None] = OrderedDict()
+        self._judged: OrderedDict[str, Account] = OrderedDict()
+        """Sessions and replies whose episode is over and has its reward, and whose they were."""
 
     def observe(self, observer: ObservesSessions | None) -> None:
         """Tell `observer` of every session from now on, those that are open among them."""
@@ -133,6 +136,15 @@ class LiveSessions:
     def by_reply(self, reply_id: str) -> LiveSession | None:
         """The session that gave that reply; ids are known to more than its caller."""
         return self._by_reply.get(reply_id)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether anybody wants rewards: else a session is forgotten as it ends."""
+        return self._observer is not None
+
+    def was_judged(self, account: Account, what: str) -> bool:
+        """Whether that session or reply of `account` is of an episode that got its reward."""
+        return self._judged.get(what) is account
 
     def open(
         self,
@@ -269,6 +281,10 @@ class LiveSessions:
             self._used_names[live.id] = None
         while len(self._used_names) > _REMEMBERED_NAMES:
             self._used_names.popitem(last=False)
+        if live.session.rewards and live.is_judged:
+            self._judged |= dict.fromkeys((live.id, *live.session.turn_of_reply), live.account)
+        while len(self._judged) > _REMEMBERED_VERDICTS:
+            self._judged.popitem(last=False)
         if self._observer is not None:
             self._observer.finished(live)
 

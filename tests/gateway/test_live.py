@@ -145,6 +145,31 @@ async def test_a_reward_may_come_after_the_end(start_gateway: StartGateway) -> N
     assert (await call(gateway, "/v1/reward", {"reward": 1}, key=key))[0] == 409, "too late"
 
 
+async def test_a_reward_that_finds_no_session_is_told_why(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS, live=LiveLimits(reward_wait_s=0.01))
+    mine, named = ALICE.api_key, f"{ALICE.api_key}/e"
+
+    async def why(key: str, **turn: str) -> str:
+        status, body, _ = await call(gateway, "/v1/reward", {"reward": 1, **turn}, key=key)
+        assert (status, body["error"]["code"]) == (404, "session_not_found")
+        return str(body["error"]["message"])
+
+    _, forgotten, _ = await call(gateway, key=mine)
+    assert "--record` or `--learn" in await why(mine, turn=forgotten["id"])
+    watcher = Watcher(gateway)
+    assert "KEY/NAME" in await why(mine)
+    assert "not known here" in await why(f"{mine}/never")
+    _, late, _ = await call(gateway, key=mine)
+    await watcher.next_ended()
+    assert "too late" in await why(mine, turn=late["id"])
+    _, reply, _ = await call(gateway, key=named)
+    assert (await call(gateway, "/v1/reward", {"reward": 1}, key=named))[0] == 200
+    assert "has its reward" in await why(named)
+    assert "has its reward" in await why(mine, turn=reply["id"])
+    others = await why(BOB.api_key, turn=reply["id"])
+    assert others == (await why(BOB.api_key, turn="chatcmpl-0")).replace("chatcmpl-0", reply["id"])
+
+
 async def test_nobody_waits_for_a_reward_for_ever(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway("ok", users=USERS, live=LiveLimits(reward_wait_s=0.01))
     watcher = Watcher(gateway)
