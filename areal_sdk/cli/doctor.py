@@ -196,7 +196,8 @@ def _cache() -> Iterator[Finding]:
         return
     free = shutil.disk_usage(existing).free / 2**30
     models = [name for name in ("smollm2", "tiny") if find_model(name) is not None]
-    found = f"{root}, {free:.0f} GiB free, holds: {', '.join(models) or 'nothing yet'}"
+    holds = ", ".join(models) or "nothing yet"
+    found = f"{root} (AREAL_SDK_CACHE moves it), {free:.0f} GiB free, holds: {holds}"
     if free < LOW_DISK_GIB:
         yield Finding(Level.NOTE, "cache", found, "models and checkpoints need room")
     else:

@@ -16,13 +16,10 @@ LOCK_TIMEOUT_S = 900.0
 
 
 class Cache:
-    """`$AREAL_SDK_CACHE`, or `~/.cache/areal-sdk`."""
+    """`$AREAL_SDK_CACHE`, or `areal-sdk` in the user's cache: `$XDG_CACHE_HOME`, `~/.cache`."""
 
     def __init__(self, root: Path | None = None) -> None:
-        configured = os.environ.get("AREAL_SDK_CACHE")
-        self.root = root or (
-            Path(configured).expanduser() if configured else Path.home() / ".cache" / "areal-sdk"
-        )
+        self.root = root or _default_root()
 
     def directory(self, name: str, make: Callable[[Path], object]) -> Path:
         """`root/name`, filled by `make(empty directory)` if it is not there yet."""
@@ -47,6 +44,12 @@ class Cache:
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         return target
+
+
+def _default_root() -> Path:
+    if configured := os.environ.get("AREAL_SDK_CACHE"):
+        return Path(configured).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areal-sdk"
 
 
 @contextmanager

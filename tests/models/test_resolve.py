@@ -45,6 +45,9 @@ def test_the_cache_is_made_once_and_then_reused(tmp_path: Path) -> None:
 def test_the_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AREAL_SDK_CACHE", str(tmp_path / "there"))
     assert resolve_model("tiny").is_relative_to(tmp_path / "there")
+    monkeypatch.delenv("AREAL_SDK_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert resolve_model("tiny").is_relative_to(tmp_path / "caches" / "areal-sdk")
 
 
 def test_a_failure_leaves_nothing_that_looks_made(tmp_path: Path) -> None:
