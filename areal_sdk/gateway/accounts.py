@@ -124,6 +124,7 @@ class Accounts:
     """Everybody who may call, by key; the holder of the admin key among them."""
 
     def __init__(self, users: Iterable[User] = (), *, admin_key: str, quota: Quota | None = None):
+        _check_key("the admin key", admin_key)
         self.admin = Account(ADMIN, quota)
         self._by_key: Keyring[Account] = Keyring()
         self._by_name = {ADMIN: self.admin}
@@ -142,16 +143,20 @@ class Accounts:
             raise ConfigError(f"user {user.name!r}: use up to 64 letters, digits, '.', '_' and '-'")
         if user.name in self._by_name:
             raise ConfigError(f"user {user.name!r}: that name is taken")
-        if len(user.api_key) < _SHORTEST_KEY or not user.api_key.isascii():
-            raise ConfigError(
-                f"user {user.name!r}: an api_key has at least {_SHORTEST_KEY} ASCII characters; "
-                "try: python -c 'import secrets; print(secrets.token_urlsafe(24))'"
-            )
+        _check_key(f"user {user.name!r}: an api_key", user.api_key)
         if self._by_key.find(user.api_key) is not None:
             raise ConfigError(f"user {user.name!r}: another user has the same api_key")
         account = Account(user.name, user.quota)
         self._by_name[user.name] = account
         self._by_key.add(user.api_key, account)
+
+
+def _check_key(what: str, key: str) -> None:
+    if len(key) < _SHORTEST_KEY or not key.isascii():
+        raise ConfigError(
+            f"{what} has at least {_SHORTEST_KEY} ASCII characters; "
+            "try: python -c 'import secrets; print(secrets.token_urlsafe(24))'"
+        )
 
 
 def _over_quota(what: str, retry_after_s: float) -> ApiError:

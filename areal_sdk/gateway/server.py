@@ -37,8 +37,8 @@ class HttpServer:
         """Listen. Port 0 takes a free one."""
         if host not in _LOOPBACK and not self._has_given_key:
             raise ConfigError(
-                f"refusing to listen on {host} with a generated admin key: pass an admin key, or "
-                "listen on 127.0.0.1"
+                f"refusing to listen on {host} with a generated admin key: give one (--admin-key, "
+                "AREAL_SDK_ADMIN_KEY or gateway.admin_key), or listen on 127.0.0.1"
             )
         if self._cors_origins:
             self._allow_origins(app)

@@ -25,7 +25,7 @@ async def served(
     *,
     model_name: str = "policy",
     shape: str = "qwen2.5",
-    admin_key: str = "sk-admin",
+    admin_key: str = "sk-admin-of-clients",
     tokens_per_chunk: int = 1,
 ) -> AsyncIterator[Gateway]:
     """`answer` says what the policy says to a prompt."""

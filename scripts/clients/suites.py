@@ -207,7 +207,7 @@ async def schemathesis() -> Result:
             *("--phases", "coverage,fuzzing", "--workers", "1", "--seed", "1", "--no-color"),
             *("--max-examples", str(2 * NUM_REQUESTS // num_operations), "--continue-on-failure"),
             *("--checks", ",".join(CHECKS), "--exclude-path-regex", LEFT_OUT),
-            *("-H", "Authorization: Bearer sk-admin", "--max-time", str(FUZZING_S)),
+            *("-H", "Authorization: Bearer sk-admin-of-clients", "--max-time", str(FUZZING_S)),
             *("--suppress-health-check", "all", "--request-timeout", "30"),
             timeout_s=FUZZING_S + 120,
         )

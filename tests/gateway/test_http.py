@@ -124,7 +124,7 @@ async def test_the_admin_may_chat_and_nothing_is_kept(start_gateway: StartGatewa
 async def test_a_generated_key_is_for_loopback_only(model_dirs: dict[str, Any]) -> None:
     engine = ScriptedEngine(model_dir=model_dirs["qwen3"])
     gateway = Gateway(engine, model_dir=model_dirs["qwen3"], model_name="m")
-    with pytest.raises(ConfigError, match="admin key"):
+    with pytest.raises(ConfigError, match="--admin-key"):
         await gateway.start(host="0.0.0.0")
 
 

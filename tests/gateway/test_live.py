@@ -359,6 +359,13 @@ def test_bad_users_are_refused_at_start(users: list[User], message: str) -> None
         Accounts(users, admin_key="sk-admin-0123456789abcdef")
 
 
+@pytest.mark.parametrize("key", ["sk-short", "sk-schlüssel-0123456789"])
+def test_the_admin_key_is_held_to_what_keys_of_users_are(key: str) -> None:
+    with pytest.raises(ConfigError, match="the admin key has at least 16 ASCII") as error:
+        Accounts(admin_key=key)
+    assert key not in str(error.value)
+
+
 def test_an_allowance_refills_as_time_passes() -> None:
     times: Iterator[float] = iter([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])
     account = Account("a", Quota(requests_per_minute=60), clock=lambda: next(times, 1.0))
