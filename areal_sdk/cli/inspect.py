@@ -29,6 +29,10 @@ STEP_NUMBERS = (
     "train/step_s",
 )
 """What a person asks of a step first; `--json` has the rest."""
+WHEN_RECORDED = (
+    "a session is written when it has its reward, or when it has ended (by itself after serve.idle_s) "
+    "and serve.reward_wait_s has passed; the rest when the server stops"
+)
 EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
 
 
@@ -88,10 +92,13 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     from areal_sdk.cli.report import table
     from areal_sdk.telemetry.live import curve
 
+    only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")
-    who_else = "callers" if config.get("serve", {}).get("learn") else an_object
+    who_else = "callers" if only_records or config.get("serve", {}).get("learn") else an_object
     what = config.get("agent") or config.get("env") or who_else
-    click.echo(f"{run_dir.path}: {what} on {config.get('model', '?')}, {len(steps)} steps")
+    model = config.get("serve", {}).get("upstream") or config.get("model", "?")
+    done = "recorded" if only_records else f"{len(steps)} steps"
+    click.echo(f"{run_dir.path}: {what} on {model}, {done}")
     if steps:
         rewards = [step.get("batch/reward") for step in steps]
         first, last = _first(rewards), _first(reversed(rewards))
@@ -105,8 +112,9 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")
     if not episodes:
+        click.echo(f"no episodes yet{f': {WHEN_RECORDED}' if only_records else ''}")
         return
-    for line in table(_episode_rows(episodes)):
+    for line in table(_episode_rows(episodes, kept="recorded" if only_records else "-")):
         click.echo(line.rstrip())
     one = f"areal-sdk inspect {shlex.quote(str(run_dir.path))} --episode "
     click.echo(f"\none of them, token by token: {one}{shlex.quote(episodes[0].id)}")
@@ -119,6 +127,11 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     from areal_sdk.telemetry.live import LiveState, render
 
     values = run_dir.read_live()
+    if values is None and _only_records(run_dir.read_config()):
+        raise ConfigError(
+            f"{run_dir.path} holds sessions and no training, which is what --live shows: "
+            f"areal-sdk inspect {shlex.quote(str(run_dir.path))}"
+        )
     if values is None:
         raise ConfigError(f"{run_dir.path} has no live.json: the run has not started to train yet")
     age_s = time.time() - run_dir.live.stat().st_mtime
@@ -154,12 +167,18 @@ def _show_episode(run_dir: "RunDir", episode_id: str, *, as_json: bool) -> None:
         click.echo(line)
 
 
-def _episode_rows(episodes: "list[Any]") -> list[tuple[str, ...]]:
+def _only_records(config: dict[str, Any]) -> bool:
+    """Whether it is a run of `serve` that keeps sessions and learns nothing from them."""
+    serve = config.get("serve", {})
+    return bool(serve.get("record") or serve.get("upstream")) and not serve.get("learn")
+
+
+def _episode_rows(episodes: "list[Any]", *, kept: str) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         ("episode", "split", "task", "turns", "tokens", "reward", "version", "fate")
     ]
     for e in episodes:
-        fate = f"dropped: {e.dropped}" if e.dropped else "-"
+        fate = f"dropped: {e.dropped}" if e.dropped else kept
         rows.append(
             (
                 e.id,

@@ -237,10 +237,16 @@ class RunDir:
         return episodes.list_episodes(self.episodes)
 
     def find_episode(self, episode_id: str) -> EpisodeRecord:
-        """The whole episode; ConfigError names the newest ones if there is none of that id."""
+        """The whole episode; ConfigError names the newest ones if there is none of that id.
+
+        A session that a caller named `mine` is found as that too, where only one caller did.
+        """
         record = episodes.find_episode(self.episodes, episode_id)
         if record is not None:
             return record
+        named = [e for e in self.list_episodes() if e.id.endswith(f"/{episode_id}")]
+        if len(named) == 1:
+            return episodes.read_episode(self.episodes, named[0])
         newest = [summary.id for summary, _ in zip(self.list_episodes(), range(3), strict=False)]
         hint = f"the newest are {', '.join(newest)}" if newest else "it has none yet"
         raise ConfigError(f"no episode {episode_id!r} in {self.path}; {hint}")

@@ -128,6 +128,25 @@ def test_live_says_that_a_silent_run_hangs(run_dir: Path) -> None:
         assert output_of(str(run_dir), "--live").endswith("s ago: it hangs\n")
 
 
+def test_a_run_that_only_records_says_so_and_when_sessions_come(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "r")
+    run.write_config({"model": "tiny", "serve": {"record": True}})
+    output = output_of(str(run.path))
+    assert f"{run.path}: callers on tiny, recorded" in output
+    assert "no episodes yet: a session is written when it has its reward" in output
+    live = CliRunner().invoke(inspect, [str(run.path), "--live"])
+    assert "sessions and no training" in str(live.exception)
+
+    writer = EpisodeWriter(run.episodes)
+    for name in ("admin/mine", "alice/ours", "bob/ours"):
+        writer.write(Episode(name, Task("t"), (), Outcome.scored(1.0)), split="live")
+    writer.close()
+    assert output_of(str(run.path)).count(" recorded\n") == 4
+    assert "episode admin/mine" in output_of(str(run.path), "--episode", "mine")
+    ambiguous = CliRunner().invoke(inspect, [str(run.path), "--episode", "ours"])
+    assert "the newest are bob/ours, alice/ours" in str(ambiguous.exception)
+
+
 @pytest.mark.parametrize(
     ("flags", "key"),
     [((), "ledger"), (("--episode", "ep-1"), "trajectories"), (("--live",), "step")],
