@@ -1,14 +1,17 @@
 """The page about the gateway says what the gateway does."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from areal_sdk.gateway.accounts import User
 from areal_sdk.gateway.formats import FORMATS
 from areal_sdk.types import ForkReason
 from tests.gateway.conftest import StartGateway
+from tests.gateway.test_control import control
 from tests.gateway.test_http import HI, post
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
@@ -52,3 +55,16 @@ async def test_every_honoured_field_is_read(start_gateway: StartGateway) -> None
 def test_every_reason_and_format_is_on_the_page() -> None:
     assert [r for r in ForkReason if f"`{r}`" not in PAGE] == []
     assert [name for name in FORMATS if f"`{name}`" not in PAGE and name != "plain"] == []
+
+
+async def test_the_example_of_a_group_is_answered_as_the_page_says(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", users=[User("alice", "sk-alice-0123456789abcdef")])
+    example = PAGE.partition("curl http://127.0.0.1:8000/control/sessions")[2].partition("```")[0]
+    asked, _, answer = example.partition("-d '")[2].partition("'\n")
+    status, body = await control(gateway, "POST", "/control/sessions", json.loads(asked))
+    assert status == 201
+    shown = json.loads(answer)["sessions"]
+    assert [s["id"] for s in body["sessions"]] == [s["id"] for s in shown]
+    assert [list(s) for s in body["sessions"]] == [list(s) for s in shown]
