@@ -1,6 +1,7 @@
 """What happens before the first request: wait for each server, probe it, compare them all."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from areal_sdk.backends.sglang.probe import probe_server
 from areal_sdk.engine import EngineInfo
 from areal_sdk.errors import EngineError
 
+logger = logging.getLogger(__name__)
+
 
 async def connect(member: Member, model: Path, options: SGLangOptions) -> None:
     """Wait until a server samples, and learn what it is."""
     process = member.process
     if process is None:
-        await wait_until_ready(member.client, timeout_s=options.connect_timeout_s)
+        await _wait_for_named(member, timeout_s=options.connect_timeout_s)
     else:
         try:
             await wait_until_ready(
@@ -30,6 +33,16 @@ async def connect(member: Member, model: Path, options: SGLangOptions) -> None:
                 f"{exc}; the end of {process.log_path}:\n{process.last_lines()}"
             ) from None
     member.info = await probe_server(member.client, model=model)
+
+
+async def _wait_for_named(member: Member, *, timeout_s: float) -> None:
+    """Somebody else starts it, perhaps just now; who waits for it is told so at once."""
+    try:
+        await member.client.probe()
+    except EngineError as exc:
+        text = "waiting up to %g s for the SGLang server of %s: %s"
+        logger.warning(text, timeout_s, member.address, exc)
+        await wait_until_ready(member.client, timeout_s=timeout_s)
 
 
 def common_context(info: EngineInfo, members: Sequence[Member]) -> int:

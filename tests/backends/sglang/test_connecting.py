@@ -6,10 +6,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from areal_sdk.backends.sglang import Launcher, ServerOptions, SGLangEngine
+from areal_sdk.backends.sglang import Launcher, ServerOptions, SGLangEngine, SGLangOptions
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.environment import SGLangEnvironment
-from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.launch import ServerProcess, free_port
 from areal_sdk.errors import EngineError
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.faulty_proxy import FaultyProxy
@@ -34,6 +34,17 @@ async def test_a_server_that_does_not_fit_is_refused_with_the_cure(
         else:
             with pytest.raises(EngineError, match=cure):
                 await make_engine(proxy.address)
+
+
+async def test_who_waits_for_a_named_server_is_told_before_the_wait(
+    checkpoints: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"http://127.0.0.1:{free_port()}"
+    options = SGLangOptions(connect_timeout_s=0.5)
+    engine = SGLangEngine(checkpoints[0], [address], log_dir=tmp_path, options=options)
+    with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
+        await engine.start()
+    assert f"waiting up to 0.5 s for the SGLang server of {address}" in caplog.text
 
 
 async def test_a_server_without_grammars_does_not_claim_to_have_them(
