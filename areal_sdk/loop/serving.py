@@ -74,6 +74,12 @@ async def run_upstream(
             gateway.live.observe(stack.enter_context(Recorder(run_dir)))
         stack.push_async_callback(gateway.aclose)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
+        if run_dir is not None:
+            say(f"recording: what every caller sends and is answered is written to {run_dir.path}")
+        if not os.environ.get(UPSTREAM_KEY):
+            say(
+                f"no key for the provider: calls go to it without one, unless {UPSTREAM_KEY} is set"
+            )
         say("another provider gives text, not tokens: nothing that is recorded can be trained")
         announce(config, gateway, say=say)
         await asyncio.Event().wait()
@@ -96,3 +102,4 @@ def announce(
         f'-H "Authorization: Bearer {key}" -d {shlex.quote(json.dumps(body))}'
     )
     say(f'  OpenAI(base_url="{url}", api_key="{key}")')
+    say(f'  Anthropic(base_url="{url.removesuffix("/v1")}", api_key="{key}")')

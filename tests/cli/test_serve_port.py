@@ -31,6 +31,22 @@ def test_a_port_that_was_given_in_any_way_is_listened_on(tmp_path: Path, way: st
     finish(server)
 
 
+def test_a_server_that_passes_calls_on_says_that_it_records_and_has_no_key(tmp_path: Path) -> None:
+    server = start_command(
+        *("serve", "--upstream", "http://127.0.0.1:9/v1", "--set", f"run.dir={tmp_path}"),
+        *("--port", "0"),
+        env={"AREAL_SDK_UPSTREAM_KEY": ""},
+    )
+    assert server.stdout is not None
+    try:
+        run = told(server.stdout, r"recording: .* every caller .* is written to (\S+)")
+        assert Path(run).parent == tmp_path
+        assert told(server.stdout, r"no key .* unless (\S+) is set") == "AREAL_SDK_UPSTREAM_KEY"
+    finally:
+        server.send_signal(signal.SIGINT)
+    finish(server)
+
+
 def test_where_nobody_says_a_port_it_is_the_one_that_clients_remember() -> None:
     assert with_port(parse_config({})).gateway.port == DEFAULT_PORT
     assert with_port(parse_config({"gateway": {"host": "::1"}})).gateway.port == DEFAULT_PORT

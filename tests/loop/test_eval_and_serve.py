@@ -84,6 +84,9 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
         client = openai.OpenAI(base_url=url, api_key=key)
         _, address, *_, authorization, _, body = shlex.split(told(server.stdout, r"(curl .+)"))
         assert address == f"{url}/chat/completions"
+        told(
+            server.stdout, rf'(Anthropic\(base_url="{url.removesuffix("/v1")}", api_key="{key}"\))'
+        )
         assert authorization == f"Authorization: Bearer {key}"
         assert client.post("/chat/completions", body=json.loads(body), cast_to=object)
         answer = client.chat.completions.create(
