@@ -22,7 +22,7 @@ DEFAULT_PORT = 8000
 @click.option("--admin-key", envvar="AREAL_SDK_ADMIN_KEY", help="Default: made up at start-up.")
 @click.option("--learn", is_flag=True, help="Train on whoever calls, by the rewards they post.")
 @click.option("--record", is_flag=True, help="Keep every session in a run directory.")
-@click.option("--upstream", metavar="URL", help="Pass calls on to this provider instead.")
+@click.option("--upstream", metavar="URL", help="Pass calls on to this provider, keep their text.")
 @click.option("--users", metavar="FILE", help="A TOML file of users: their keys and quotas.")
 @click.option("--cors", "cors_origins", multiple=True, help="An origin whose web pages may call.")
 @click.option("--steps", type=int, help="With --learn: end after so many optimiser steps.")
