@@ -130,6 +130,17 @@ def install(
     if directory.exists() and any(directory.iterdir()) and not (directory / "pyvenv.cfg").exists():
         raise ConfigError(f"{directory} is not empty and not a virtual environment: choose another")
     shutil.rmtree(directory, ignore_errors=True)
+    try:
+        python = _make(directory, version, cpu=cpu, say=say)
+    except BaseException:  # Ctrl-C too
+        say(f"removing what was made of {directory}")
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    say(f"SGLang {version} is ready in {directory}")
+    return SGLangEnvironment(python, version, cpu)
+
+
+def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None]) -> Path:
     say(f"making {directory}")
     _run([sys.executable, "-m", "venv", str(directory)], directory)
     python = directory / "bin" / "python"
@@ -145,8 +156,7 @@ def install(
         [str(python), "-c", probe], directory, env={"SGLANG_USE_CPU_ENGINE": "1"} if cpu else {}
     )
     (directory / _MARKER).write_text(f"{found.split()[-1]} {'cpu' if cpu else 'cuda'}\n")
-    say(f"SGLang {version} is ready in {directory}")
-    return SGLangEnvironment(python, version, cpu)
+    return python
 
 
 _MARKER = "areal-sdk-sglang"

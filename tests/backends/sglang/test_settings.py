@@ -62,8 +62,8 @@ def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
 
 def test_keeping_kv_means_swapping_in_place(tmp_path: Path) -> None:
     section = EngineSection(name=ADDRESS, kv_on_update="keep")
-    engine = engine_from_settings(section, {}, model_dir=tmp_path, log_dir=tmp_path)
-    assert engine.options.interrupt == "in_place"
+    made = engine_from_settings(section, {}, model_dir=tmp_path, log_dir=tmp_path)
+    assert made.options.interrupt == "in_place"
 
 
 def test_a_missing_environment_says_how_to_get_one(tmp_path: Path) -> None:
@@ -86,6 +86,15 @@ def test_the_cpu_recipe_is_for_versions_it_was_tried_with(tmp_path: Path) -> Non
 def test_a_version_that_would_be_refused_later_is_not_installed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"SGLang 0\.5\.21: 0\.5\.22 or newer is needed"):
         install(tmp_path / "new", version="0.5.21")
+
+
+def test_an_installation_that_fails_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(ConfigError, match="pip install"):
+        install(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
