@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from areal_sdk.backends.sglang.registry import Record
 
 _START_TIMEOUT_S = 900.0
+_NONE = (
+    "no servers of `areal-sdk engine start MODEL`; those that train and serve start end with them and "
+    "log to RUN/logs/sglang-0.log"
+)
 
 
 @click.group(name="engine")
@@ -45,7 +49,7 @@ def install(name: str, cpu: bool, version: str | None, into: Path | None) -> Non
 @click.option("--kv-tokens", type=int, help="Size of the KV pool.")
 @click.option("--memory-fraction", type=float, help="Of the GPU, for weights and KV.")
 @click.option("--tp-size", type=int, default=1, show_default=True)
-@click.option("--wait/--no-wait", default=True, help="Until it samples.")
+@click.option("--wait/--no-wait", default=True, help="Wait until it samples.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def start(
     model: str,
@@ -59,7 +63,10 @@ def start(
     wait: bool,
     arguments: tuple[str, ...],
 ) -> None:
-    """Start a server of MODEL in the background. Anything after -- goes to SGLang as it is."""
+    """Start a server of MODEL in the background, and wait until it samples.
+
+    Anything after -- goes to SGLang as it is. `engine logs` shows its log.
+    """
     from areal_sdk.backends.sglang.environment import find_environment
     from areal_sdk.backends.sglang.launch import ServerOptions, free_port, start_server
     from areal_sdk.backends.sglang.registry import Registry
@@ -102,19 +109,21 @@ def stop(name: str | None, stop_all: bool) -> None:
     from areal_sdk.backends.sglang.registry import Registry
 
     registry = Registry()
+    if stop_all and not registry.records():
+        click.echo(_NONE)
     for record in registry.records() if stop_all else [registry.get(name)]:
         if record.is_running:
             asyncio.run(record.process.stop(grace_s=10.0))
             click.echo(f"{record.name} is stopped")
         else:
-            click.echo(f"{record.name} was not running")
+            click.echo(f"{record.name} had died already; its log: {record.log}")
         registry.remove(record.name)
 
 
 @engine.command()
 @click.option("--json", "as_json", is_flag=True)
 def status(as_json: bool) -> None:
-    """List servers that `start` started, and what they serve."""
+    """List servers that `start` started, and what they serve; a dead one until it is stopped."""
     import asyncio
 
     from areal_sdk.backends.sglang.registry import Registry
@@ -125,8 +134,10 @@ def status(as_json: bool) -> None:
 
         click.echo(orjson.dumps(rows).decode())
         return
-    for row in rows or [{"name": "no servers: areal-sdk engine start MODEL"}]:
+    for row in rows or [{"none": _NONE}]:
         click.echo("  ".join(f"{value}" for value in row.values()))
+        if row.get("state") == "died":
+            click.echo(f"  why: areal-sdk engine logs {row['name']}")
 
 
 @engine.command()
@@ -135,8 +146,12 @@ def status(as_json: bool) -> None:
 def logs(name: str | None, lines: int) -> None:
     """Show the end of a server's log."""
     from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.errors import ConfigError
 
-    record = Registry().get(name)
+    registry = Registry()
+    if not registry.records():
+        raise ConfigError(_NONE)
+    record = registry.get(name)
     text = Path(record.log).read_text(errors="replace").splitlines()
     click.echo("\n".join(text[-lines:]))
 
@@ -191,7 +206,7 @@ async def _describe(records: "list[Record]") -> list[dict[str, object]]:
     async with aiohttp.ClientSession() as session:
         for record in records:
             client = SGLangClient(record.address, session, deadlines=Deadlines(control_s=3.0))
-            state, weights = "stopped", ""
+            state, weights = "died", ""  # `stop` takes it off the list
             if record.is_running:
                 try:
                     weights = await client.weight_label()

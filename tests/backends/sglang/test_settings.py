@@ -1,8 +1,10 @@
 """What a user may write, and what is refused with its cure."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.launch import ServerOptions, ServerProcess
@@ -10,6 +12,7 @@ from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_inf
 from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.registry import Registry, start_time
 from areal_sdk.backends.sglang.settings import engine_from_settings, server_addresses
+from areal_sdk.cli.engine import engine
 from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.models import make_tiny_model
@@ -125,3 +128,26 @@ def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:
     registry.remove("mine")
     with pytest.raises(ConfigError, match="known: none"):
         registry.get("mine")
+
+
+def test_a_server_that_died_is_listed_with_the_way_to_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def told(*arguments: str) -> str:
+        return CliRunner().invoke(engine, arguments, catch_exceptions=False).output
+
+    assert "RUN/logs/sglang-0.log" in told("status")
+    assert "no servers" in told("stop", "--all")
+    with pytest.raises(ConfigError, match=r"RUN/logs/sglang-0\.log"):
+        told("logs")
+    process = subprocess.Popen(["sleep", "60"])
+    server = ServerProcess(ADDRESS, process.pid, tmp_path / "log")
+    Registry().add("mine", server, model=tmp_path)
+    process.kill()
+    process.wait(timeout=60)
+    assert "mine  died" in told("status")
+    assert "why: areal-sdk engine logs mine" in told("status")
+    assert "mine had died already; its log: " in told("stop", "mine")
+    assert "no servers" in told("status")
