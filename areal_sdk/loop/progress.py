@@ -277,13 +277,26 @@ def _title(name: str, split: str) -> str:
 
 
 def _no_gradient(batch: Mapping[str, float]) -> str:
-    """Why a step changed nothing. Without this it looks like one that trained."""
-    if not batch.get("groups") or batch.get("uniform_groups") != batch["groups"]:
-        return "no gradient: nothing in this batch can be trained"
-    return (
-        "no gradient: all rewards of each group are equal "
-        f"(mean {batch['reward']:.3f}), so no episode is better than its siblings"
-    )
+    """Why a step changed nothing. Without this it looks like one that trained.
+
+    >>> _no_gradient({"groups": 0.0, "episodes": 0.0})
+    'no gradient: nothing in this batch can be trained'
+    >>> _no_gradient({"groups": 1.0, "episodes": 1.0, "uniform_groups": 0.0}).partition(":")[2][:43]
+    ' nothing in this batch can be trained. With'
+    """
+    groups = batch.get("groups")
+    if groups and batch.get("uniform_groups") == groups:
+        return (
+            "no gradient: all rewards of each group are equal "
+            f"(mean {batch['reward']:.3f}), so no episode is better than its siblings"
+        )
+    said = "no gradient: nothing in this batch can be trained"
+    if groups and batch.get("episodes") == groups:
+        said += (
+            ". Without siblings, a reward teaches by differing from earlier ones of its caller or "
+            "task: a first one has none"
+        )
+    return said
 
 
 def _span(versions: tuple[int, int]) -> str:
