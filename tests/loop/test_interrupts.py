@@ -95,10 +95,11 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(
 def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     agent = tmp_path / "deaf.py"
     agent.write_text(
-        "import asyncio\nfrom areal_sdk import Agent, Task\n"
+        "import asyncio\nfrom functools import partial\nfrom areal_sdk import Agent, Task\n"
         "class Deaf(Agent):\n"
         "    async def run(self, task, context):\n"
-        "        print('playing', flush=True)\n"
+        "        loop = asyncio.get_running_loop()\n"
+        "        loop.call_soon(partial(print, 'playing', flush=True))\n"  # it waits in `try` by then
         "        while True:\n"
         "            try:\n"
         "                await asyncio.sleep(3600)\n"
