@@ -46,10 +46,10 @@ async def run_server(
         gateway = make_gateway(config, served, model_dir=model_dir, sampling=sampling)
         if run_dir is not None:
             gateway.live.observe(stack.enter_context(Recorder(run_dir, served)))
-        else:
-            say("sessions and rewards are not kept: that takes --record or --learn")
         stack.push_async_callback(gateway.aclose)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
+        if run_dir is None:
+            say("sessions and rewards are not kept: that takes --record or --learn")
         announce(config, gateway, say=say)
         await asyncio.Event().wait()
 
