@@ -102,6 +102,17 @@ class Caller:
             else:
                 await self._post(f"{sibling['base_url']}/end", {})
 
+    async def until_all_are_over(self) -> None:
+        """Nobody's reward is waited for any more."""
+        async with asyncio.timeout(60.0):
+            while await self._sessions():
+                await asyncio.sleep(0.1)
+
+    async def _sessions(self) -> list[Any]:
+        async with self._http.get(f"{self._url.removesuffix('/v1')}/control/sessions") as reply:
+            listed: list[Any] = (await reply.json())["sessions"]
+            return listed
+
     async def _post(self, url: str, body: dict[str, Any], *, status: int = 200) -> dict[str, Any]:
         async with self._http.post(url, json=body) as reply:
             assert reply.status == status, await reply.text()
@@ -235,6 +246,7 @@ async def test_a_server_learns_from_groups_that_are_opened(tmp_path: Path) -> No
                 await caller.open_group(3)
             await caller.call(0)  # alone
             await caller.call_as_group(0, size=4, num_silent=1)
+            await caller.until_all_are_over()  # else six steps may be done before
             with suppress(aiohttp.ClientError, openai.APIError):  # until it goes away
                 for number in range(1, 100):
                     await caller.call_as_group(number, size=4)
