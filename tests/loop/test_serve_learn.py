@@ -105,7 +105,7 @@ class Caller:
     async def until_all_are_over(self) -> None:
         """Nobody's reward is waited for any more."""
         async with asyncio.timeout(60.0):
-            while await self._sessions():
+            while await self._sessions():  # noqa: ASYNC110 - of another process
                 await asyncio.sleep(0.1)
 
     async def _sessions(self) -> list[Any]:
