@@ -5,6 +5,7 @@ a whole. A server started for a run dies with the run, however the run ends; one
 `engine start` outlives its starter.
 """
 
+import argparse
 import asyncio
 import contextlib
 import os
@@ -13,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_sdk.backends.sglang.environment import SGLangEnvironment
@@ -172,6 +173,10 @@ def start_server(
     return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
 
 
+_base_gpu = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+_base_gpu.add_argument("--base-gpu-id", type=int, default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """Starts the servers of one engine; they die with this process."""
@@ -184,18 +189,30 @@ class Launcher:
     def start_all(self) -> list[ServerProcess]:
         return [
             start_server(
-                self.options,
+                self.options_of(index),
                 self.environment,
-                log_path=self.log_dir / f"sglang-{index}.log",
+                log_path=self._log_path(index),
                 port=port,
             )
             for index, port in enumerate(free_ports(self.count))
         ]
 
+    def options_of(self, index: int) -> ServerOptions:
+        """Of one server: each takes the GPUs after those of the one before it."""
+        if self.environment.cpu or index == 0:
+            return self.options  # SGLang's own default is the first GPU
+        given, _ = _base_gpu.parse_known_args(self.options.extra)
+        gpu = given.base_gpu_id + index * self.options.tp_size
+        return replace(self.options, extra=(*self.options.extra, "--base-gpu-id", str(gpu)))
+
+    def _log_path(self, index: int) -> Path:
+        return self.log_dir / f"sglang-{index}.log"
+
     def restart(self, server: ServerProcess) -> ServerProcess:
-        """A new process in place of one that ended, at its address."""
+        """A new process in place of one that ended, at its address and on its GPUs."""
+        logs = [self._log_path(index) for index in range(self.count)]
         return start_server(
-            self.options,
+            self.options_of(logs.index(server.log_path)),
             self.environment,
             log_path=server.log_path,
             port=int(server.address.rsplit(":", 1)[1]),

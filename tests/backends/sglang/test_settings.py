@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment, install
-from areal_sdk.backends.sglang.launch import ServerOptions, ServerProcess
+from areal_sdk.backends.sglang.launch import Launcher, ServerOptions, ServerProcess
 from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
 from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.registry import Registry, start_time
@@ -111,6 +111,24 @@ def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
     assert dtype_when_auto(model) == "float16"
     info = read_model_info(model, max_context=512)
     assert (info.max_context, info.stop_tokens) == (512, (258,))
+
+
+@pytest.mark.parametrize(
+    ("extra", "gpus"),
+    [((), [None, 2, 4]), (("--base-gpu-id", "1"), [1, 3, 5]), (("--base-gpu-id=1",), [None, 3, 5])],
+)
+def test_servers_share_no_gpu(
+    tmp_path: Path, extra: tuple[str, ...], gpus: list[int | None]
+) -> None:
+    environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=False)
+    options = ServerOptions(tmp_path, dtype="float32", tp_size=2, extra=extra)
+    launcher = Launcher(options, environment, tmp_path, count=3)
+    found: list[int | None] = []
+    for index in range(3):
+        command = launcher.options_of(index).command(environment, port=1)
+        flags = [n for n, flag in enumerate(command) if flag == "--base-gpu-id"]
+        found.append(int(command[flags[-1] + 1]) if flags else None)
+    assert found == gpus
 
 
 def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:
