@@ -5,7 +5,7 @@ import random
 import re
 import secrets
 import string
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,6 +17,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
 from areal_sdk.gateway.growing import GrowingBody
 from areal_sdk.gateway.history import History
+from areal_sdk.gateway.replies import KeptReplies
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.types import Exclusion, Message, Tool, Turn
 
@@ -25,10 +26,6 @@ _ID_ALPHABET = string.ascii_letters + string.digits
 _NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
 
 _UNSEEDED = random.SystemRandom()
-
-_KEPT_REPLIES = 2
-
-_LONGEST_KEPT_REPLY = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +68,7 @@ class Session:
         *,
         completer: Completes,
         on_close: Callable[["Session"], None],
+        replies: KeptReplies,
         limits: SessionLimits,
         sampling: SamplingPolicy,
         seed: int | None,
@@ -100,7 +98,7 @@ class Session:
         """Index of the turn behind each reply's id, which is all that a client knows of it."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
-        self._replies: OrderedDict[bytes, bytes] = OrderedDict()
+        self._replies = replies
         self._owed: Counter[bytes] = Counter()
         """Request bodies that met an error or lost their client, and were not sent again yet."""
         self._completer = completer
@@ -232,17 +230,14 @@ class Session:
         fault = self._fault_of.pop(digest, None)
         if fault in self.faults:
             self.faults.remove(fault)
-        if len(reply) <= _LONGEST_KEPT_REPLY:
-            self._replies[digest] = reply
-            while len(self._replies) > _KEPT_REPLIES:
-                self._replies.popitem(last=False)
+        self._replies.keep(self.slug, digest, reply)
 
     def kept_reply(self, digest: bytes) -> bytes | None:
         """What the same request body was answered: a retry must not sample a second turn."""
         if self._owed[digest]:
             self._owed[digest] -= 1
             return None
-        return self._replies.get(digest)
+        return self._replies.find(self.slug, digest)
 
     def post_reward(self, reward: float, *, turn: int | str | None = None) -> PostedReward:
         """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was."""
@@ -273,7 +268,6 @@ class Session:
             self._closed = True
             self.history = History()
             self.body = GrowingBody()
-            self._replies.clear()
             self._latest_prompt = ()
             self._on_close(self)
             for stop in list(self._stops):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import session_closed
 from areal_sdk.gateway.keyring import Keyring
+from areal_sdk.gateway.replies import KeptReplies
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.session import Completes, Session, SessionLimits
 
@@ -20,6 +21,7 @@ class SessionStore:
     def __init__(self, completer: Completes, *, sampling: SamplingPolicy) -> None:
         self._completer = completer
         self._sampling = sampling
+        self._replies = KeptReplies()
         self._by_id: dict[str, Session] = {}
         self._by_secret: Keyring[Session] = Keyring()
         """By key and by slug: no key looks like a slug."""
@@ -44,6 +46,7 @@ class SessionStore:
             session_id,
             completer=self._completer,
             on_close=self._forget,
+            replies=self._replies,
             limits=limits,
             sampling=sampling or self._sampling,
             seed=seed,
