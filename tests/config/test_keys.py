@@ -1,23 +1,16 @@
 """Dotted keys: names with dots of their own stand in quotes, as in TOML."""
 
-import doctest
 from pathlib import Path
 
 import pytest
 
 from areal_sdk.cli.train import overrides
-from areal_sdk.config import keys, load_config, parse_config
+from areal_sdk.config import load_config, parse_config
 from areal_sdk.config.keys import join_key, split_key
 from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
-
-
-def test_the_examples_of_the_module_hold() -> None:
-    result = doctest.testmod(keys)
-    assert result.attempted
-    assert not result.failed
 
 
 @pytest.mark.parametrize(
