@@ -229,7 +229,8 @@ class TrajectoryBuffer:
         began = clock()
         enough_at: float | None = None
         num_refilled = 0
-        async with waiting(f"rollouts: the {self.gate.batch} episodes of step {version + 1}", timeout_s=timeout_s):
+        name = f"rollouts: the {self.gate.batch} episodes of step {version + 1}"
+        async with waiting(name, timeout_s=timeout_s):
             while True:
                 changed = self._changed
                 if self._failure is not None:
