@@ -95,18 +95,18 @@ class History:
         message = canonical(message, splits_reasoning=self._splits_reasoning)
         answer = _Answer(turn, message, _reasoning(message))
         chain = placement.chain
-        said = meaning(message)
-        key = _link(chain.keys[-1], said)
-        if answer.reasoning:  # choices may say the same after other thoughts
-            self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
-        self._answers.setdefault(key, answer)
-        if len(message.get("tool_calls") or ()) > 1:  # as text they come back in any order
-            written = _calls_as_written(message.get("content") or "", message["tool_calls"])
-            self._answers.setdefault(_link(chain.keys[-1], written), answer)
+        ways = [meaning(message)]  # in which clients send it back
+        if calls := message.get("tool_calls"):
+            ways.append(_calls_as_written(message.get("content") or "", calls))
+        for said in ways:
+            key = _link(chain.keys[-1], said)
+            if answer.reasoning:  # choices may say the same after other thoughts
+                self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
+            self._answers.setdefault(key, answer)
+            self._seen.add(_digest(said))
         self._asked.setdefault(chain.keys[-1], answer)
         self._roots.add(chain.keys[0])
         self._seen.update(chain.meanings[placement.num_matched :])
-        self._seen.add(_digest(said))
         self._longest = max(self._longest, len(chain.messages))
         if placement.parent is not None:
             self._parents.add(placement.parent)
@@ -241,9 +241,12 @@ def _calls_as_written(content: str, calls: Sequence[Mapping[str, Any]]) -> bytes
     """The meaning of calls that a client wrote as text, in the order in which they were done.
 
     smolagents runs calls side by side and writes them down as each ends; their results follow as text.
+    Calls that keep their structure mean something else, order included: results are told apart by it.
     """
     meanings = sorted(map(_call_meaning, calls), key=_in_order)
-    return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(
+        ["assistant as text", content.strip(), meanings], option=orjson.OPT_SORT_KEYS
+    )
 
 
 def _in_order(meaning: list[Any]) -> bytes:

@@ -314,6 +314,43 @@ def _results(*ids: str) -> list[Message]:
     return [{"role": "tool", "tool_call_id": i, "content": f"result of {i}"} for i in ids]
 
 
+@pytest.mark.parametrize("said", ["zeta alpha", "alpha zeta"])
+def test_calls_sent_back_in_another_order_are_a_fork(said: str) -> None:
+    """The recorded tokens hold the calls as sampled: results without ids would go to the wrong one."""
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_parallel(*said.split()))
+    moved = said.split()[::-1]
+    forked = recorder.turn(ASK, _parallel(*moved), *_results(*moved), answer=ANSWER)
+    assert forked == (None, ForkReason.EDITED)
+
+
+def test_answers_with_the_same_calls_in_another_order_are_told_apart() -> None:
+    recorder = Recorder()
+    orders = [("zeta", "alpha"), ("alpha", "zeta")]
+    for order in orders:
+        recorder.turn(ASK, answer=_parallel(*order))
+    for turn, order in enumerate(orders):
+        placement = recorder.ask(ASK, _parallel(*order), *_results(*order))
+        assert (placement.parent, placement.num_matched) == (turn, 2)
+
+
+def test_a_call_written_as_text_is_known_by_the_thoughts_before_it() -> None:
+    recorder = Recorder()
+    for thought in ("one", "two"):
+        recorder.turn(ASK, answer=_with(CALL, reasoning_content=thought))
+    written = f"Calling tools:\n{CALL['tool_calls']}"
+    message = {"role": "assistant", "content": written, "reasoning_content": "two"}
+    assert recorder.turn(ASK, message, NEXT, answer=ANSWER)[0] == 1
+
+
+def test_calls_written_as_text_are_remembered_when_what_came_before_is_dropped() -> None:
+    recorder = Recorder()
+    written = {"role": "assistant", "content": f"Calling tools:\n{CALL['tool_calls']}"}
+    recorder.turn(SYSTEM, ASK, answer=CALL)
+    assert recorder.turn(SYSTEM, ASK, written, NEXT, answer=ANSWER) == (0, None)
+    assert recorder.turn(written, NEXT, answer=ANSWER) == (None, ForkReason.COMPACTION)
+
+
 def test_results_stand_in_the_order_of_their_calls_however_they_come() -> None:
     history = History()
     for order in ("abc", "cab", "cba"):
