@@ -23,6 +23,7 @@ class Deadline:
         self._seconds = seconds
         self._is_waiting = False
         self._is_over = False
+        self._has_cancelled = False
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -39,7 +40,7 @@ class Deadline:
         trace: TracebackType | None,
     ) -> None:
         self._timer.cancel()
-        if kind is asyncio.CancelledError and self._is_over and self._is_waiting:
+        if kind is asyncio.CancelledError and self._has_cancelled and self._is_waiting:
             self._is_waiting = False
             if self._task.uncancel() <= self._num_cancelled:  # nobody else wants it to end
                 raise TimeoutError from None
@@ -55,8 +56,9 @@ class Deadline:
         self._is_waiting = False
 
     def expire(self) -> None:
-        """The time is up now: a wait ends, and so does the next one."""
+        """The time is up now: a wait ends, and so does the next one. Once only, if said again."""
         self._is_over = True
         is_own = asyncio.current_task() is self._task  # it runs: the next wait is refused
-        if self._is_waiting and not is_own:
+        if self._is_waiting and not self._has_cancelled and not is_own:
+            self._has_cancelled = True
             self._task.cancel()

@@ -69,6 +69,44 @@ async def test_a_cancel_that_comes_with_the_deadline_is_not_lost(cancels: bool) 
         await waiting
 
 
+async def test_what_expires_again_while_it_cleans_up_times_out_still() -> None:
+    deadlines: list[Deadline] = []
+    cleaning = asyncio.Event()
+
+    async def wait() -> None:
+        with Deadline(30.0) as deadline:
+            deadlines.append(deadline)
+            deadline.wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaning.set()
+                await asyncio.sleep(0)  # as an engine does that aborts its request over HTTP
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    deadlines[0].expire()
+    await cleaning.wait()
+    deadlines[0].expire()
+    with pytest.raises(TimeoutError):
+        await waiting
+    assert waiting.cancelling() == 0
+
+
+async def test_what_expires_in_its_own_wait_still_has_a_deadline() -> None:
+    async def wait() -> None:
+        with Deadline(0.05) as deadline:
+            deadline.wait()
+            deadline.expire()  # as a source does that closes the session it is asked for
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.wait([waiting], timeout=30)
+    assert waiting.done()
+    with pytest.raises(TimeoutError):
+        await waiting
+
+
 async def test_a_deadline_that_was_kept_leaves_no_timer() -> None:
     with Deadline(0.01) as deadline:
         deadline.wait()
