@@ -12,8 +12,8 @@ from areal_sdk.gateway.renderer import Renderer
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
 
-CHECKS = 1
-"""Raise it when a check is added: older certificates then no longer count."""
+CHECKS = 2
+"""Raise it when what is checked, or replayed, changes: older certificates then no longer count."""
 
 _FILES = (
     "tokenizer.json",

@@ -9,7 +9,7 @@ from areal_sdk.gateway.certificate.model import content_key
 from areal_sdk.models.cache import Cache
 from areal_sdk.telemetry.files import to_json, write_atomically
 
-_BUILT_IN = frozenset({"86feb7939724fb309ec6acb119e9e40b", "4de55b3c2bab14b2fb1c92a0c07494ed"})
+_BUILT_IN = frozenset({"6f4b14d2559313875e46fdffd96e74d7", "10bfeecc91508ec8cdda815087bd1637"})
 """The models that come with this package, `tiny` and `smollm2`; our tests certify them."""
 
 
