@@ -170,8 +170,10 @@ class Session:
 
     @contextmanager
     def sampling_until(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While this is entered, closing the session calls `stop`."""
+        """While this is entered, closing the session calls `stop`; at once if it is closed already."""
         self._stops.add(stop)
+        if self._closed:
+            stop()
         try:
             yield
         finally:

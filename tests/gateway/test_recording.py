@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from areal_sdk.gateway import ApiError, SamplingPolicy, SessionClosedError, SessionLimits
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.renderer import Renderer
+from areal_sdk.gateway.request import ChatRequest
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.testing import Fault, Reply, scripted_logprob
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
@@ -240,6 +242,21 @@ async def test_an_engine_that_never_answers_is_a_fault(start_gateway: StartGatew
     assert error.value.status == 504
     assert session.faults == [error.value.message]
     assert engine.num_active == 0
+
+
+async def test_a_session_closed_before_its_first_token_reaches_no_engine(
+    start_gateway: StartGateway,
+) -> None:
+    """Between placing a request and sampling it, its episode may end."""
+    gateway, engine = await start_gateway(Reply(fault=Fault.HANG), max_request_s=30)
+    session = gateway.sessions.open("e")
+    prepared = gateway._completer.prepare(session, ChatRequest(messages=tuple(HI)))
+    session.close()
+    with pytest.raises(ApiError) as error:
+        async with asyncio.timeout(5), aclosing(gateway._completer.run(session, prepared)) as run:
+            await anext(run)
+    assert error.value.code == "session_closed"
+    assert (session.faults, engine.num_requests, engine.num_active) == ([], 0, 0)
 
 
 async def test_n_choices_are_siblings(start_gateway: StartGateway) -> None:
