@@ -127,8 +127,12 @@ def install(
         raise ConfigError(
             f"the CPU recipe is known for SGLang {', '.join(TESTED_VERSIONS)}, not {version}"
         )
-    if directory.exists() and any(directory.iterdir()) and not (directory / "pyvenv.cfg").exists():
-        raise ConfigError(f"{directory} is not empty and not a virtual environment: choose another")
+    is_ours = made is not None or (directory / _MAKING).exists()
+    if not is_ours and directory.exists() and any(directory.iterdir()):
+        raise ConfigError(
+            f"{directory} is not empty, and was not made by this command: choose another directory "
+            "(what an older release left half made there is removed by hand)"
+        )
     shutil.rmtree(directory, ignore_errors=True)
     try:
         python = _make(directory, version, cpu=cpu, say=say)
@@ -142,6 +146,8 @@ def install(
 
 def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None]) -> Path:
     say(f"making {directory}")
+    directory.mkdir(parents=True)
+    (directory / _MAKING).touch()
     _run([sys.executable, "-m", "venv", str(directory)], directory)
     python = directory / "bin" / "python"
     if cpu:
@@ -156,11 +162,14 @@ def _make(directory: Path, version: str, *, cpu: bool, say: Callable[[str], None
         [str(python), "-c", probe], directory, env={"SGLANG_USE_CPU_ENGINE": "1"} if cpu else {}
     )
     (directory / _MARKER).write_text(f"{found.split()[-1]} {'cpu' if cpu else 'cuda'}\n")
+    (directory / _MAKING).unlink()
     return python
 
 
 _MARKER = "areal-sdk-sglang"
 """Written last: an environment without it is half made."""
+_MAKING = f"{_MARKER}.making"
+"""There until then: what a killed installation left is ours to remove, nothing else is."""
 
 
 def _read_marker(directory: Path) -> SGLangEnvironment | None:

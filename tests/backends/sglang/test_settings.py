@@ -74,11 +74,36 @@ def test_a_missing_environment_says_how_to_get_one(tmp_path: Path) -> None:
         find_environment(tmp_path)
 
 
-def test_an_installation_never_overwrites_a_directory_of_the_user(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ConfigError, match="not empty and not a virtual environment"):
-        install(tmp_path, cpu=True)
-    assert (tmp_path / "thesis.tex").exists()
+@pytest.mark.parametrize("file", ["thesis.tex", "pyvenv.cfg"])
+def test_an_installation_never_overwrites_a_directory_of_the_user(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    (tmp_path / file).write_text("years of work")
+    with pytest.raises(ConfigError, match=r"not made by this command.*removed by hand"):
+        install(tmp_path)
+    assert (tmp_path / file).exists()
+
+
+def test_what_a_killed_installation_left_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    left, found = tmp_path / "killed", []
+
+    def say(line: str) -> None:
+        if line.startswith("installing"):
+            found.extend(path.name for path in tmp_path.glob("new/*"))
+
+    with pytest.raises(ConfigError, match="pip install"):
+        install(tmp_path / "new", say=say)
+    assert {"pyvenv.cfg", "areal-sdk-sglang.making"} <= set(found)
+    left.mkdir()
+    for name in found:
+        (left / name).touch()
+    with pytest.raises(ConfigError, match="pip install"):
+        install(left)
+    assert not left.exists(), "it got as far as a new one does"
 
 
 def test_the_cpu_recipe_is_for_versions_it_was_tried_with(tmp_path: Path) -> None:
