@@ -89,7 +89,8 @@ def test_what_a_killed_installation_left_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    left, found = tmp_path / "killed", []
+    left = tmp_path / "killed"
+    found: list[str] = []
 
     def say(line: str) -> None:
         if line.startswith("installing"):
