@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from urllib.parse import quote, unquote
 
 import aiohttp
 from aiohttp import web
@@ -38,6 +39,7 @@ from areal_sdk.gateway.wire.reply import event
 from areal_sdk.types import Turn
 
 SAMPLING_PATHS = ("chat/completions", "completions", "responses", "messages")
+COUNTING_PATHS = ("responses/input_tokens", "messages/count_tokens")
 
 _PASSED_ON = ("content-type", "accept", "openai-", "anthropic-", "x-stainless-")
 _PASSED_BACK = (
@@ -77,6 +79,7 @@ class UpstreamGateway:
         self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
         self.live = LiveSessions(self.sessions, limits=live)
         accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
+        self._admin = accounts.admin
         self._access = Access(self.sessions, self.live, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._control = ControlPlane(
@@ -108,7 +111,7 @@ class UpstreamGateway:
         self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
-            app.router.add_route("*", f"{prefix}/{{path:.+}}", self._guard(self._pass))
+            app.router.add_route("*", f"{prefix}/{{path:.+}}", self._passing())
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         await self._server.start(app, host=host, port=port)
 
@@ -126,10 +129,32 @@ class UpstreamGateway:
     def _guard(self, handler: Handler) -> Handler:
         return guarded(handler, errors=self._errors)
 
+    def _passing(self) -> Handler:
+        to_openai = guarded(self._pass, errors=self._errors)
+        to_anthropic = guarded(self._pass, errors=self._errors, error_body=ApiError.anthropic_body)
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            answer = to_anthropic if _speaks_anthropic(request) else to_openai
+            return await answer(request)
+
+        return handler
+
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         caller = self._access.caller(request)
+        path = _path(request)
+        if not _is_plain(path):
+            return await not_found(request)
+        is_sampling = request.method == "POST" and path in SAMPLING_PATHS
+        may_pass = is_sampling or _touches_nothing(request.method, path)
+        if not may_pass and caller.account is not self._admin:
+            raise ApiError(
+                403,
+                f"{request.method} /v1/{path} takes the server's admin key: other keys sample, count "
+                "tokens and look models up. What the provider keeps, it keeps for all users at once.",
+                code="admin_only",
+            )
         raw = await read_body(request)
-        if request.method != "POST" or _path(request) not in SAMPLING_PATHS:
+        if not is_sampling:
             return await self._forward(request, raw, None)
         with self._access.sampling(caller) as session:
             session.admit()
@@ -169,7 +194,7 @@ class UpstreamGateway:
         try:
             async with self._http.request(
                 request.method,
-                f"{self._url}/{path}",
+                f"{self._url}/{quote(path)}",
                 params=request.query,
                 data=raw or None,
                 headers=headers,
@@ -232,6 +257,22 @@ async def _stream(
 def _path(request: web.Request) -> str:
     """Below `/v1`. Anthropic's SDK adds /v1 itself, also to the address that OpenAI's wants."""
     return request.match_info["path"].removeprefix("v1/")
+
+
+def _is_plain(path: str) -> bool:
+    """Whether the provider reads the path as we do: no segment leads elsewhere, or away."""
+    return not any(segment in ("", ".", "..") for segment in unquote(path).split("/"))
+
+
+def _touches_nothing(method: str, path: str) -> bool:
+    """Whether it neither costs anything nor reads what the provider keeps, for all our users."""
+    if method == "POST":
+        return path in COUNTING_PATHS
+    return method == "GET" and path.split("/")[0] == "models"
+
+
+def _speaks_anthropic(request: web.Request) -> bool:
+    return "anthropic-version" in request.headers or _path(request).startswith("messages")
 
 
 async def _health(request: web.Request) -> web.Response:

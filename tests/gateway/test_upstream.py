@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
+from yarl import URL
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.accounts import User
@@ -218,6 +219,95 @@ async def test_other_paths_are_passed_on_and_open_no_session(
         assert reply.status == 200
     assert provider[0].paths == ["/v1/models?limit=2"]
     assert list(gateway.live) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "chat/./completions",
+        "/chat/completions",
+        "chat/completions/",
+        "../admin",
+        "%2e%2e%2fadmin",
+        "models/%2e%2e%2fadmin",
+        "models/%252e%252e%252fadmin",
+    ],
+)
+@pytest.mark.parametrize("slug", ["", "/s/e"])
+async def test_no_way_leads_around_the_door(
+    start: Start, provider: tuple[Provider, str], path: str, slug: str
+) -> None:
+    gateway = await start()
+    base = gateway.base_url.removesuffix("/v1") + slug
+    for key in (ALICE.api_key, gateway.admin_key):
+        async with (
+            aiohttp.ClientSession(headers={"x-api-key": key}) as http,
+            http.post(URL(f"{base}/v1/{path}", encoded=True), json={"messages": HI}) as reply,
+        ):
+            assert reply.status == 404
+    assert provider[0].paths == []
+
+
+@pytest.mark.parametrize("path", ["chat/completions%3Fa", "chat/completions%23a"])
+async def test_a_path_reaches_the_provider_as_it_was_read(
+    start: Start, provider: tuple[Provider, str], path: str
+) -> None:
+    gateway = await start()
+    url = URL(f"{gateway.base_url}/{path}", encoded=True)
+    for key, status in ((ALICE.api_key, 403), (gateway.admin_key, 200)):
+        async with (
+            aiohttp.ClientSession(headers={"x-api-key": key}) as http,
+            http.post(url, json={"messages": HI}) as reply,
+        ):
+            assert reply.status == status
+    assert provider[0].paths == [f"/v1/{path}"], "no call of an agent's that nobody recorded"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "responses/resp_1"),
+        ("DELETE", "responses/resp_1"),
+        ("GET", "chat/completions"),
+        ("GET", "files"),
+        ("DELETE", "models/ours"),
+        ("POST", "images/generations"),
+        ("GET", "messages/batches"),
+    ],
+)
+async def test_what_the_provider_keeps_for_its_one_key_is_the_admins(
+    start: Start, provider: tuple[Provider, str], method: str, path: str
+) -> None:
+    gateway = await start()
+    async with aiohttp.ClientSession() as http:
+        for key in (ALICE.api_key, f"{ALICE.api_key}/e"):
+            asked = http.request(method, f"{gateway.base_url}/{path}", headers={"x-api-key": key})
+            async with asked as reply:
+                assert reply.status == 403
+                body = await reply.json()
+            assert body["error"]["type"] == "permission_error"
+            assert (body.get("type") == "error") == path.startswith("messages")
+        assert provider[0].paths == []
+        admin = {"x-api-key": gateway.admin_key}
+        async with http.request(method, f"{gateway.base_url}/{path}", headers=admin) as reply:
+            assert reply.status == 200
+    assert provider[0].paths == [f"/v1/{path}"]
+
+
+async def test_users_count_tokens_and_look_models_up(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway = await start()
+    asked = [
+        ("POST", "messages/count_tokens"),
+        ("POST", "responses/input_tokens"),
+        ("GET", "models/a-lab/a-model"),
+    ]
+    async with aiohttp.ClientSession(headers={"x-api-key": ALICE.api_key}) as http:
+        for method, path in asked:
+            async with http.request(method, f"{gateway.base_url}/{path}") as reply:
+                assert reply.status == 200
+    assert provider[0].paths == [f"/v1/{path}" for _, path in asked]
 
 
 async def test_an_address_to_which_anthropics_sdk_adds_v1_is_the_same_address(
