@@ -1,10 +1,13 @@
-"""How long the parts of a run may wait for each other, from how long each may take."""
+"""How long a run waits: for its parts, from how long each may take, and for gradients."""
 
 from areal_sdk.config import Config
 
 MIN_CUT_TIMEOUT_S = 3600.0
 """A batch may take this long, or as long as its episodes may."""
 
+
+MAX_SKIPPED_STEPS = 3
+"""In a row. One bad batch passes; weights that overflow do not recover."""
 
 NO_CALLERS_S = 365 * 24 * 3600.0
 """Callers come when they like."""

@@ -134,7 +134,9 @@ async def run_training(
             progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
             state.update_from(await rig.trainer.load(checkpoint))
             if state.step >= config.run.steps:
-                progress.say(f"it has made its {state.step} steps: ask for more with --steps")
+                progress.say(
+                    f"it has made its {state.step} steps: ask for more with run.steps (--steps)"
+                )
             ledger = Ledger.restore(state.ledger)
             tasks.restore(state.tasks)
             await rig.engine.update_weights(await rig.trainer.publish(state.version))

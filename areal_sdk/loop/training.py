@@ -16,7 +16,7 @@ from areal_sdk.errors import DivergedError
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.measure import Evaluator
-from areal_sdk.loop.patience import cut_timeout_s
+from areal_sdk.loop.patience import MAX_SKIPPED_STEPS, cut_timeout_s
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
@@ -30,9 +30,6 @@ from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
 
 UPDATE_TIMEOUT_S = 600.0
-
-MAX_SKIPPED_STEPS = 3
-"""In a row. One bad batch passes; weights that overflow do not recover."""
 
 
 @dataclass(slots=True)
@@ -72,9 +69,8 @@ class TrainingLoop:
                 finally:
                     if self._delivery is not None:
                         self._delivery.cancel()
-            await (
-                self.evaluator.finish()
-            )  # with the engine to itself: no rollout is trained any more
+            # With the engine to itself: no rollout is trained any more.
+            await self.evaluator.finish()
         return ended
 
     async def _steps(self) -> str:

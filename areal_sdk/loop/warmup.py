@@ -3,11 +3,13 @@
 import random
 from collections.abc import Sequence
 
+from areal_sdk.errors import DivergedError
 from areal_sdk.gateway.renderer import Chat, Renderer
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
 from areal_sdk.loop.demonstrations import Conversation
 from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
+from areal_sdk.loop.patience import MAX_SKIPPED_STEPS
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.process.threads import in_thread
@@ -23,9 +25,16 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     generator = random.Random(rig.config.run.seed)
     size = min(section.batch, len(rows))
     await hand_to_trainer(rig.engine)
+    num_skipped = 0
     for step in range(1, section.steps + 1):
         metrics = await rig.trainer.sft_step(generator.sample(rows, size))
         progress.report_warmup(step, section.steps, metrics)
+        num_skipped = 0 if metrics["num_updates"] else num_skipped + 1
+        if num_skipped >= MAX_SKIPPED_STEPS:
+            raise DivergedError(
+                f"the gradients of {num_skipped} warm-up steps in a row were not finite: lower "
+                "sft.learning_rate, or look for a demonstration that breaks the model"
+            )
     update = await rig.trainer.publish(0)
     await hand_to_engine(rig.engine, rig.trainer)
     await update_and_resume(rig.engine, update)

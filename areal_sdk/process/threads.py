@@ -35,6 +35,9 @@ async def in_thread(function: Callable[[], T], *, name: str) -> T:
         error: BaseException | None = None
         try:
             result = context.run(function)
+        except StopIteration as exc:  # no future can hold one
+            error = RuntimeError(f"it raised StopIteration({exc})")
+            error.__cause__ = exc
         except BaseException as exc:  # noqa: BLE001 - handed to the awaiting side, whole
             error = exc
         with contextlib.suppress(RuntimeError):  # the loop is closed: the run is over

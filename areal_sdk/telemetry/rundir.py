@@ -50,9 +50,11 @@ class RunDir:
             try:
                 path.mkdir(parents=True)
             except FileExistsError:
+                run, way_on = cls(path), ""
+                if run.config.is_file():
+                    way_on = f", or go on with it: {run.how_to_resume()}"
                 raise ConfigError(
-                    f"the run directory {path} exists: choose another run.name, "
-                    f"or go on with it: {cls(path).how_to_resume()}"
+                    f"the run directory {path} exists: choose another run.name{way_on}"
                 ) from None
             except OSError as exc:
                 raise cannot_write(path, exc) from exc
@@ -204,7 +206,7 @@ class RunDir:
         return f"areal_sdk.train({', '.join(arguments)})"
 
     def _learns_online(self) -> bool:
-        with suppress(FileNotFoundError):  # it ended before its settings were written
+        with suppress(OSError, tomllib.TOMLDecodeError):  # whoever reads them will say so
             settings = tomllib.loads(self.config.read_text())
             return bool(settings.get("serve", {}).get("learn"))
         return False

@@ -8,7 +8,7 @@ Kind = Literal["reward", "env", "agent", "engine", "dataset"]
 """As in the settings: `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`."""
 
 
-def registered(kind: Kind, name: str, **options: object) -> Any:
+def registered(kind: Kind, name: str, /, **options: object) -> Any:
     """What an installed plugin registered as `name`, with its options checked and set.
 
     A reward, an agent or a dataset is ready to call; an environment is made by calling it; an engine

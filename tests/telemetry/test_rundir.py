@@ -206,9 +206,12 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path) -> None:
 
 
 def test_a_run_directory_is_never_reused(tmp_path: Path) -> None:
-    RunDir.create(tmp_path, "mine")
+    RunDir.create(tmp_path, "mine").write_config({})
     with pytest.raises(ConfigError, match=r"exists: choose another run.name.*--resume"):
         RunDir.create(tmp_path, "mine")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="choose another run.name$"):
+        RunDir.create(tmp_path, "file")
     names = {RunDir.create(tmp_path, stem="calculator").path for _ in range(5)}
     assert len(names) == 5
     assert all(path.name.startswith("calculator-2") for path in names)
