@@ -15,7 +15,7 @@ from areal_sdk.errors import (
     UnsupportedSchemaError,
 )
 from areal_sdk.gateway.deadline import Deadline
-from areal_sdk.gateway.errors import bad_request, context_overflow, session_closed
+from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow, session_closed
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
@@ -55,10 +55,15 @@ class Completer:
     async def complete(self, session: Session, request: ChatRequest) -> Turn:
         """Sample and record one turn."""
         prepared = self.prepare(session, request)
-        async with aclosing(self.run(session, prepared)) as deltas:
-            async for delta in deltas:
-                if isinstance(delta, Completed):
-                    return delta.turn
+        try:
+            async with aclosing(self.run(session, prepared)) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, Completed):
+                        return delta.turn
+        except ApiError as exc:
+            if exc.fault is not None:
+                session.faults.append(exc.fault)
+            raise
         raise AssertionError("a completion ends with Completed or an error")
 
     def count(self, session: Session, request: ChatRequest) -> int:
@@ -200,7 +205,7 @@ class Completer:
         self.metrics.num_running += 1
         try:
             with (
-                self._noting_faults(session, schema_field=prepared.request.schema_field),
+                self._client_errors(session, schema_field=prepared.request.schema_field),
                 Deadline(self._max_request_s) as deadline,
                 session.sampling_until(deadline.expire),
             ):
@@ -241,8 +246,8 @@ class Completer:
         )
 
     @contextmanager
-    def _noting_faults(self, session: Session, *, schema_field: str) -> Iterator[None]:
-        """What goes wrong with the engine's chunks is noted on the session: it is a fault."""
+    def _client_errors(self, session: Session, *, schema_field: str) -> Iterator[None]:
+        """What goes wrong with the engine's chunks, as the client is told of it."""
         try:
             yield
         except ContextOverflowError as exc:
@@ -254,16 +259,16 @@ class Completer:
             if session.is_closed:
                 raise session_closed() from exc
             fault = f"the engine did not finish within {self._max_request_s:g} s"
-            raise engine_fault(session, fault, status=504, code="engine_timeout") from exc
+            raise engine_fault(fault, status=504, code="engine_timeout") from exc
         except StopAsyncIteration as exc:
             fault = "the engine ended its stream without a finish reason"
-            raise engine_fault(session, fault) from exc
+            raise engine_fault(fault) from exc
         except UnsupportedSchemaError as exc:
             raise bad_request(
                 f"the output cannot be held to this JSON schema: {exc}", param=schema_field
             ) from exc
         except (EngineError, ProcessError) as exc:
-            raise engine_fault(session, f"the engine failed: {exc}") from exc
+            raise engine_fault(f"the engine failed: {exc}") from exc
 
 
 async def _nothing() -> AsyncIterator[GenerateChunk]:

@@ -72,11 +72,8 @@ class Prepared:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def engine_fault(
-    session: Session, fault: str, *, status: int = 503, code: str = "engine_error"
-) -> ApiError:
-    """Note an infrastructure fault on the session; the error that tells the client."""
-    session.faults.append(fault)
+def engine_fault(fault: str, *, status: int = 503, code: str = "engine_error") -> ApiError:
+    """The error that tells the client of an infrastructure fault."""
     return ApiError(status, fault, code=code, retry=status == 503, fault=fault)
 
 
@@ -186,7 +183,7 @@ class CompletionReader:
         assert last is not None, "record is called after the last chunk"
         assert last.finish_reason is not None, "only the last chunk is kept"
         if last.finish_reason is FinishReason.ABORT:
-            raise engine_fault(session, "the engine aborted a request that nobody cancelled")
+            raise engine_fault("the engine aborted a request that nobody cancelled")
         if last.finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
             session.truncated = True
         for problem in self._parser.problems:

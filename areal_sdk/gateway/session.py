@@ -105,7 +105,8 @@ class Session:
         self._on_close = on_close
         self._seed = seed
         self._ids = _UNSEEDED if seed is None else random.Random(seed)
-        self._fault_of: dict[bytes, str] = {}
+        self._faults_of: dict[bytes, list[tuple[int, str]]] = {}
+        """By request body: which attempt at it met which of `faults`."""
         self._turns: list[Turn] = []
         self._latest_prompt: tuple[int, ...] = ()
         """Of the latest turn, whose tokens the next request nearly always goes on from."""
@@ -192,12 +193,12 @@ class Session:
         prefix = "call_" if length > 9 else ""
         return prefix + "".join(self._ids.choices(_ID_ALPHABET, k=length - len(prefix)))
 
-    def note_fault(self, fault: str, digest: bytes) -> None:
-        """Remember which request body met a fault that `faults` holds, to forget it if a retry does.
+    def may_forgive(self, fault: str, digest: bytes, *, num_retries: int) -> None:
+        """This one of `faults` is forgotten if a later attempt at the same request is answered.
 
-        A fault in the midst of a stream is not noted here: half of the answer was read.
+        A fault in the midst of a stream never is: half of the answer was read.
         """
-        self._fault_of[digest] = fault
+        self._faults_of.setdefault(digest, []).append((num_retries, fault))
 
     def tokens_of(self, index: int) -> tuple[int, ...]:
         """All tokens of a recorded turn."""
@@ -224,14 +225,17 @@ class Session:
         """A request with this body got no answer: its retry must not get another one's."""
         self._owed[digest] += 1
 
-    def answered(self, digest: bytes, reply: bytes) -> None:
+    def answered(self, digest: bytes, reply: bytes, *, num_retries: int) -> None:
         """A request body got its whole answer: keep the bytes, in case they are lost on the way.
 
-        A fault that it met before is forgotten: the client asked again, and nobody's code saw it.
+        The faults that its earlier attempts met are forgotten: the SDK asked again, and nobody's
+        code saw them. One an attempt: others are those of requests with an equal body.
         """
-        fault = self._fault_of.pop(digest, None)
-        if fault in self.faults:
-            self.faults.remove(fault)
+        met = self._faults_of.get(digest, [])
+        for attempt, fault in dict(met).items():
+            if attempt < num_retries:
+                met.remove((attempt, fault))
+                self.faults.remove(fault)
         self._replies.keep(self.slug, digest, reply)
 
     def kept_reply(self, digest: bytes) -> bytes | None:

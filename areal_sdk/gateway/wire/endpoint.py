@@ -1,5 +1,6 @@
 """Answers a request of any wire format: parse, prepare, sample, write."""
 
+import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from hashlib import blake2b
@@ -29,7 +30,8 @@ class Endpoint:
         body, digest = session.body.read(raw, parse=parse_body)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         reply = self._parse(body, session)
-        if _is_retry(request) and (kept := session.kept_reply(digest)) is not None:
+        num_retries = _num_retries(request)
+        if num_retries and (kept := session.kept_reply(digest)) is not None:
             return _replay(kept, stream=reply.stream)
         choices = [
             prepared
@@ -40,8 +42,8 @@ class Endpoint:
         try:
             return await self._respond(request, session, choices, reply, digest)
         except ApiError as exc:  # it has a status of its own: the client's SDK may ask again
-            if exc.fault is not None:
-                session.note_fault(exc.fault, digest)
+            if exc.fault is not None and exc.retry:
+                session.may_forgive(exc.fault, digest, num_retries=num_retries)
             raise
 
     async def _respond(
@@ -53,12 +55,12 @@ class Endpoint:
         digest: bytes,
     ) -> web.StreamResponse:
         if reply.stream:
-            events = self._events(session, choices, reply, digest)
+            events = self._events(session, choices, reply, digest, _num_retries(request))
             return await send_events(request, events, write_error=reply.error_event)
         with _owed(session, digest):
             completed = await self._complete(session, choices, reply)
             body = orjson.dumps(reply.body(completed))
-        session.answered(digest, body)
+        session.answered(digest, body, num_retries=_num_retries(request))
         return web.Response(body=body, content_type="application/json")
 
     async def _complete(
@@ -75,7 +77,12 @@ class Endpoint:
         return [done[choice] for choice in sorted(done)]
 
     async def _events(
-        self, session: Session, choices: Sequence[Prepared], reply: Reply, digest: bytes
+        self,
+        session: Session,
+        choices: Sequence[Prepared],
+        reply: Reply,
+        digest: bytes,
+        num_retries: int,
     ) -> AsyncGenerator[bytes, None]:
         """The whole stream. An error in its midst is for good: half of the answer was read."""
         done: dict[int, Completed] = {}
@@ -91,23 +98,29 @@ class Endpoint:
                         sent.append(event)
                         yield event
             last = b"".join(reply.closing_events([done[choice] for choice in sorted(done)]))
-        session.answered(digest, b"".join(sent) + last)
+        session.answered(digest, b"".join(sent) + last, num_retries=num_retries)
         yield last
 
 
 @contextmanager
 def _owed(session: Session, digest: bytes) -> Iterator[None]:
-    """A request that ends in here, by an error or with its client, got no answer."""
+    """A request that ends in here, by an error or with its client, got no answer.
+
+    An infrastructure fault is noted here, once a request, however many choices it met.
+    """
     try:
         yield
-    except BaseException:
+    except BaseException as exc:
         session.owe(digest)
+        if isinstance(exc, ApiError) and exc.fault is not None:
+            session.faults.append(exc.fault)
         raise
 
 
-def _is_retry(request: web.Request) -> bool:
-    """The SDK says that it sent this request before and saw no answer."""
-    return request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+def _num_retries(request: web.Request) -> int:
+    """How often the SDK says that it sent this request before and saw no answer."""
+    count = request.headers.get("x-stainless-retry-count", "")
+    return int(count) if re.fullmatch(r"[0-9]{1,9}", count) else 0
 
 
 def _replay(kept: bytes, *, stream: bool) -> web.Response:
