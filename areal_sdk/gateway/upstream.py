@@ -57,6 +57,17 @@ _MOST_KEPT_BYTES = 8 * 1024 * 1024
 """Of one streamed reply, for its trace."""
 
 
+def check_address(url: str) -> None:
+    """Refuse what is no provider's address, and a key in it: addresses are shown and written."""
+    if "@" in url.removeprefix("http://").removeprefix("https://").split("/", 1)[0]:
+        raise ConfigError(
+            "upstream: an address takes no user and no password, for it is written to files; "
+            "give the provider's key in AREAL_SDK_UPSTREAM_KEY"
+        )
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"upstream = {url!r}: give an address, as in https://host/v1")
+
+
 class UpstreamGateway:
     """Serves another provider's models to our callers, under our keys, with its key."""
 
@@ -73,8 +84,7 @@ class UpstreamGateway:
         max_request_s: float = 600.0,
     ) -> None:
         """`url` ends in `/v1` as OpenAI's clients take it; `api_key` is the provider's."""
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(f"upstream = {url!r}: give an address, as in https://host/v1")
+        check_address(url)
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
         self.live = LiveSessions(self.sessions, limits=live)

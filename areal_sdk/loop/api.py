@@ -12,6 +12,7 @@ from typing import Any
 from areal_sdk.config import Config, idle_settings, load_config, parse_config
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.gateway.upstream import check_address
 from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
 from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.evaluation import run_evaluation
@@ -135,6 +136,8 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     if config.serve.learn:
         return _train(_plan(config))
     run_dir = None
+    if config.serve.upstream is not None:
+        check_address(config.serve.upstream)  # before it is written anywhere
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))

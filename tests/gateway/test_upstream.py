@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,10 +13,12 @@ from aiohttp import web
 from openai import AsyncOpenAI
 from yarl import URL
 
+from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.accounts import User
 from areal_sdk.gateway.live import LiveSession
 from areal_sdk.gateway.upstream import UpstreamGateway
+from areal_sdk.loop.api import serve_config
 from areal_sdk.rollout.live import to_episode
 from tests.gateway.conftest import StartGateway
 
@@ -349,6 +352,23 @@ async def test_what_our_own_gateway_streams_is_read_in_every_format(
     assert [t.message["content"] for t in live.session.turns] == ["Some words."] * 8
     assert all("Hi" in str(t.new_messages[-1]) for t in live.session.turns)
     await gateway.aclose()
+
+
+@pytest.mark.parametrize("scheme", ["https://", ""])
+def test_an_address_with_a_password_is_refused_without_its_words(
+    tmp_path: Path, scheme: str
+) -> None:
+    url = f"{scheme}me:hunter2@api.example.com/v1"
+    config = parse_config({"serve": {"upstream": url}, "run": {"dir": str(tmp_path / "runs")}})
+    makers: list[Callable[[], object]] = [
+        lambda: UpstreamGateway(url),
+        lambda: serve_config(config, say=print),
+    ]
+    for make in makers:
+        with pytest.raises(ConfigError, match="AREAL_SDK_UPSTREAM_KEY") as refused:
+            make()
+        assert "hunter2" not in str(refused.value)
+    assert not (tmp_path / "runs").exists(), "its config.toml would keep the password"
 
 
 def test_an_address_that_is_none_is_refused() -> None:
