@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_sdk.loop.training import MAX_SKIPPED_STEPS
+from areal_sdk.loop.patience import MAX_SKIPPED_STEPS
 from tests.loop.runs import AGENT, finish, run_dir, start_training
 
 PRESET = """
@@ -58,3 +58,15 @@ def test_a_run_whose_gradients_are_not_finite_says_so_and_ends(tmp_path: Path) -
     steps = run_dir(tmp_path).read_steps()
     assert len(steps) == MAX_SKIPPED_STEPS
     assert (run_dir(tmp_path).checkpoints / "step-000003").is_dir()
+
+
+def test_a_warm_up_that_diverges_ends_the_run(tmp_path: Path) -> None:
+    demonstrations = tmp_path / "demonstrations.jsonl"
+    demonstrations.write_text(
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+    )
+    process = start_training(
+        tmp_path, sft__steps=20, sft__learning_rate=1e30, sft__demonstrations=demonstrations
+    )
+    output = finish(process, code=1)
+    assert "warm-up steps in a row were not finite: lower sft.learning_rate" in output
