@@ -19,7 +19,7 @@ from pathlib import Path
 
 from areal_sdk.backends.sglang.environment import SGLangEnvironment
 from areal_sdk.backends.sglang.model_info import checkpoint_dtype
-from areal_sdk.errors import EngineError
+from areal_sdk.errors import ConfigError, EngineError
 
 BASE_LABEL = "base"
 """The weight label of a server that still serves the checkpoint it started from."""
@@ -173,8 +173,18 @@ def start_server(
     return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
 
 
-_base_gpu = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-_base_gpu.add_argument("--base-gpu-id", type=int, default=0)
+def _gpus(options: ServerOptions) -> tuple[int, int]:
+    """The first GPU of a server and how many it takes; what goes to SGLang as it is wins."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--base-gpu-id", type=int, default=0)
+    parser.add_argument(
+        *("--tp-size", "--tensor-parallel-size", "--tp"), type=int, default=options.tp_size
+    )
+    try:
+        given, _ = parser.parse_known_args(options.extra)
+    except argparse.ArgumentError as exc:
+        raise ConfigError(f"engine.sglang.arguments: {exc}") from None
+    return given.base_gpu_id, given.tp_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,9 @@ class Launcher:
     environment: SGLangEnvironment
     log_dir: Path
     count: int = 1
+
+    def __post_init__(self) -> None:
+        self.options_of(self.count - 1)  # a mistake in the arguments shows before a server starts
 
     def start_all(self) -> list[ServerProcess]:
         return [
@@ -201,9 +214,9 @@ class Launcher:
         """Of one server: each takes the GPUs after those of the one before it."""
         if self.environment.cpu or index == 0:
             return self.options  # SGLang's own default is the first GPU
-        given, _ = _base_gpu.parse_known_args(self.options.extra)
-        gpu = given.base_gpu_id + index * self.options.tp_size
-        return replace(self.options, extra=(*self.options.extra, "--base-gpu-id", str(gpu)))
+        first, num_gpus = _gpus(self.options)
+        gpu = str(first + index * num_gpus)
+        return replace(self.options, extra=(*self.options.extra, "--base-gpu-id", gpu))
 
     def _log_path(self, index: int) -> Path:
         return self.log_dir / f"sglang-{index}.log"

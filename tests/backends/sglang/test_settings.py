@@ -141,7 +141,14 @@ def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("extra", "gpus"),
-    [((), [None, 2, 4]), (("--base-gpu-id", "1"), [1, 3, 5]), (("--base-gpu-id=1",), [None, 3, 5])],
+    [
+        ((), [None, 2, 4]),
+        (("--base-gpu-id", "1"), [1, 3, 5]),
+        (("--base-gpu-id=1",), [None, 3, 5]),
+        (("--tp-size", "4"), [None, 4, 8]),
+        (("--tp=1",), [None, 1, 2]),
+        (("--tensor-parallel-size", "3", "--base-gpu-id", "1"), [1, 4, 7]),
+    ],
 )
 def test_servers_share_no_gpu(
     tmp_path: Path, extra: tuple[str, ...], gpus: list[int | None]
@@ -155,6 +162,18 @@ def test_servers_share_no_gpu(
         flags = [n for n, flag in enumerate(command) if flag == "--base-gpu-id"]
         found.append(int(command[flags[-1] + 1]) if flags else None)
     assert found == gpus
+
+
+@pytest.mark.parametrize("extra", [("--base-gpu-id", "first"), ("--base-gpu-id",), ("--tp=two",)])
+def test_arguments_that_hide_the_gpus_are_refused_before_a_server_starts(
+    tmp_path: Path, extra: tuple[str, ...]
+) -> None:
+    environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=False)
+    options = ServerOptions(tmp_path, extra=extra)
+    with pytest.raises(
+        ConfigError, match=rf"engine\.sglang\.arguments: .*{extra[0].split('=')[0]}"
+    ):
+        Launcher(options, environment, tmp_path, count=2)
 
 
 def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:
