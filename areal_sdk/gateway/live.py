@@ -273,7 +273,7 @@ class LiveSessions:
         del self._by_id[live.id]
         for secret in (live.session.key, live.session.slug):
             self._by_secret.remove(secret)
-        for reply_id in live.session.turn_of_reply:
+        for reply_id in live.session.turns_of_reply:
             self._by_reply.pop(reply_id, None)
         if waiting := self._waiting.get(live.account):
             waiting.pop(live.id, None)
@@ -282,7 +282,7 @@ class LiveSessions:
         while len(self._used_names) > _REMEMBERED_NAMES:
             self._used_names.popitem(last=False)
         if live.session.rewards and live.is_judged:
-            self._judged |= dict.fromkeys((live.id, *live.session.turn_of_reply), live.account)
+            self._judged |= dict.fromkeys((live.id, *live.session.turns_of_reply), live.account)
         while len(self._judged) > _REMEMBERED_VERDICTS:
             self._judged.popitem(last=False)
         if self._observer is not None:
@@ -303,7 +303,7 @@ class LiveSessions:
                 self._index_replies(live)
 
     def _index_replies(self, live: LiveSession) -> None:
-        for reply_id in reversed(live.session.turn_of_reply):
+        for reply_id in reversed(live.session.turns_of_reply):
             if reply_id in self._by_reply:
                 return  # and so are the ones before it
             self._by_reply[reply_id] = live

@@ -94,8 +94,8 @@ class Session:
         """The version of the first token sampled for it, in a turn that may still be in flight."""
         self.rewards: list[PostedReward] = []
         """Posted through the control plane, in order; a later one replaces what it speaks of."""
-        self.turn_of_reply: dict[str, int] = {}
-        """Index of the turn behind each reply's id, which is all that a client knows of it."""
+        self.turns_of_reply: dict[str, list[int]] = {}
+        """Indices of the turns behind each reply's id, which is all that a client knows of them."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self._replies = replies
@@ -249,7 +249,7 @@ class Session:
         """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was."""
         if not math.isfinite(reward):
             raise bad_request("reward must be a finite number", param="reward")
-        index = self.turn_of_reply.get(turn) if isinstance(turn, str) else turn
+        index = self._turn_of(turn) if isinstance(turn, str) else turn
         if turn is not None and (index is None or not 0 <= index < len(self._turns)):
             raise bad_request(
                 f"turn {turn!r} is not one of this session's {len(self._turns)}", param="turn"
@@ -257,6 +257,16 @@ class Session:
         posted = PostedReward(reward, index)
         self.rewards.append(posted)
         return posted
+
+    def _turn_of(self, reply_id: str) -> int | None:
+        turns = self.turns_of_reply.get(reply_id, [])
+        if len(turns) > 1:
+            raise bad_request(
+                f"reply {reply_id!r} has {len(turns)} choices, each a turn of its own: give the "
+                "turn's index, as the session's trace shows it",
+                param="turn",
+            )
+        return turns[0] if turns else None
 
     def notice(self, text: str) -> bool:
         """Keep a notice; False when the session has it already."""

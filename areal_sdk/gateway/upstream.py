@@ -238,7 +238,7 @@ class UpstreamGateway:
             duration_s=time.monotonic() - began,
         )
         with suppress(SessionClosedError):  # it ended meanwhile; its client has the answer
-            session.turn_of_reply.setdefault(passed.id, session.record(turn))
+            session.turns_of_reply.setdefault(passed.id, []).append(session.record(turn))
 
 
 class _NoModel:

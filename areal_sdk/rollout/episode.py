@@ -6,7 +6,7 @@ session, not the exception that user code saw or swallowed, says whether the inf
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from areal_sdk.agent import AgentLike, EpisodeContext
@@ -177,7 +177,9 @@ class EpisodeRunner(SharesHttpClient):
                     truncated=played.truncated or episode.truncated,
                 )
             if isinstance(played, Mapping):
-                played = _by_completion(played, session.turn_of_reply, num_turns=len(episode.turns))
+                played = _by_completion(
+                    played, session.turns_of_reply, num_turns=len(episode.turns)
+                )
             if played is not None:
                 self._warn_of_unused_rewards()
                 return replace(episode, outcome=_named(read_verdict(played, episode)))
@@ -227,14 +229,17 @@ def _named(outcome: Outcome) -> Outcome:
 
 
 def _by_completion(
-    rewards: Mapping[str, float], turn_of_reply: Mapping[str, int], *, num_turns: int
+    rewards: Mapping[str, float], turns_of_reply: Mapping[str, Sequence[int]], *, num_turns: int
 ) -> Outcome:
     """AReaL's rewards by completion id, each for the turn that the completion was."""
     if not rewards:
         return Outcome.abstained("the agent returned no rewards")
     per_turn: list[float | None] = [None] * num_turns
     for reply_id, reward in rewards.items():
-        if reply_id not in turn_of_reply:
+        turns = turns_of_reply.get(reply_id, ())
+        if not turns:
             raise ValueError(f"{reply_id!r} is not the id of a completion of this episode")
-        per_turn[turn_of_reply[reply_id]] = float(reward)
+        if len(turns) > 1:
+            raise ValueError(f"{reply_id!r} has {len(turns)} choices: whose reward is it?")
+        per_turn[turns[0]] = float(reward)
     return Outcome.scored(sum(map(float, rewards.values())), turn_rewards=tuple(per_turn))

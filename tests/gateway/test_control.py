@@ -27,6 +27,23 @@ async def control(
         return reply.status, await reply.json()
 
 
+async def test_a_reply_of_several_choices_is_rewarded_by_turn(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway(["ok", "or so"])
+    _, body = await control(gateway, "POST", "/control/sessions", {"id": "one"})
+    (address,) = body["sessions"]
+    asked = {"model": "policy", "messages": HI, "n": 2}
+    async with (
+        aiohttp.ClientSession(headers={"x-api-key": address["api_key"]}) as http,
+        http.post(f"{address['base_url']}/chat/completions", json=asked) as reply,
+    ):
+        reply_id = (await reply.json())["id"]
+    path = "/control/sessions/one/reward"
+    status, refused = await control(gateway, "POST", path, {"reward": 1, "turn": reply_id})
+    assert status == 400
+    assert "2 choices" in refused["error"]["message"]
+    assert (await control(gateway, "POST", path, {"reward": 1, "turn": 1}))[0] == 200
+
+
 async def test_a_session_is_opened_rewarded_read_and_closed(start_gateway: StartGateway) -> None:
     gateway, engine = await start_gateway("ok")
     opening = {"id": "task 1/a", "limits": {"max_turns": 2}, "split": "train"}

@@ -136,3 +136,20 @@ async def test_a_reward_for_a_completion_that_nobody_got_is_the_agents_error(
     assert "'chatcmpl-other' is not the id of a completion of this episode" in (
         episode.outcome.message
     )
+
+
+class TwoChoices:
+    """Rewards one reply that has two choices, as if it were one."""
+
+    async def run(self, data: dict[str, Any], **extra: Any) -> dict[str, float]:
+        async with openai.AsyncOpenAI(**{k: extra[k] for k in ("base_url", "api_key")}) as client:
+            completion = await client.chat.completions.create(
+                model="default", messages=[{"role": "user", "content": "one"}], n=2
+            )
+        return {completion.id: 1.0}
+
+
+async def test_a_reward_for_a_reply_of_several_choices_is_nobodys(model_dir: Path) -> None:
+    episode = await play(TwoChoices(), "4", model_dir)
+    assert episode.outcome.error is ErrorKind.AGENT
+    assert "has 2 choices" in episode.outcome.message

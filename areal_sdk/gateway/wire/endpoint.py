@@ -71,7 +71,7 @@ class Endpoint:
             async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
-                    session.turn_of_reply.setdefault(reply.id, delta.index)
+                    session.turns_of_reply.setdefault(reply.id, []).append(delta.index)
                 else:
                     reply.observe(choice, delta)
         return [done[choice] for choice in sorted(done)]
@@ -93,7 +93,7 @@ class Endpoint:
                 async for choice, delta in deltas:
                     if isinstance(delta, Completed):
                         done[choice] = delta
-                        session.turn_of_reply.setdefault(reply.id, delta.index)
+                        session.turns_of_reply.setdefault(reply.id, []).append(delta.index)
                     for event in reply.events(choice, delta):
                         sent.append(event)
                         yield event
