@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from areal_sdk.rollout.agents import is_playing
+from areal_sdk.rollout.deadline import INTERRUPTED
 from areal_sdk.stacks import running_users_line
 
 
@@ -35,7 +36,7 @@ def blocking_calls_end() -> Iterator[Callable[[], None]]:
                 asyncios(number, frame)  # cancels `main`; the second raises KeyboardInterrupt
             if frame is not None and running_users_line(frame) is not None:
                 _cancel_agents(loop)
-                raise asyncio.CancelledError("Ctrl-C")
+                raise asyncio.CancelledError(INTERRUPTED)
 
         signal.signal(signal.SIGINT, interrupt)
 
@@ -49,4 +50,4 @@ def _cancel_agents(loop: asyncio.AbstractEventLoop) -> None:
     """Those yet to begin would block the loop one after the other before `main` can unwind."""
     for task in asyncio.all_tasks(loop):
         if is_playing(task):
-            task.cancel()
+            task.cancel(INTERRUPTED)

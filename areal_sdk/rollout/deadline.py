@@ -11,6 +11,9 @@ logger = logging.getLogger(__name__)
 CANCEL_GRACE_S = 2.0
 """How long cancelled user code may take to clean up before it is left behind."""
 
+INTERRUPTED = "Ctrl-C"
+"""The message of the `CancelledError` that Ctrl-C throws into user code: its caller is cancelled next."""
+
 
 async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: str) -> T:
     """The coroutine's result; TimeoutError after `timeout_s`, even if it ignores cancellation.
@@ -32,6 +35,8 @@ async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: s
     try:
         return task.result()
     except asyncio.CancelledError as exc:
+        if exc.args == (INTERRUPTED,):
+            raise
         raise CancelledByItself(
             "a CancelledError of its own ended it: catch it where a cancelled task is awaited"
         ).with_traceback(exc.__traceback__) from None

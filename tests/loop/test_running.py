@@ -10,7 +10,7 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.running import run_to_the_end
-from tests.loop.runs import finish, start_command, told
+from tests.loop.runs import finish, run_dir, start_command, told
 
 STUBBORN_AGENTS = """
 import asyncio, time
@@ -131,6 +131,9 @@ def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) ->
     output = finish(process, code=1)
     assert time.monotonic() - began < 10.0  # 5 s on a quiet machine
     assert f"areal-sdk train --resume {tmp_path / 'run'}" in output
+    ledger = run_dir(tmp_path).read_ledger()
+    assert ledger is not None
+    assert set(ledger["dropped"]) == {"cancelled"}, "Ctrl-C is not the agent's error"
 
 
 @pytest.mark.parametrize("command", ["train", pytest.param("eval", marks=SLOW)])
