@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from areal_sdk.reward import as_outcome
@@ -18,6 +19,8 @@ def read_verdict(result: Any, episode: Episode) -> Outcome:
     if hasattr(result, "item") and not isinstance(result, Outcome):
         result = result.item()
     outcome = as_outcome(result, episode)
+    per_turn = tuple(None if reward is None else float(reward) for reward in outcome.turn_rewards)
+    outcome = replace(outcome, turn_rewards=per_turn)
     numbers = (outcome.reward, *outcome.turn_rewards, *outcome.metrics.values())
     if not all(number is None or math.isfinite(number) for number in numbers):
         raise ValueError(f"rewards and metrics must be finite numbers: {outcome}")

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from areal_sdk.errors import ConfigError, RewardError
@@ -138,6 +139,14 @@ def test_a_scalar_reward_counts_for_the_last_turn_beside_one_given_per_turn() ->
 def test_one_abstaining_reward_leaves_the_sum_undefined() -> None:
     outcome = combine({"a": (1.0, Outcome.scored(1)), "b": (1.0, Outcome.abstained())}, num_turns=1)
     assert outcome.kind is OutcomeKind.ABSTAIN
+
+
+@pytest.mark.parametrize(
+    "turn_rewards", [[0.5, None], (np.float32(0.5), None), np.array([0.5, 1.0], dtype=np.float32)]
+)
+def test_rewards_of_turns_are_plain_numbers_whatever_they_came_as(turn_rewards: Any) -> None:
+    verdict = replace(Outcome.scored(1.0), turn_rewards=turn_rewards)
+    assert repr(read_verdict(verdict, episode()).turn_rewards) in ("(0.5, None)", "(0.5, 1.0)")
 
 
 @pytest.mark.parametrize(
