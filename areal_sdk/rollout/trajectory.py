@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from areal_sdk.rollout.rivals import rivals
-from areal_sdk.types import Episode, Trajectory, Turn
+from areal_sdk.types import Episode, Exclusion, Trajectory, Turn
 
 
 def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory, ...]:
@@ -66,13 +66,14 @@ def check_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> None:
     Else a token would be trained twice, or with a logprob that nobody sampled it with. What a turn
     says and where it hangs may have changed, and it may be excluded; it may not be included again.
     """
-    unused = list(recorded)
+    # Excluded ones first: of turns that are alike, only they cannot stand for one that is trained.
+    unused = sorted(recorded, key=lambda known: known.excluded is None)
     for index, turn in enumerate(turns):
         place = next((i for i, known in enumerate(unused) if _is_sampled_as(turn, known)), None)
         if place is None:
             raise ValueError(
                 f"turn {index} was not sampled like this, or is there twice: choose among "
-                "context.turns; of a turn only messages, parent and a new `excluded` may change"
+                "context.turns; of a turn only message and parent may change"
             )
         del unused[place]
 
@@ -85,7 +86,7 @@ def _is_sampled_as(turn: Turn, known: Turn) -> bool:
         and turn.logprobs == known.logprobs
         and turn.versions == known.versions
         and turn.temperature == known.temperature
-        and (turn.excluded is not None or known.excluded is None)
+        and (isinstance(turn.excluded, Exclusion) or turn.excluded is known.excluded is None)
         and turn.prompt_tokens == known.prompt_tokens
     )
 

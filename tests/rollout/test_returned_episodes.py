@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.rollout.trajectory import check_recorded
 from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
 from tests.rollout.playing import play
 
@@ -72,11 +74,12 @@ async def test_a_workflow_chooses_among_its_turns(choice: Choice, model_dir: Pat
         lambda turns: (replace(turns[2], temperature=0.5),),
         lambda turns: (replace(turns[2], new_tokens=(7, *turns[2].new_tokens[1:])),),
         lambda turns: (replace(turns[0], excluded=None),),
+        lambda turns: (replace(turns[2], excluded="bad"),),
         lambda turns: (Turn((1, 2), (3,), (-0.5,), (0,)),),
     ],
     ids=[
         *("twice", "other tokens", "other logprobs", "other versions", "another temperature"),
-        *("another prompt", "included again", "from nowhere"),
+        *("another prompt", "included again", "excluded with a word", "from nowhere"),
     ],
 )
 async def test_a_turn_that_was_not_sampled_so_is_the_workflows_error(
@@ -101,3 +104,15 @@ async def test_two_turns_that_are_alike_may_both_be_there(model_dir: Path) -> No
     episode = await play(Twice(), "4", model_dir)
     assert episode.outcome == Outcome.scored(1.0)
     assert len(episode.turns) == 2
+
+
+def test_turns_that_are_alike_are_found_in_any_order() -> None:
+    free = Turn((1, 2), (3,), (-0.5,), (0,))
+    bound = replace(free, excluded=Exclusion.GRAMMAR)
+    for recorded in permutations([free, bound]):
+        for excluded in (bound, replace(bound, excluded=Exclusion.PENALTY)):
+            check_recorded([free, excluded], recorded)
+            check_recorded([excluded, free], recorded)
+            check_recorded([excluded, excluded], recorded)
+        with pytest.raises(ValueError, match="twice"):
+            check_recorded([free, free], recorded)
