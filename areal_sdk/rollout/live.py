@@ -155,6 +155,9 @@ class LiveEpisodes:
         try:
             await end
             episode = await self._judged(to_episode(live, group))
+            verdict = triage(episode, truncated=self._truncated)
+            self._close(group, sibling, verdict, ran_s=episode.duration_s)
+            self._tell(episode, verdict)
         except asyncio.CancelledError:  # too old, or the run ends: the books close either way
             reason = group.stopped.get(sibling, DropReason.CANCELLED)
             rejection = Rejection(reason, "its caller was slower than the training")
@@ -164,12 +167,8 @@ class LiveEpisodes:
             raise
         except Exception as exc:  # noqa: BLE001 - a bug: whoever waits for a batch is told
             self._buffer.fail(exc)
-            return
         finally:
             self._ends.pop(live.id, None)
-        verdict = triage(episode, truncated=self._truncated)
-        self._close(group, sibling, verdict, ran_s=episode.duration_s)
-        self._tell(episode, verdict)
 
     def _close(
         self,

@@ -17,7 +17,7 @@ from areal_sdk.gateway.accounts import User
 from areal_sdk.gateway.live import Ending, LiveLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, Rejection
-from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
+from areal_sdk.rollout.live import LiveEpisodes, LiveTasks, Observer
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
 from areal_sdk.testing import Fault, Reply
@@ -73,6 +73,7 @@ async def learn(
     max_staleness: int = 1,
     reward_wait_s: float = 60.0,
     before: Callable[[Gateway], None] = lambda gateway: None,
+    on_episode: Observer | None = None,
 ) -> AsyncIterator[Learning]:
     """`before`: what callers do while the gateway listens and nobody learns yet."""
     gateway, _ = await start(
@@ -93,7 +94,7 @@ async def learn(
         tasks=LiveTasks(),
         ledger=ledger,
         buffer=buffer,
-        on_episode=lambda episode, verdict: learning.told.append((episode, verdict)),
+        on_episode=on_episode or (lambda *told: learning.told.append(told)),
     )
     async with source:
         yield learning
@@ -137,6 +138,18 @@ async def test_a_fault_of_ours_is_no_bad_episode(start_gateway: StartGateway) ->
         await run.reward(0.0, "e")
         await run.settled()
         assert run.fates() == [DropReason.ERROR_INFRASTRUCTURE]
+
+
+async def test_a_bug_after_an_episode_reaches_who_waits_for_a_batch(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    def broken(episode: Episode, verdict: Member | Rejection) -> None:
+        raise OSError("the disk is full")
+
+    async with learn(start_gateway, on_episode=broken) as run:
+        await run.reward(1.0, turn=await run.chat())
+        with pytest.raises(OSError, match="the disk is full"):
+            await run.buffer.cut_batch(version=0, timeout_s=20.0)
 
 
 async def test_rewards_of_turns_add_up(start_gateway: StartGateway) -> None:  # noqa: F811
