@@ -210,7 +210,7 @@ def test_a_run_directory_is_never_reused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"exists: choose another run.name.*--resume"):
         RunDir.create(tmp_path, "mine")
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match="choose another run.name$"):
+    with pytest.raises(ConfigError, match=r"choose another run\.name$"):
         RunDir.create(tmp_path, "file")
     names = {RunDir.create(tmp_path, stem="calculator").path for _ in range(5)}
     assert len(names) == 5
