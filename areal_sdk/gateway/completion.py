@@ -15,7 +15,7 @@ from areal_sdk.errors import (
     UnsupportedSchemaError,
 )
 from areal_sdk.gateway.deadline import Deadline
-from areal_sdk.gateway.errors import ApiError, bad_request, context_overflow, session_closed
+from areal_sdk.gateway.errors import bad_request, context_overflow, session_closed
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
@@ -55,15 +55,11 @@ class Completer:
     async def complete(self, session: Session, request: ChatRequest) -> Turn:
         """Sample and record one turn."""
         prepared = self.prepare(session, request)
-        try:
+        with session.noting_faults():
             async with aclosing(self.run(session, prepared)) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, Completed):
                         return delta.turn
-        except ApiError as exc:
-            if exc.fault is not None:
-                session.faults.append(exc.fault)
-            raise
         raise AssertionError("a completion ends with Completed or an error")
 
     def count(self, session: Session, request: ChatRequest) -> int:

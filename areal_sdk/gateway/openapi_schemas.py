@@ -6,7 +6,13 @@ Schema = dict[str, Any]
 
 
 def schemas_by_name() -> dict[str, Schema]:
-    return {**_request_schemas(), **_reply_schemas(), **_control_schemas()}
+    return {
+        **_completion_requests(),
+        **_response_requests(),
+        **_message_requests(),
+        **_reply_schemas(),
+        **_control_schemas(),
+    }
 
 
 def ref(name: str) -> Schema:
@@ -70,38 +76,10 @@ _TOOLS: dict[str, Schema] = {
 }
 
 
-def _request_schemas() -> dict[str, Schema]:
+def _completion_requests() -> dict[str, Schema]:
+    """What asks with messages or with text."""
     chosen = {"n": _integer(1, 128), "stop": _STOP, "seed": {"type": "integer"}}
     streams = {"stream": _FLAG, "stream_options": _MAP}
-    spoken: dict[str, Schema] = {
-        "input": {"anyOf": [_TEXT, _MAPS]},
-        "instructions": _TEXT,
-        "previous_response_id": _TEXT,
-        "max_output_tokens": _LIMIT,
-        "metadata": _MAP,
-        "include": _list({"enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}),
-        "text": _MAP,
-        "top_logprobs": _integer(0, 20),
-        "truncation": {"enum": ["auto", "disabled"]},
-        "store": _FLAG,
-        "background": _FLAG,
-        "stream": _FLAG,
-        "reasoning": _MAP,
-        **_TOOLS,
-        **_SAMPLING,
-        **_accepted("user service_tier safety_identifier prompt_cache_key prompt_cache_options"),
-        **_accepted("prompt_cache_retention stream_options max_tool_calls"),
-    }
-    counted: dict[str, Schema] = {
-        "model": _TEXT,
-        "messages": _MESSAGES,
-        "system": _ANY,
-        "tools": _MAPS,
-        "tool_choice": _MAP,
-        "thinking": _MAP,
-        "output_config": _MAP,
-        **_accepted("cache_control speed user_profile_id workspace_id"),
-    }
     return {
         "ChatRequest": _object(
             "model messages",
@@ -137,8 +115,48 @@ def _request_schemas() -> dict[str, Schema]:
             **_SAMPLING,
             **_accepted("user"),
         ),
+    }
+
+
+def _response_requests() -> dict[str, Schema]:
+    spoken: dict[str, Schema] = {
+        "input": {"anyOf": [_TEXT, _MAPS]},
+        "instructions": _TEXT,
+        "previous_response_id": _TEXT,
+        "max_output_tokens": _LIMIT,
+        "metadata": _MAP,
+        "include": _list({"enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}),
+        "text": _MAP,
+        "top_logprobs": _integer(0, 20),
+        "truncation": {"enum": ["auto", "disabled"]},
+        "store": _FLAG,
+        "background": _FLAG,
+        "stream": _FLAG,
+        "reasoning": _MAP,
+        **_TOOLS,
+        **_SAMPLING,
+        **_accepted("user service_tier safety_identifier prompt_cache_key prompt_cache_options"),
+        **_accepted("prompt_cache_retention stream_options max_tool_calls"),
+    }
+    return {
         "ResponseRequest": _object("model", model=_TEXT, **spoken),
         "ResponseCountRequest": _object(model=_TEXT, **spoken),
+    }
+
+
+def _message_requests() -> dict[str, Schema]:
+    """Anthropic's."""
+    counted: dict[str, Schema] = {
+        "model": _TEXT,
+        "messages": _MESSAGES,
+        "system": _ANY,
+        "tools": _MAPS,
+        "tool_choice": _MAP,
+        "thinking": _MAP,
+        "output_config": _MAP,
+        **_accepted("cache_control speed user_profile_id workspace_id"),
+    }
+    return {
         "MessagesRequest": _object(
             "model messages max_tokens",
             max_tokens=_LIMIT,

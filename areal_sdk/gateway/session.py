@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.errors import bad_request, limit_reached, session_closed
+from areal_sdk.gateway.errors import ApiError, bad_request, limit_reached, session_closed
 from areal_sdk.gateway.growing import GrowingBody
 from areal_sdk.gateway.history import History
 from areal_sdk.gateway.replies import KeptReplies
@@ -180,6 +180,16 @@ class Session:
         finally:
             self._stops.discard(stop)
 
+    @contextmanager
+    def noting_faults(self) -> Iterator[None]:
+        """An infrastructure fault that the client is told of is noted as it leaves."""
+        try:
+            yield
+        except ApiError as exc:
+            if exc.fault is not None:
+                self.faults.append(exc.fault)
+            raise
+
     def next_seed(self) -> int | None:
         """A seed for the next completion, derived from the session's own; None without one."""
         if self._seed is None:
@@ -244,6 +254,10 @@ class Session:
             self._owed[digest] -= 1
             return None
         return self._replies.find(self.slug, digest)
+
+    def note_reply(self, reply_id: str, turn: int) -> None:
+        """The turn is (one choice of) the reply that the client knows by this id."""
+        self.turns_of_reply.setdefault(reply_id, []).append(turn)
 
     def post_reward(self, reward: float, *, turn: int | str | None = None) -> PostedReward:
         """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was."""

@@ -28,6 +28,7 @@ from areal_sdk.gateway.session import Session, SessionClosedError
 from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.wire.http import (
     MAX_BODY_BYTES,
+    ErrorBody,
     Handler,
     guarded,
     json_response,
@@ -136,12 +137,12 @@ class UpstreamGateway:
         async with aiohttp.ClientSession(timeout=self._timeout, cookie_jar=jar) as self._http:
             yield
 
-    def _guard(self, handler: Handler) -> Handler:
-        return guarded(handler, errors=self._errors)
+    def _guard(self, handler: Handler, error_body: ErrorBody = ApiError.openai_body) -> Handler:
+        return guarded(handler, errors=self._errors, error_body=error_body)
 
     def _passing(self) -> Handler:
-        to_openai = guarded(self._pass, errors=self._errors)
-        to_anthropic = guarded(self._pass, errors=self._errors, error_body=ApiError.anthropic_body)
+        to_openai = self._guard(self._pass)
+        to_anthropic = self._guard(self._pass, ApiError.anthropic_body)
 
         async def handler(request: web.Request) -> web.StreamResponse:
             answer = to_anthropic if _speaks_anthropic(request) else to_openai
@@ -238,7 +239,7 @@ class UpstreamGateway:
             duration_s=time.monotonic() - began,
         )
         with suppress(SessionClosedError):  # it ended meanwhile; its client has the answer
-            session.turns_of_reply.setdefault(passed.id, []).append(session.record(turn))
+            session.note_reply(passed.id, session.record(turn))
 
 
 class _NoModel:

@@ -44,29 +44,28 @@ async def run_evaluation(
     api_key: str | None = None,
 ) -> EvalReport:
     async with view:
-        return await _evaluate(config, program, plugins, split, view, base_url, api_key)
-
-
-async def _evaluate(
-    config: Config,
-    program: Program,
-    plugins: Plugins,
-    split: str,
-    view: EvalView,
-    base_url: str | None,
-    api_key: str | None,
-) -> EvalReport:
-    tasks = load_held_out(
-        config,
-        split,
-        source=config.eval_tasks or config.tasks,
-        program=program,
-        plugins=plugins,
-        say=view.say,
-    )
-    if base_url is not None:
+        tasks = load_held_out(
+            config,
+            split,
+            source=config.eval_tasks or config.tasks,
+            program=program,
+            plugins=plugins,
+            say=view.say,
+        )
+        if base_url is None:
+            return await _on_model(config, program, tasks, split, view, plugins)
         key = api_key or "none"
         return await _on_endpoint(config, program, tasks, split, view, base_url, key)
+
+
+async def _on_model(
+    config: Config,
+    program: Program,
+    tasks: Sequence[Task],
+    split: str,
+    view: EvalView,
+    plugins: Plugins,
+) -> EvalReport:
     view.enter(f"starting: the engine loads {config.model}")
     model_dir = await in_thread(lambda: find_model(config.model), name="find model")
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:

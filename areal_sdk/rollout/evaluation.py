@@ -79,9 +79,10 @@ class EvalReport:
             **{f"pass@{k}": estimate for k, estimate in self.pass_at.items()},
         }
         for name, estimate in estimates.items():
-            if estimate is not None:
-                numbers[name] = estimate.value
-            if estimate is not None and estimate.has_interval:
+            if estimate is None:
+                continue
+            numbers[name] = estimate.value
+            if estimate.has_interval:
                 numbers[f"{name}_low"] = estimate.low
                 numbers[f"{name}_high"] = estimate.high
         return numbers

@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import orjson
@@ -29,9 +30,9 @@ class Endpoint:
         raw = await read_body(request)
         body, digest = session.body.read(raw, parse=parse_body)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
+        attempt = _Attempt(session, digest, _num_retries(request))
         reply = self._parse(body, session)
-        num_retries = _num_retries(request)
-        if num_retries and (kept := session.kept_reply(digest)) is not None:
+        if attempt.num_retries and (kept := session.kept_reply(digest)) is not None:
             return _replay(kept, stream=reply.stream)
         choices = [
             prepared
@@ -40,27 +41,25 @@ class Endpoint:
         ]
         reply.begin(choices)
         try:
-            return await self._respond(request, session, choices, reply, digest)
+            return await self._respond(request, attempt, choices, reply)
         except ApiError as exc:  # it has a status of its own: the client's SDK may ask again
-            if exc.fault is not None and exc.retry:
-                session.may_forgive(exc.fault, digest, num_retries=num_retries)
+            attempt.may_forgive(exc)
             raise
 
     async def _respond(
         self,
         request: web.Request,
-        session: Session,
+        attempt: "_Attempt",
         choices: Sequence[Prepared],
         reply: Reply,
-        digest: bytes,
     ) -> web.StreamResponse:
         if reply.stream:
-            events = self._events(session, choices, reply, digest, _num_retries(request))
+            events = self._events(attempt, choices, reply)
             return await send_events(request, events, write_error=reply.error_event)
-        with _owed(session, digest):
-            completed = await self._complete(session, choices, reply)
+        with attempt.owed():
+            completed = await self._complete(attempt.session, choices, reply)
             body = orjson.dumps(reply.body(completed))
-        session.answered(digest, body, num_retries=_num_retries(request))
+        attempt.answered(body)
         return web.Response(body=body, content_type="application/json")
 
     async def _complete(
@@ -71,50 +70,62 @@ class Endpoint:
             async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
-                    session.turns_of_reply.setdefault(reply.id, []).append(delta.index)
+                    session.note_reply(reply.id, delta.index)
                 else:
                     reply.observe(choice, delta)
         return [done[choice] for choice in sorted(done)]
 
     async def _events(
-        self,
-        session: Session,
-        choices: Sequence[Prepared],
-        reply: Reply,
-        digest: bytes,
-        num_retries: int,
+        self, attempt: "_Attempt", choices: Sequence[Prepared], reply: Reply
     ) -> AsyncGenerator[bytes, None]:
         """The whole stream. An error in its midst is for good: half of the answer was read."""
+        session = attempt.session
         done: dict[int, Completed] = {}
         sent: list[bytes] = []
-        with _owed(session, digest):
+        with attempt.owed():
             running = run_choices(self._completer, session, choices, streams=True)
             async with aclosing(running) as deltas:
                 async for choice, delta in deltas:
                     if isinstance(delta, Completed):
                         done[choice] = delta
-                        session.turns_of_reply.setdefault(reply.id, []).append(delta.index)
+                        session.note_reply(reply.id, delta.index)
                     for event in reply.events(choice, delta):
                         sent.append(event)
                         yield event
             last = b"".join(reply.closing_events([done[choice] for choice in sorted(done)]))
-        session.answered(digest, b"".join(sent) + last, num_retries=num_retries)
+        attempt.answered(b"".join(sent) + last)
         yield last
 
 
-@contextmanager
-def _owed(session: Session, digest: bytes) -> Iterator[None]:
-    """A request that ends in here, by an error or with its client, got no answer.
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """One of the times that a client sends the same request."""
 
-    An infrastructure fault is noted here, once a request, however many choices it met.
-    """
-    try:
-        yield
-    except BaseException as exc:
-        session.owe(digest)
-        if isinstance(exc, ApiError) and exc.fault is not None:
-            session.faults.append(exc.fault)
-        raise
+    session: Session
+    digest: bytes
+    """Of the request: equal for all attempts at it."""
+    num_retries: int
+    """The attempts before this one."""
+
+    @contextmanager
+    def owed(self) -> Iterator[None]:
+        """What ends in here, by an error or with its client, got no answer.
+
+        An infrastructure fault is noted here, once a request, however many choices it met.
+        """
+        try:
+            with self.session.noting_faults():
+                yield
+        except BaseException:
+            self.session.owe(self.digest)
+            raise
+
+    def answered(self, reply: bytes) -> None:
+        self.session.answered(self.digest, reply, num_retries=self.num_retries)
+
+    def may_forgive(self, error: ApiError) -> None:
+        if error.fault is not None and error.retry:
+            self.session.may_forgive(error.fault, self.digest, num_retries=self.num_retries)
 
 
 def _num_retries(request: web.Request) -> int:
