@@ -13,19 +13,21 @@ CODE   := areal_sdk tests examples plugins benchmarks scripts
 # One torch thread a process: two gain a little on a quiet machine and collapse on a busy one.
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test check verify docs install sglang-cpu clean
+.PHONY: demo test check lint verify docs install sglang-cpu clean
 
 demo: $(VENV)/installed-train
 	$(BIN)/areal-sdk train examples/agents/calculator.py --config examples/agents/calculator.toml
 
 test: install check
 
-check:
+check: lint
+	$(BIN)/pytest -q -m "not slow and not gpu"
+
+lint:
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -q -m "not slow and not gpu"
 
 verify: export AREAL_SDK_SGLANG_ENV = $(abspath $(SGLANG))
 verify: install sglang-cpu
