@@ -23,7 +23,9 @@ _LOOP = {
     ("asyncio.events", "_run"),
     ("asyncio.base_events", "_run_once"),
     ("asyncio.runners", "run"),
+    ("areal_sdk.rollout.agent_worker", "main"),
 }
+"""Functions that a loop's callbacks are called from. Of uvloop only the last two have frames."""
 
 
 def running_users_line(innermost: FrameType) -> Line | None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, encode
 
@@ -59,9 +60,10 @@ class Connection(asyncio.BufferedProtocol):
     # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=WRITE_CHUNK_BYTES)
-        self._transport = transport
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # by its methods: uvloop's is no subclass
+        self._transport.set_write_buffer_limits(high=WRITE_CHUNK_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._decoder.target()

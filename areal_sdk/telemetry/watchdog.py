@@ -99,11 +99,14 @@ class Watchdog:
         """The longest that the loop went without a tick."""
         self._report = report
         self._reported: set[CodeType] = set()
+        self._idle_code: CodeType | None = None
+        """Of the function that the loop is run from: innermost where a loop written in C waits."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
+        self._idle_code = _caller_of_task(asyncio.current_task())
         arguments = (loop, threading.get_ident(), _cpu_clock())
         self._thread = threading.Thread(
             target=self._watch, args=arguments, name="watchdog", daemon=True
@@ -153,7 +156,7 @@ class Watchdog:
         is_reminder: bool = False,
     ) -> None:
         innermost = sys._current_frames().get(thread)
-        if innermost is None or _is_idle(innermost):
+        if innermost is None or _is_idle(innermost) or innermost.f_code is self._idle_code:
             return  # it has just ticked, or the machine gives it no time: no code is to blame
         users = running_users_line(innermost)
         blocking = _blocking_frame(innermost)
@@ -190,6 +193,15 @@ def _blocking_frame(innermost: FrameType) -> FrameType:
             return frame
         frame = frame.f_back
     return innermost
+
+
+def _caller_of_task(task: "asyncio.Task[object] | None") -> CodeType | None:
+    """What calls the current task: of asyncio's own loop a method, of uvloop whoever runs the loop."""
+    frame: FrameType | None = getattr(task and task.get_coro(), "cr_frame", None)
+    caller = frame and frame.f_back
+    if caller is None or _function(caller) == ("events.py", "_run"):
+        return None  # asyncio's: `_is_idle` knows its functions
+    return caller.f_code
 
 
 def _is_idle(frame: FrameType) -> bool:
