@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.bounded_json import loads
 from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
 from areal_sdk.types import Message, Tool
 
@@ -104,7 +105,7 @@ def _as_text(arguments: Any) -> str:
 def _as_object(arguments: str) -> Any:
     """The parsed arguments; text that is not JSON is handed on as text."""
     try:
-        return orjson.loads(arguments)
+        return loads(arguments)
     except orjson.JSONDecodeError:
         return arguments
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.bounded_json import loads
+
 _OPENING = re.compile(rb'"messages"\s*:\s*\[')
 
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)
@@ -68,8 +70,8 @@ class GrowingBody:
             return None
         before = b'[""' if self._end else b'["",'
         try:
-            _, *added = orjson.loads(before + raw[position:end] + b"]")
-            body = orjson.loads(raw[: self._start] + _QUOTED_MARK + raw[end:])
+            _, *added = loads(before + raw[position:end] + b"]")
+            body = loads(raw[: self._start] + _QUOTED_MARK + raw[end:])
         except orjson.JSONDecodeError:
             return None
         if not isinstance(body, dict) or body.get("messages") != [_MARK]:

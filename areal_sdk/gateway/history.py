@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.bounded_json import is_too_deep, loads
 from areal_sdk.gateway.canonical import canonical, in_order_of_calls
 from areal_sdk.gateway.rewrites import calls_in_text
 from areal_sdk.types import ForkReason, Message, Tool
@@ -259,7 +260,7 @@ def _call_meaning(call: Mapping[str, Any]) -> list[Any]:
     if isinstance(arguments, str):
         try:
             arguments = _parse(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [function.get("name"), "text", arguments.strip()]
     return [function.get("name"), "json", _one_number(arguments)]
 
@@ -267,8 +268,11 @@ def _call_meaning(call: Mapping[str, Any]) -> list[Any]:
 def _parse(arguments: str) -> Any:
     """The JSON value; integers past 64 bits, which would lose digits, as text of their own."""
     if _LONG_NUMBER.search(arguments):
-        return json.loads(arguments, parse_int=lambda n: int(n) if len(n) < 19 else f"integer {n}")
-    return orjson.loads(arguments)
+        value = json.loads(arguments, parse_int=lambda n: int(n) if len(n) < 19 else f"integer {n}")
+        if is_too_deep(value):
+            raise ValueError("too deep to be written again")
+        return value
+    return loads(arguments)
 
 
 def _one_number(value: Any) -> Any:

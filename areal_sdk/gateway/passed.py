@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.bounded_json import loads
 from areal_sdk.types import FinishReason, Message
 
 _LENGTH = ("length", "max_tokens", "max_output_tokens")
@@ -37,7 +38,7 @@ def read_answer(raw: bytes, *, is_stream: bool) -> Passed | None:
     if is_stream:
         return _join(_events(raw))
     try:
-        return _whole(orjson.loads(raw))
+        return _whole(loads(raw))
     except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError, IndexError):
         return None
 
@@ -73,7 +74,7 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
     for line in raw.splitlines():
         if line.startswith(b"data:"):
             try:
-                data = orjson.loads(line[5:])
+                data = loads(line[5:])
             except orjson.JSONDecodeError:
                 continue  # `[DONE]`, or an event that was cut off
             if isinstance(data, dict):

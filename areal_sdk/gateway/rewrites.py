@@ -10,7 +10,12 @@ from typing import Any
 
 import orjson
 
-_CALLS_AS_TEXT = re.compile(r"(?P<text>.*?)\s*^Calling tools:\n(?P<calls>\[.*\])\s*", re.M | re.S)
+from areal_sdk.gateway.bounded_json import loads
+
+_BEFORE_CALLS = re.compile(r"^Calling tools:\n(?=\[)", re.M)
+
+_MOST_CHARACTERS = 100_000
+"""A longer list is text: Python's own parser reads it, on the event loop."""
 
 
 def calls_in_text(content: str) -> tuple[str, list[dict[str, Any]]] | None:
@@ -21,13 +26,16 @@ def calls_in_text(content: str) -> tuple[str, list[dict[str, Any]]] | None:
     """
     if "Calling tools:\n" not in content:
         return None
-    match = _CALLS_AS_TEXT.fullmatch(content)
-    if match is None:
+    found = _BEFORE_CALLS.search(content)
+    if found is None:
+        return None
+    written = content[found.end() :].rstrip()
+    if not written.endswith("]") or len(written) > _MOST_CHARACTERS:
         return None
     try:
-        calls = orjson.loads(orjson.dumps(ast.literal_eval(match["calls"])))
-    except (SyntaxError, ValueError, TypeError):  # TypeError: Python that JSON cannot say
-        return None
+        calls = loads(orjson.dumps(ast.literal_eval(written)))
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None  # TypeError: Python that JSON cannot say
     if not all(isinstance(c, dict) and isinstance(c.get("function"), dict) for c in calls):
         return None
-    return match["text"], calls
+    return content[: found.start()].rstrip(), calls

@@ -5,13 +5,14 @@ from typing import Any
 
 import orjson
 
+from areal_sdk.gateway.bounded_json import loads
 from areal_sdk.gateway.parsers import MalformedCall, ToolCall
 from areal_sdk.types import Tool
 
 
 def parse_json(text: str) -> Any:
     try:
-        return orjson.loads(text)
+        return loads(text)
     except orjson.JSONDecodeError as exc:
         raise MalformedCall(f"not JSON: {exc}") from exc
 
@@ -52,6 +53,6 @@ def unquoted(text: str, declared: object) -> object:
     if declared == "string":
         return text
     try:
-        return orjson.loads(text)
+        return loads(text)
     except orjson.JSONDecodeError:
         return text

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from areal_sdk.gateway.bounded_json import is_too_deep
 from areal_sdk.gateway.parsers import Content, Event, MalformedCall, ToolCall, ToolFormat
 from areal_sdk.types import Message, Tool
 
@@ -75,7 +76,7 @@ def _write_call(function: Mapping[str, Any], parameters: Mapping[str, Mapping[st
     name, text = function["name"], function.get("arguments") or "{}"
     try:
         arguments = json.loads(text) if isinstance(text, str) else text
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         return f"{name}({text})"
@@ -143,6 +144,9 @@ class PlainCalls:
         except MalformedCall as exc:
             self.problems.append(f"malformed tool call: {exc}")
             return None
+        if is_too_deep(arguments):
+            self.problems.append("malformed tool call: its arguments are nested too deep")
+            return None
         return ToolCall(name, _json(arguments))
 
 
@@ -209,7 +213,7 @@ def _read_value(text: str, position: int) -> tuple[Any, int]:
             raise MalformedCall(f"not a string: {quoted[0]}") from exc
     try:
         return _VALUE.raw_decode(text, position)
-    except json.JSONDecodeError as exc:
+    except (json.JSONDecodeError, RecursionError) as exc:
         raise MalformedCall(f"not a value: {text[position : position + 20]!r}") from exc
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from areal_sdk.gateway.bounded_json import loads
 from areal_sdk.gateway.errors import ApiError, bad_request
 
 logger = logging.getLogger(__name__)
@@ -33,14 +34,19 @@ async def read_body(request: web.Request) -> bytes:
 def parse_body(raw: bytes) -> Any:
     """The JSON of a body. Halves of a surrogate pair, which orjson refuses, are replaced."""
     try:
-        return orjson.loads(raw)
+        return loads(raw)
     except orjson.JSONDecodeError as exc:
-        if b"\\u" in raw:
-            try:
-                return orjson.loads(json.dumps(_without_surrogates(json.loads(raw))))
-            except ValueError:
-                pass
-        raise bad_request(f"We could not parse the JSON body of your request: {exc}") from exc
+        wrong = exc.args[0]
+    if b"\\u" in raw:
+        try:
+            return loads(json.dumps(_without_surrogates(json.loads(raw))))
+        except RecursionError:
+            wrong = "it is nested too deep"
+        except orjson.JSONDecodeError as exc:
+            wrong = exc.args[0]
+        except ValueError:
+            pass
+    raise bad_request(f"We could not parse the JSON body of your request: {wrong}")
 
 
 def _without_surrogates(value: Any) -> Any:
