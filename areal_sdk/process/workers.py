@@ -1,21 +1,24 @@
 """A small pool of killable workers for calls that may hang, crash or never end.
 
-A worker serves one call at a time. A call that misses its deadline, crashes its worker or is
-cancelled costs that worker, and nobody else anything: it is killed with all it started, and a
-fresh one takes its place.
+A worker serves one call at a time. A call that misses its deadline or crashes its worker costs that
+worker, and nobody else anything: it is killed with all it started, and a fresh one takes its place.
+So does a cancelled call, unless the pool spares its worker.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, Reply
 from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
+
+IDLE = "idle"
+"""What a spared worker is asked after a cancelled call. It answers, with anything, once it is free."""
 
 
 class WorkerPool:
@@ -40,19 +43,26 @@ class WorkerPool:
         name: str = "worker",
         threads: int = 1,
         start_timeout_s: float = 60.0,
+        spares_cancelled: bool = False,
     ) -> None:
+        """`spares_cancelled`: a cancelled call ends when its code does, at its deadline at the latest,
+        and the worker is kept. The entry sees `Request.cancelled`, and answers `IDLE`."""
         self._specs = [
             ProcessSpec(f"{name}-{index}", entry, args or {}, threads=threads)
             for index in range(size)
         ]
         self._log_dir = log_dir
         self._start_timeout_s = start_timeout_s
+        self._spares_cancelled = spares_cancelled
         self._workers: list[Child | None] = [None] * size
         self._free: asyncio.Queue[int] = asyncio.Queue()
-        self._replacing: set[asyncio.Task[None]] = set()
+        self._chores: set[asyncio.Task[None]] = set()
+        """Workers on their way back into the queue."""
+        self._abandoned: set[Child] = set()
+        """Workers that are at a cancelled call."""
         self._is_closed = False
         self.num_replaced = 0
-        """Workers lost to a deadline, a crash or a cancellation."""
+        """Workers lost to a deadline, a crash or, where it spares none, a cancellation."""
 
     @property
     def size(self) -> int:
@@ -85,11 +95,22 @@ class WorkerPool:
         `ChildDiedError`: it crashed its worker.
         """
         index = await self._take_worker(method, queue_timeout_s)
+        worker: Child | None = None
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             worker = await self._living_worker(index)
+            began = clock()
             reply = await worker.call(method, payload, buffers, timeout_s=timeout_s)
         except (RemoteError, TypeError, ValueError):  # the worker is well, or was never asked
             self._free.put_nowait(index)
+            raise
+        except asyncio.CancelledError:
+            if worker is not None and self._spares_cancelled:
+                left_s = began + timeout_s - clock()
+                self._own(self._free_when_idle(index, worker, left_s), f"spare worker {index}")
+            else:
+                self._replace(index)
             raise
         except BaseException:
             self._replace(index)
@@ -101,9 +122,11 @@ class WorkerPool:
         """End every worker. Calls in flight fail. Idempotent."""
         self._is_closed = True
         self._free.put_nowait(0)  # whoever waits in the queue wakes up, and wakes the next
-        for task in self._replacing:
+        busy = list(self._abandoned)
+        for task in self._chores:
             task.cancel()
-        await asyncio.gather(*self._replacing, return_exceptions=True)
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        await asyncio.gather(*(worker.kill() for worker in busy), return_exceptions=True)
         living = [worker for worker in self._workers if worker is not None]
         await asyncio.gather(*(worker.aclose(grace_s=1.0) for worker in living))
 
@@ -147,12 +170,29 @@ class WorkerPool:
         self._workers[index] = worker
         return worker
 
+    async def _free_when_idle(self, index: int, worker: Child, left_s: float) -> None:
+        """Wait until its worker is done with a cancelled call, no longer than the call had left."""
+        self._abandoned.add(worker)
+        try:
+            await worker.call(IDLE, timeout_s=left_s)
+        except RemoteError:
+            pass  # an answer too
+        except ProcessError:
+            self._replace(index)
+            return
+        finally:
+            self._abandoned.discard(worker)
+        self._free.put_nowait(index)
+
     def _replace(self, index: int) -> None:
         """Kill the worker and start a fresh one, meanwhile others serve the queue."""
         self.num_replaced += 1
-        task = asyncio.create_task(self._replace_worker(index), name=f"replace worker {index}")
-        self._replacing.add(task)
-        task.add_done_callback(self._replacing.discard)
+        self._own(self._replace_worker(index), f"replace worker {index}")
+
+    def _own(self, chore: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(chore, name=name)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
 
     async def _replace_worker(self, index: int) -> None:
         try:

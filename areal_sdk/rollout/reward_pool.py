@@ -74,6 +74,7 @@ class RewardPool:
             },
             name="reward",
             start_timeout_s=start_timeout_s,
+            spares_cancelled=True,
         )
 
     @property
@@ -93,7 +94,11 @@ class RewardPool:
         await self._pool.aclose()
 
     async def score(self, episode: Episode) -> Outcome:
-        """The weighted verdict of all rewards; `RewardError` when one gives none."""
+        """The weighted verdict of all rewards; `RewardError` when one gives none.
+
+        Cancelling it ends these judgements and no other: what is awaited in a worker is cancelled,
+        what computes there runs to its end, or to its deadline.
+        """
         payload = _packed(episode)
         asked = (self._ask(index, reward, payload) for index, reward in enumerate(self._rewards))
         answers = await asyncio.gather(*asked, return_exceptions=True)

@@ -4,14 +4,18 @@ import asyncio
 import inspect
 import pickle
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from areal_sdk.process import JSON, Channel, clean_text
+from areal_sdk.process import JSON, Channel, Request, clean_text
 from areal_sdk.process.user_code import load_user_object
+from areal_sdk.process.workers import IDLE
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.types import Episode, Outcome, OutcomeKind
+
+LOOK_EVERY_S = 0.1
+"""How soon a reward that awaits something is cancelled when its verdict is not wanted any more."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -25,9 +29,15 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             request = channel.receive()
             if request is None:
                 continue
+            if request.method == IDLE:
+                request.reply()
+                continue
             try:
                 episode = _unpacked(request.buffers[0])
-                outcome = _verdict(rewards[request.payload["reward"]], episode, runner)
+                outcome = _verdict(rewards[request.payload["reward"]], episode, runner, request)
+            except asyncio.CancelledError:
+                if not request.cancelled:
+                    raise
             except Exception as exc:  # noqa: BLE001 - the boundary: it becomes a typed RewardError
                 traceback.print_exc()
                 request.fail(exc)
@@ -46,18 +56,30 @@ def _unpacked(episode: bytes | memoryview) -> Episode:
 
 
 def _verdict(
-    reward: Callable[[Episode], object], episode: Episode, runner: asyncio.Runner
+    reward: Callable[[Episode], object],
+    episode: Episode,
+    runner: asyncio.Runner,
+    request: Request,
 ) -> Outcome:
     verdict: Any = reward(episode)
     if inspect.isawaitable(verdict):
-        verdict = runner.run(_wait_for(verdict))
+        verdict = runner.run(_unless_cancelled(verdict, request))
     outcome = read_verdict(verdict, episode)
     if outcome.kind is OutcomeKind.ERROR:
         raise RuntimeError(outcome.message or "it returned an error")
     return outcome
 
 
-async def _wait_for(verdict: Any) -> Any:
+async def _unless_cancelled(verdict: Awaitable[Any], request: Request) -> Any:
+    """The verdict; once nobody waits for it any more, it is cancelled."""
+    judging = asyncio.create_task(_wait_for(verdict))
+    while not (await asyncio.wait({judging}, timeout=LOOK_EVERY_S))[0]:
+        if request.cancelled:
+            judging.cancel()
+    return judging.result()
+
+
+async def _wait_for(verdict: Awaitable[Any]) -> Any:
     return await verdict
 
 

@@ -1,5 +1,6 @@
 """Rewards in real worker processes: verdicts, and failures that are never a zero."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,47 @@ async def test_task_data_that_cannot_travel_is_an_error_that_names_it(tmp_path: 
             await pool.score(is_lost)
         assert (await pool.score(episode())).reward == 2.0
         assert pool._pool.num_replaced == 0
+
+
+async def withdraw_while_judged(pool: RewardPool, directory: Path) -> None:
+    """Cancel a judgement that its worker is at."""
+    held = replace(episode(), task=Task("t", {"directory": str(directory)}))
+    withdrawn = asyncio.create_task(pool.score(held))
+    async with asyncio.timeout(30):
+        while not (directory / "judging").exists():  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.01)
+    withdrawn.cancel()
+    await asyncio.wait({withdrawn})
+
+
+@pytest.mark.parametrize("reward", ["when_released", "blocks_until_released"])
+async def test_who_withdraws_an_episode_costs_no_worker_and_no_other_verdict(
+    tmp_path: Path, reward: str
+) -> None:
+    specs = [spec("worker_id"), spec(reward)]
+    async with RewardPool(specs, log_dir=tmp_path, size=1) as pool:
+        before = (await pool.score(episode())).metrics["reward/worker_id"]
+        await withdraw_while_judged(pool, tmp_path)
+        queued = asyncio.create_task(pool.score(episode()))
+        if reward == "blocks_until_released":
+            (tmp_path / "release").touch()  # else its deadline would end it
+        assert (await queued).metrics["reward/worker_id"] == before
+        assert pool._pool.num_replaced == 0
+
+
+async def test_a_withdrawn_judgement_has_its_deadline_all_the_same(tmp_path: Path) -> None:
+    specs = [spec("blocks_until_released")]
+    async with RewardPool(specs, log_dir=tmp_path, size=1, timeout_s=1.0) as pool:
+        await withdraw_while_judged(pool, tmp_path)
+        assert (await pool.score(episode())).reward == 1.0
+        assert pool._pool.num_replaced == 1
+
+
+async def test_closing_does_not_wait_for_withdrawn_judgements(tmp_path: Path) -> None:
+    specs = [spec("blocks_until_released")]
+    async with asyncio.timeout(60):
+        async with RewardPool(specs, log_dir=tmp_path, size=1, timeout_s=3600.0) as pool:
+            await withdraw_while_judged(pool, tmp_path)
 
 
 async def test_several_rewards_are_weighted_and_named(tmp_path: Path) -> None:
