@@ -6,7 +6,7 @@ session, not the exception that user code saw or swallowed, says whether the inf
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from areal_sdk.agent import AgentLike, EpisodeContext
@@ -23,7 +23,7 @@ from areal_sdk.rollout.plan import EpisodePlan
 from areal_sdk.rollout.reward_pool import RewardPool
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.rollout.seeds import stable_seed
-from areal_sdk.rollout.trajectory import check_parents, check_recorded
+from areal_sdk.rollout.trajectory import check_parents, check_recorded, oldest_trainable
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,8 @@ class EpisodeRunner(SharesHttpClient):
         self._infra_retries = infra_retries
         self._retry_delay_s = retry_delay_s
         self._on_agent_error = on_agent_error
-        self._sessions: dict[str, Session] = {}
+        self._ages: dict[str, Callable[[], int | None]] = {}
+        """By episode, from its first token to its verdict."""
         self._warned = False
 
     async def run(self, plan: EpisodePlan) -> Episode:
@@ -88,13 +89,14 @@ class EpisodeRunner(SharesHttpClient):
             attempt += 1
 
     def oldest_version(self, episode_id: str) -> int | None:
-        """The version of the first token of a running episode; None: it has no token yet."""
-        session = self._sessions.get(episode_id)
-        return session.oldest_version if session is not None else None
+        """The version of the first token of a running episode, be it judged already.
+
+        None: it has no token yet, or none that would be trained.
+        """
+        age = self._ages.get(episode_id)
+        return age() if age is not None else None
 
     async def _attempt(self, plan: EpisodePlan, attempt: int) -> Episode:
-        clock = asyncio.get_running_loop().time
-        began = clock()
         seed = stable_seed(self._seed, plan.task.id, plan.epoch, plan.sibling)
         session = self._gateway.sessions.open(
             plan.id if attempt == 0 else f"{plan.id}~{attempt}",
@@ -103,12 +105,23 @@ class EpisodeRunner(SharesHttpClient):
             seed=seed if self._deterministic else None,
             split=self._split,
         )
-        self._sessions[plan.id] = session
+        self._ages[plan.id] = lambda: session.oldest_version
+        try:
+            return await self._play_and_judge(plan, attempt, session, seed)
+        finally:
+            del self._ages[plan.id]  # not before the verdict: until then the trainer holds for it
+
+    async def _play_and_judge(
+        self, plan: EpisodePlan, attempt: int, session: Session, seed: int
+    ) -> Episode:
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             played = await self._play_guarded(plan, self._context(plan, session, seed))
         finally:
-            del self._sessions[plan.id]
             turns = session.close()
+        oldest = oldest_trainable(turns)
+        self._ages[plan.id] = lambda: oldest
         episode = Episode(
             id=plan.id,
             task=plan.task,

@@ -160,10 +160,14 @@ class LiveEpisodes:
             self._tell(episode, verdict)
         except asyncio.CancelledError:  # too old, or the run ends: the books close either way
             reason = group.stopped.get(sibling, DropReason.CANCELLED)
-            rejection = Rejection(reason, "its caller was slower than the training")
-            if reason is not DropReason.CANCELLED:
-                self._dropped[live.id] = rejection
+            is_over = end.done() and not end.cancelled()
+            slow = "its judge was" if is_over else "its caller was"
+            rejection = Rejection(reason, f"{slow} slower than the training")
             self._close(group, sibling, rejection, ran_s=clock() - began)
+            if reason is not DropReason.CANCELLED and is_over:
+                self._tell(to_episode(live, group), rejection)  # nobody else will: it is finished
+            elif reason is not DropReason.CANCELLED:
+                self._dropped[live.id] = rejection
             raise
         except Exception as exc:  # noqa: BLE001 - a bug: whoever waits for a batch is told
             self._buffer.fail(exc)

@@ -41,6 +41,12 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
     return tuple(trajectories)
 
 
+def oldest_trainable(turns: Sequence[Turn]) -> int | None:
+    """The version of the oldest token that would be trained; None: there is none."""
+    trained = (turn.versions for turn in turns if turn.excluded is None)
+    return min((version for versions in trained for version in versions), default=None)
+
+
 def check_parents(turns: Sequence[Turn]) -> None:
     """ValueError unless each turn extends the tokens of the turn it names as its parent.
 

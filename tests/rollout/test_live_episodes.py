@@ -6,7 +6,8 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from areal_sdk.gateway.live import Ending, LiveLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, Rejection
 from areal_sdk.rollout.live import LiveEpisodes, LiveTasks, Observer
+from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
 from areal_sdk.testing import Fault, Reply
@@ -25,6 +27,7 @@ from areal_sdk.types import Episode, WeightUpdate
 from tests.gateway.conftest import StartGateway, model_dirs, start_gateway  # noqa: F401
 from tests.gateway.test_control import control
 from tests.gateway.test_live import call
+from tests.rollout import sample_rewards
 
 KEY = "sk-alice-0123456789abcdef"
 
@@ -36,7 +39,8 @@ class Learning:
     gateway: Gateway
     buffer: TrajectoryBuffer
     ledger: Ledger
-    told: list[tuple[Episode, Member | Rejection]] = field(default_factory=list)
+    source: LiveEpisodes
+    told: list[tuple[Episode, Member | Rejection]]
 
     async def chat(self, name: str = "", **body: Any) -> Any:
         key = f"{KEY}/{name}" if name else KEY
@@ -73,6 +77,7 @@ async def learn(
     max_staleness: int = 1,
     reward_wait_s: float = 60.0,
     before: Callable[[Gateway], None] = lambda gateway: None,
+    rewards: RewardPool | None = None,
     on_episode: Observer | None = None,
 ) -> AsyncIterator[Learning]:
     """`before`: what callers do while the gateway listens and nobody learns yet."""
@@ -88,14 +93,16 @@ async def learn(
         stale="drop",
         max_lost_in_a_row=sys.maxsize,
     )
-    learning = Learning(gateway, buffer, ledger)
+    told: list[tuple[Episode, Member | Rejection]] = []
     source = LiveEpisodes(
         gateway.live,
         tasks=LiveTasks(),
         ledger=ledger,
         buffer=buffer,
-        on_episode=on_episode or (lambda *told: learning.told.append(told)),
+        rewards=rewards,
+        on_episode=on_episode or (lambda *fate: told.append(fate)),
     )
+    learning = Learning(gateway, buffer, ledger, source, told)
     async with source:
         yield learning
     ledger.check()
@@ -176,6 +183,26 @@ async def test_a_caller_slower_than_the_training_goes_on_untrained(
         await run.settled()
         assert run.fates() == [DropReason.STALE]
         assert run.ledger.started == 1
+
+
+async def test_what_is_too_old_before_it_is_judged_is_told_once_and_forgotten(
+    start_gateway: StartGateway,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    judge = RewardSpec.of("hangs", sample_rewards.hangs)
+    async with (
+        RewardPool([judge], log_dir=tmp_path, size=1) as rewards,
+        learn(start_gateway, reward_wait_s=0.01, rewards=rewards) as run,
+    ):
+        await run.chat()
+        async with asyncio.timeout(20):
+            while rewards._pool._free.qsize():  # noqa: ASYNC110 - it is being judged
+                await asyncio.sleep(0.005)
+        run.buffer.set_version(2)
+        await run.settled()
+        assert run.fates() == [DropReason.STALE]
+        assert run.ledger.dropped == {DropReason.STALE: 1}
+        assert not run.source._dropped
 
 
 async def test_what_can_never_be_trained_in_time_is_dropped_at_once(
