@@ -72,6 +72,8 @@ def inspect(
 def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     from itertools import islice
 
+    from areal_sdk.telemetry.rundir import BEST, read_measured
+
     config = run_dir.read_config()
     steps, evaluations = run_dir.read_steps(), run_dir.read_metrics(kind="eval")
     ledger = run_dir.read_ledger()
@@ -84,12 +86,13 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
                 "plugins": run_dir.read_plugins(),
                 "steps": steps,
                 "evaluations": evaluations,
+                "best": read_measured(run_dir.checkpoints / BEST),
                 "ledger": ledger,
                 "episodes": episodes,
             }
         )
         return
-    from areal_sdk.cli.report import table
+    from areal_sdk.cli.report import best_weights, table
     from areal_sdk.telemetry.live import curve
 
     only_records = _only_records(config)
@@ -109,6 +112,8 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
             f"eval       {evaluation['name']}: {evaluation['split']}: "
             f"{_numbers(evaluation, only=EVAL_NUMBERS)}  {_weights(evaluation)}"
         )
+    for line in best_weights(run_dir):
+        click.echo(line)
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")
     if not episodes:

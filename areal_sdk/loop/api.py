@@ -27,6 +27,7 @@ from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live import LiveWriter
+from areal_sdk.telemetry.rundir import BEST, read_measured
 from areal_sdk.telemetry.waits import waits_on_signal
 from areal_sdk.types import Task
 
@@ -275,6 +276,7 @@ def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
         ended="interrupted",
         saved_step=None if saved is None else step_of(saved),
         ledger=run_dir.read_ledger() or state.ledger,
+        best=read_measured(run_dir.checkpoints / BEST),
     )
 
 

@@ -4,37 +4,37 @@ import asyncio
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from areal_sdk.config import EvalSection
 from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.best import BestWeights, Measured
+from areal_sdk.loop.device import update_and_resume
 from areal_sdk.loop.progress import BEFORE, Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
-from areal_sdk.telemetry.files import read_json, to_json
-from areal_sdk.types import Task
+from areal_sdk.types import Task, WeightUpdate
 
 Reports = Mapping[str, EvalReport]
 """By split."""
-
-BEST_FILE = "evaluation.json"
-"""Beside the best weights: what they achieved, and after which step."""
 
 
 @dataclass(slots=True)
 class Evaluator:
     """Evaluates a rig's program. During training an evaluation runs beside the rollouts.
 
-    The weights may then change under it: its record says from which version to which.
+    The weights may then change under it: its record says from which version to which, and it cannot
+    choose the best weights.
     """
 
     rig: Rig
     tasks: Mapping[str, Sequence[Task]]
     state: RunState
     progress: Progress
-    best_dir: Path
+    best: BestWeights
     reached: bool = False
     """`eval.stop_at_success` was reached."""
     _running: "asyncio.Task[Reports] | None" = None
@@ -46,13 +46,12 @@ class Evaluator:
     def section(self) -> EvalSection:
         return self.rig.config.eval
 
-    async def measure(self, name: str) -> Reports:
-        """Evaluate every split now."""
+    async def measure(self, name: str, *, step: int, num_splits: int | None = None) -> Reports:
+        """Evaluate the first splits, or all of them. `step` made the weights that the engine has."""
         reports: dict[str, EvalReport] = {}
-        for split, tasks in self.tasks.items():
+        for split, tasks in islice(self.tasks.items(), num_splits):
             sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
             async with self.rig.runner(split=split, sampling=sampling) as runner:
-                began_at = self.rig.engine.version
                 report = await evaluate_tasks(
                     runner,
                     tasks,
@@ -65,24 +64,12 @@ class Evaluator:
                     ),
                 )
             reports[split] = report
-            versions = (began_at, self.rig.engine.version)
-            self.progress.report_eval(name, report, versions=versions)
+            self.progress.report_eval(name, report, step=step)
         return reports
-
-    def recall_best(self) -> None:
-        """Going on with a run: the best weights on disk may be newer than its checkpoint."""
-        old = _set_aside(self.best_dir)
-        if old.exists() and not self.best_dir.exists():
-            old.rename(self.best_dir)  # it was killed between two renames
-        for leftover in (old, *self.best_dir.parent.glob("candidate-*")):
-            shutil.rmtree(leftover, ignore_errors=True)
-        best = read_json(self.best_dir / BEST_FILE)
-        if best is not None:
-            self.state.best_success, self.state.best_step = best["success"], best["step"]
 
     async def measure_first(self) -> Reports:
         """Evaluate the weights the run begins with; there may be nothing left to teach them."""
-        reports = await self.measure(BEFORE)
+        reports = await self.measure(BEFORE, step=self.state.step)
         success = _success(reports)
         if self._is_enough(success):
             self.reached = True
@@ -97,12 +84,25 @@ class Evaluator:
         candidate = await self._export_candidate() if self.section.every else None
         return await self._measure_candidate("after", candidate, self.state.step)
 
+    async def measure_waiting(self) -> None:
+        """Evaluate what looked best while its weights changed. The engine keeps those: call it last."""
+        waiting, directory = self.best.waiting, self.best.waiting_dir
+        if waiting is None or not self.tasks:
+            return
+        self.progress.enter(f"step {waiting.step} looked best: it is measured again, alone")
+        await update_and_resume(self.rig.engine, WeightUpdate(waiting.step, str(directory)))
+        reports = await self.measure(f"step-{waiting.step}-again", step=waiting.step, num_splits=1)
+        await self._offer(directory, reports, step=waiting.step)
+
     def attach(self, background: asyncio.TaskGroup) -> None:
         """Where evaluations during training run."""
         self._background = background
 
-    async def maybe_begin(self) -> None:
-        """Begin an evaluation if one is due. While another runs it waits, and several are one."""
+    async def maybe_begin(self, delivery: "asyncio.Task[None] | None" = None) -> None:
+        """Begin an evaluation if one is due. While another runs it waits, and several are one.
+
+        `delivery` brings the engine the weights to measure: the evaluation begins after it.
+        """
         due = bool(self.section.every) and self.state.step % self.section.every == 0
         if not self.tasks or not (due or self._is_waiting):
             return
@@ -118,7 +118,7 @@ class Evaluator:
         assert self._background is not None, "attach comes first"
         candidate, step = await self._export_candidate(), self.state.step
         self._running = self._background.create_task(
-            self._measure_candidate(f"step-{step}", candidate, step), name=f"eval {step}"
+            self._measure_candidate(f"step-{step}", candidate, step, delivery), name=f"eval {step}"
         )
 
     async def finish(self) -> None:
@@ -137,46 +137,43 @@ class Evaluator:
     async def _export_candidate(self) -> Path | None:
         if not self.section.keep_best or self.rig.trainer is None or not self.tasks:
             return None
-        candidate = self.best_dir.with_name(f"candidate-{self.state.step:06d}")
+        candidate = self.best.candidate_dir(self.state.step)
         await self.rig.trainer.export(candidate)
         return candidate
 
-    async def _measure_candidate(self, name: str, candidate: Path | None, step: int) -> Reports:
+    async def _measure_candidate(
+        self,
+        name: str,
+        candidate: Path | None,
+        step: int,
+        delivery: "asyncio.Task[None] | None" = None,
+    ) -> Reports:
         """Evaluate; the first split decides whether these weights are the best so far."""
         try:
-            reports = await self.measure(name)
-            success = _success(reports)
-            if success is not None:
-                best = self.state.best_success
-                if candidate is not None and (best is None or success > best):
-                    await in_thread(
-                        lambda: _keep(candidate, self.best_dir, success=success, step=step),
-                        name="keep best",
-                    )
-                    self.state.best_success, self.state.best_step = success, step
-                self.reached = self.reached or self._is_enough(success)
-            return reports
+            if delivery is not None:
+                await asyncio.wait([delivery])  # it has a deadline; the loop hears if it fails
+            reports = await self.measure(name, step=step)
+            if candidate is not None:
+                await self._offer(candidate, reports, step=step)
         finally:
             if candidate is not None:
                 shutil.rmtree(candidate, ignore_errors=True)
+        self.reached = self.reached or self._is_enough(_success(reports))
+        return reports
+
+    async def _offer(self, exported: Path, reports: Reports, *, step: int) -> None:
+        first = next(iter(reports.values()))
+        measured = Measured.of(first, step=step)
+        await in_thread(lambda: self.best.offer(exported, measured), name="keep best")
+        if measured is not None and measured == self.best.waiting:
+            self.progress.say(
+                f"note: step {step} looks best, but its weights changed while they were measured "
+                f"(v{measured.from_version}-v{measured.to_version}): it is measured again when the "
+                "run ends"
+            )
 
 
 def _success(reports: Reports) -> float | None:
     """Of the first split; None where nothing was scored."""
     first = next(iter(reports.values()), None)
     return first.success.value if first is not None and first.success is not None else None
-
-
-def _keep(candidate: Path, best: Path, *, success: float, step: int) -> None:
-    """Put `candidate` in the place of `best`. Killed at any point, one of them is still there."""
-    (candidate / BEST_FILE).write_bytes(to_json({"success": success, "step": step}))
-    old = _set_aside(best)
-    shutil.rmtree(old, ignore_errors=True)
-    if best.exists():
-        best.rename(old)
-    candidate.rename(best)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _set_aside(best: Path) -> Path:
-    return best.with_name(f".{best.name}.old")

@@ -7,7 +7,8 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import RunDir
 
-EXPORTS = ("best", "final")
+EXPORTS = ("best", "final", "waiting")
+"""The last: of a run that did not get to its end, weights whose evaluation they changed under."""
 
 
 def find_model(name: str) -> Path:

@@ -149,15 +149,17 @@ class Progress:
 
         return evaluated
 
-    def report_eval(self, name: str, report: EvalReport, *, versions: tuple[int, int]) -> None:
+    def report_eval(self, name: str, report: EvalReport, *, step: int) -> None:
+        """`step`: the one that made the weights it began with."""
         self._evaluations.pop(_title(name, report.split), None)
+        versions = report.versions or (step, step)
         values = {
             "name": name,
             "split": report.split,
-            "step": self._state.step,
+            "step": step,
+            **report.metrics(),
             "from_version": versions[0],
             "to_version": versions[1],
-            **report.metrics(),
         }
         self._metrics.log("eval", values)
         if report.success is not None and report.split == self._split:

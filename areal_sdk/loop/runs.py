@@ -11,6 +11,7 @@ from pathlib import Path
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
 from areal_sdk.loop.engines import check_engine
@@ -27,6 +28,7 @@ from areal_sdk.loop.trainers import check_learns
 from areal_sdk.loop.training import TrainingLoop
 from areal_sdk.loop.warmup import warm_up
 from areal_sdk.plugins import Plugins
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
@@ -142,9 +144,8 @@ async def run_training(
             await rig.engine.update_weights(await rig.trainer.publish(state.version))
         elif config.sft.steps:
             await warm_up(rig, plan.demonstrations, progress=progress)
-        best_dir = run_dir.checkpoints / "best"
-        evaluator = Evaluator(rig, plan.eval_tasks, state, progress, best_dir=best_dir)
-        evaluator.recall_best()
+        best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
+        evaluator = Evaluator(rig, plan.eval_tasks, state, progress, best)
         before: Reports = {}
         if config.eval.before and checkpoint is None:
             before = await evaluator.measure_first()
@@ -152,6 +153,7 @@ async def run_training(
         after: Reports = {}
         if config.eval.after and (state.step or not before):  # else it measured these weights
             after = await evaluator.measure_last()
+        await evaluator.measure_waiting()
         progress.enter("writing the final weights")
         await rig.trainer.export(run_dir.checkpoints / "final")
         return RunSummary(
@@ -163,6 +165,7 @@ async def run_training(
             before=before,
             after=after,
             ledger=ledger.snapshot(),
+            best=None if best.best is None else best.best.to_json(),
         )
 
 

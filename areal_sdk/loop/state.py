@@ -16,8 +16,6 @@ class RunState:
     """Optimiser steps and label-only updates since the run began."""
     train_seconds: float = 0.0
     """Time spent training, evaluation before and after excluded."""
-    best_success: float | None = None
-    best_step: int = 0
     ledger: Mapping[str, Any] = field(default_factory=dict)
     tasks: Mapping[str, Any] = field(default_factory=dict)
     """Which tasks are consumed: trained, or dropped for good."""
@@ -31,7 +29,7 @@ class RunState:
         return asdict(self)
 
     def update_from(self, values: Mapping[str, Any]) -> None:
-        """Become what a checkpoint stored; older ones also store the version."""
+        """Become what a checkpoint stored; older ones also store the version and the best weights."""
         for field_ in fields(self):
             setattr(self, field_.name, values[field_.name])
 
@@ -52,6 +50,8 @@ class RunSummary:
     ledger: Mapping[str, Any] = field(default_factory=dict)
     saved_step: int | None = None
     """Where a resumed run would go on; None: nothing was saved."""
+    best: Mapping[str, Any] | None = None
+    """What the best weights achieved, and after which step; None where none were kept."""
     elapsed_s: float = 0.0
     """From its start (or resumption) to its end, loading and evaluations included."""
 

@@ -81,7 +81,7 @@ class TrainingLoop:
             if not batch.finished:
                 return "tasks"
             await self._train_on(batch)
-            await self.evaluator.maybe_begin()
+            await self.evaluator.maybe_begin(self._delivery)
             if self.checkpoints.is_due(self.state.step):
                 await self.checkpoints.save(self.trainer, self.state)
             if batch.exhausted:

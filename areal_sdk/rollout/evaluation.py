@@ -61,6 +61,8 @@ class EvalReport:
     num_truncated: int
     mean_turns: float
     duration_s: float
+    versions: tuple[int, int] | None = None
+    """The oldest and the newest weights that sampled a token; None where no token is known."""
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers for a log."""
@@ -73,6 +75,8 @@ class EvalReport:
             "duration_s": self.duration_s,
             **{f"errors/{kind}": float(n) for kind, n in self.errors.items()},
         }
+        if self.versions is not None:
+            numbers["from_version"], numbers["to_version"] = map(float, self.versions)
         estimates = {
             "success": self.success,
             "reward": self.reward,
@@ -99,6 +103,7 @@ class _Attempt:
     truncated: bool
     error: str
     message: str
+    versions: frozenset[int]
 
 
 async def evaluate_tasks(
@@ -223,6 +228,7 @@ def _summarise(episode: Episode) -> _Attempt:
         truncated=episode.truncated,
         error="" if scored else (outcome.error.value if outcome.error else "abstain"),
         message=outcome.message,
+        versions=frozenset(version for turn in episode.turns for version in turn.versions),
     )
 
 
@@ -239,6 +245,7 @@ def _report(
         else:
             by_task[attempt.task_id].append(attempt)
     scored = [group for group in by_task.values() if group]
+    versions = frozenset[int]().union(*(attempt.versions for attempt in attempts))
     return EvalReport(
         split=split,
         num_tasks=len(by_task),
@@ -252,6 +259,7 @@ def _report(
         num_truncated=sum(attempt.truncated for attempt in attempts),
         mean_turns=fmean(attempt.num_turns for attempt in attempts),
         duration_s=duration_s,
+        versions=(min(versions), max(versions)) if versions else None,
     )
 
 

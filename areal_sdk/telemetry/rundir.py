@@ -30,6 +30,11 @@ from areal_sdk.telemetry.files import cannot_write, read_json, to_json, write_at
 
 REMOVED = "(removed)"
 
+BEST, WAITING = "best", "waiting"
+"""In `checkpoints`: the best weights, and those that looked better while they changed."""
+MEASURED_FILE = "evaluation.json"
+"""Beside exported weights: what they achieved, and after which step."""
+
 _SECRET = re.compile(
     r"(^|_)(api_?key|admin_?key|secret|password|passwd|token|credentials?)$", re.IGNORECASE
 )
@@ -275,3 +280,9 @@ def _clean(value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
     return _URL_LOGIN.sub(f"{REMOVED}@", str(value))
+
+
+def read_measured(exported: Path) -> dict[str, Any] | None:
+    """What the weights in `exported` achieved; None where they were not measured, or are not there."""
+    measured: dict[str, Any] | None = read_json(exported / MEASURED_FILE)
+    return measured

@@ -1,47 +1,239 @@
-"""The best weights seen survive kills, resumes and evaluations that scored nothing."""
+"""`checkpoints/best` holds weights that were measured as they are, and the best of those."""
 
 from pathlib import Path
+from typing import Any
 
-from areal_sdk.loop.measure import BEST_FILE, Evaluator, _keep
-from areal_sdk.loop.state import RunState
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from areal_sdk.loop.best import BestWeights, Measured
+from areal_sdk.loop.models import find_model
+from areal_sdk.telemetry.rundir import read_measured
+from tests.loop.runs import finish, run_dir, start_command, start_training
 
 
-def export(path: Path, name: str) -> Path:
+def export(checkpoints: Path, step: int) -> Path:
+    path = checkpoints / f"candidate-{step:06d}"
     path.mkdir(parents=True)
-    (path / "config.json").write_text(name)
+    (path / "config.json").write_text(f"v{step}")
     return path
 
 
-def evaluator(directory: Path, state: RunState) -> Evaluator:
-    unused: object = None
-    return Evaluator(unused, {}, state, unused, best_dir=directory / "best")  # type: ignore[arg-type]
+def measured(step: int, success: float, reward: float = 0.0, *, until: int = 0) -> Measured:
+    return Measured(step, success, reward, from_version=step, to_version=until or step)
 
 
-def test_a_resumed_run_knows_what_best_weights_newer_than_its_checkpoint_achieved(
+def weights_in(directory: Path) -> str:
+    return (directory / "config.json").read_text()
+
+
+def test_a_tie_in_success_is_broken_by_reward(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    for step, reward in [(10, 0.20), (20, 0.90), (30, 0.89)]:
+        best.offer(export(tmp_path, step), measured(step, 0.0, reward))
+    assert weights_in(tmp_path / "best") == "v20"
+    assert best.best is not None
+    assert (best.best.step, best.best.reward, best.best.by) == (20, 0.90, "reward")
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_success_counts_before_reward(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 10), measured(10, 0.5, 0.9))
+    best.offer(export(tmp_path, 20), measured(20, 0.7, 0.1))
+    assert best.best is not None
+    assert (best.best.step, best.best.by) == (20, "success")
+
+
+def test_weights_that_changed_under_their_evaluation_wait_to_be_measured_again(
     tmp_path: Path,
 ) -> None:
-    _keep(export(tmp_path / "candidate-000030", "v30"), tmp_path / "best", success=0.9, step=30)
-    state = RunState(step=20, best_success=0.5, best_step=10)  # as the checkpoint has it
-    evaluator(tmp_path, state).recall_best()
-    assert (state.best_success, state.best_step) == (0.9, 30)
-
-
-def test_better_weights_take_the_place_of_the_best(tmp_path: Path) -> None:
-    best = tmp_path / "best"
-    _keep(export(tmp_path / "candidate-000010", "v10"), best, success=0.5, step=10)
-    _keep(export(tmp_path / "candidate-000020", "v20"), best, success=0.7, step=20)
-    assert (best / "config.json").read_text() == "v20"
-    assert (best / BEST_FILE).is_file()
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 10), measured(10, 0.6))
+    best.offer(export(tmp_path, 20), measured(20, 0.8, until=23))
+    best.offer(export(tmp_path, 30), measured(30, 0.7, until=33))
+    assert weights_in(tmp_path / "best") == "v10"
+    assert best.waiting == measured(20, 0.8, until=23)
+    assert weights_in(best.waiting_dir) == "v20"
+    best.offer(best.waiting_dir, measured(20, 0.65))
+    assert weights_in(tmp_path / "best") == "v20"
+    assert best.waiting is None
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_an_evaluation_that_began_too_late_did_not_measure_the_exported_weights(
+    tmp_path: Path,
+) -> None:
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 10), Measured(10, 0.6, 0.0, from_version=11, to_version=11))
+    assert best.best is None
+    assert best.waiting is not None
+
+
+def test_what_waits_and_cannot_be_the_best_any_more_is_forgotten(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 10), measured(10, 0.6, until=12))
+    best.offer(export(tmp_path, 20), measured(20, 0.9))
+    assert best.waiting is None
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_a_resumed_run_knows_what_best_and_waiting_weights_achieved(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 30), measured(30, 0.8))
+    best.offer(export(tmp_path, 40), measured(40, 0.9, until=42))
+    export(tmp_path, 50)  # it was killed while these were measured
+    resumed = BestWeights(tmp_path)
+    assert (resumed.best, resumed.waiting) == (best.best, best.waiting)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best", "waiting"]
+
+
+def test_best_weights_of_a_run_that_knew_no_reward_are_compared_by_success(tmp_path: Path) -> None:
+    (tmp_path / "best").mkdir()
+    (tmp_path / "best" / "evaluation.json").write_text('{"success": 0.5, "step": 10}')
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 20), measured(20, 0.4, 0.9))
+    assert best.best is not None
+    assert best.best.step == 10
+    best.offer(export(tmp_path, 30), measured(30, 0.5, 0.3))
+    assert best.best.step == 30
 
 
 def test_a_kill_between_the_renames_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    best = tmp_path / "best"
-    _keep(export(tmp_path / "candidate-000010", "v10"), best, success=0.5, step=10)
-    best.rename(tmp_path / ".best.old")
-    export(tmp_path / "candidate-000020", "v20")
-    state = RunState()
-    evaluator(tmp_path, state).recall_best()
-    assert (best / "config.json").read_text() == "v10"
-    assert state.best_success == 0.5
+    BestWeights(tmp_path).offer(export(tmp_path, 10), measured(10, 0.5))
+    (tmp_path / "best").rename(tmp_path / ".best.old")
+    export(tmp_path, 20)
+    best = BestWeights(tmp_path)
+    assert weights_in(tmp_path / "best") == "v10"
+    assert best.best is not None
+    assert best.best.success == 0.5
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
+
+
+def test_an_unfinished_run_without_best_weights_gives_those_that_wait(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    checkpoints = tmp_path / "checkpoints"
+    BestWeights(checkpoints).offer(export(checkpoints, 10), measured(10, 0.5, until=12))
+    assert find_model(str(tmp_path)) == checkpoints / "waiting"
+
+
+def assert_same_weights(exported: Path, published: Path) -> None:
+    one, other = load_file(exported / "model.safetensors"), load_file(published)
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def start_and_keep_weights(directory: Path, **settings: Any) -> tuple[str, Path]:
+    weights = directory / "weights"
+    weights.mkdir()
+    process = start_training(directory, env={"AREAL_TEST_WEIGHTS": str(weights)}, **settings)
+    return finish(process), weights
+
+
+def test_with_graded_rewards_the_best_are_the_weights_with_the_highest_reward(
+    tmp_path: Path,
+) -> None:
+    output, weights = start_and_keep_weights(
+        tmp_path,
+        run__steps=6,
+        eval__every=2,
+        eval__tasks=8,
+        eval__temperature=1.0,
+        eval__after=True,
+    )
+    run = run_dir(tmp_path)
+    rows = [
+        row
+        for row in run.read_metrics(kind="eval")
+        if row["from_version"] == row["to_version"] == row["step"]
+    ]
+    assert {row["success"] for row in rows} == {0.0}, "its rewards are graded"
+    highest = max(rows, key=lambda row: row["reward"])
+    best = read_measured(run.checkpoints / "best")
+    assert best is not None
+    assert (best["step"], best["reward"]) == (highest["step"], highest["reward"])
+    assert_same_weights(run.checkpoints / "best", weights / f"v{best['step']}.safetensors")
+    line = f"best weights: step {best['step']}"
+    assert line in output
+    assert line in finish(start_command("inspect", str(run.path)))
+
+
+CHANGING_AGENT = """
+import asyncio
+import os
+import shutil
+from pathlib import Path
+from areal_sdk import Agent, Task, hookimpl
+
+REWARDS = {{"step-2-eval": 0.9, "after-eval": 0.5, "step-2-again-eval": 0.7}}
+
+class Changing(Agent):
+    step = 0
+
+    async def run(self, task, context):
+        message = [{{"role": "user", "content": "a"}}]
+        turn = await context.generate(message, max_new_tokens=8)
+        evaluation = context.episode_id.partition(".")[0]
+        if context.split != "eval":
+            return sum(token < 128 for token in turn.output_tokens) / 8
+        if evaluation == "step-2-eval":
+            while Changing.step < 4:
+                await asyncio.sleep(0.01)
+            await context.generate(message, max_new_tokens=8)
+        return REWARDS[evaluation]
+
+@hookimpl
+def on_step(step):
+    Changing.step = step
+
+@hookimpl
+def on_weights(update):
+    if update.path is not None:
+        shutil.copy(update.path, Path("{weights}") / f"v{{update.version}}.safetensors")
+
+def tasks(split):
+    for index in range(64):
+        yield Task(f"{{split}}-{{index}}")
+"""
+
+
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run whose weights change while step 2 is evaluated, which looks best."""
+    directory = tmp_path_factory.mktemp("run")
+    (directory / "weights").mkdir()
+    agent = directory / "changing.py"
+    agent.write_text(CHANGING_AGENT.format(weights=directory / "weights"))
+    settings: dict[str, Any] = {
+        "run__steps": 5,
+        "eval__every": 2,
+        "eval__tasks": 2,
+        "eval__after": True,
+    }
+    return directory, finish(start_training(directory, agent=agent, **settings))
+
+
+def test_what_looked_best_while_weights_changed_is_measured_again_as_it_was_kept(
+    changing: tuple[Path, str],
+) -> None:
+    directory, output = changing
+    rows = {row["name"]: row for row in run_dir(directory).read_metrics(kind="eval")}
+    first, again = rows["step-2"], rows["step-2-again"]
+    assert first["from_version"] < first["to_version"]
+    assert (again["from_version"], again["to_version"], again["reward"]) == (2, 2, 0.7)
+    span = f"v{first['from_version']}-v{first['to_version']}"
+    assert f"step 2 looks best, but its weights changed while they were measured ({span})" in output
+
+
+def test_the_best_weights_are_those_that_were_measured(changing: tuple[Path, str]) -> None:
+    directory, output = changing
+    run = run_dir(directory)
+    best = read_measured(run.checkpoints / "best")
+    assert best is not None
+    assert (best["step"], best["reward"], best["by"]) == (2, 0.7, "reward")
+    assert_same_weights(run.checkpoints / "best", directory / "weights" / "v2.safetensors")
+    assert "best weights: step 2, by reward: success 0.000, reward 0.700" in output
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == [
+        *("best", "final", "step-000005")
+    ]

@@ -109,9 +109,9 @@ async def test_the_view_shows_the_success_of_the_first_split_from_before_to_now(
     tmp_path: Path,
 ) -> None:
     async with shown(tmp_path, Terminal(), split="test") as progress:
-        progress.report_eval("before", report("test", 0.25), versions=(0, 0))
-        progress.report_eval("before", report("eval", 0.1), versions=(0, 0))
-        progress.report_eval("step-5", report("test", 0.75), versions=(5, 5))
+        progress.report_eval("before", report("test", 0.25), step=0)
+        progress.report_eval("before", report("eval", 0.1), step=0)
+        progress.report_eval("step-5", report("test", 0.75), step=5)
     live = RunDir(tmp_path / "run").read_live()
     assert live is not None
     assert (live["success_before"], live["success"]) == (0.25, 0.75)
@@ -119,8 +119,8 @@ async def test_the_view_shows_the_success_of_the_first_split_from_before_to_now(
 
 async def test_a_run_that_measured_nothing_before_claims_no_success_before(tmp_path: Path) -> None:
     async with shown(tmp_path, Terminal()) as progress:
-        progress.report_eval("step-5", report("eval", 0.5), versions=(5, 5))
-        progress.report_eval("step-10", report("eval", 0.75), versions=(10, 10))
+        progress.report_eval("step-5", report("eval", 0.5), step=5)
+        progress.report_eval("step-10", report("eval", 0.75), step=10)
     live = RunDir(tmp_path / "run").read_live()
     assert live is not None
     assert (live.get("success_before"), live["success"]) == (None, 0.75)

@@ -1,0 +1,164 @@
+"""Which weights of a run are the best: what `checkpoints/best` holds, and how weights get there.
+
+Only an evaluation that measured the exported weights from its first token to its last can choose the
+best ones: what `best` holds is then what was measured. Beside training the weights may change under an evaluation. If it looks best, the
+weights that it began with wait in `checkpoints/waiting`, to be measured again when the run ends.
+"""
+
+import math
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.telemetry.files import to_json, write_atomically
+from areal_sdk.telemetry.rundir import BEST, MEASURED_FILE, WAITING, read_measured
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What exported weights achieved. Stored beside them."""
+
+    step: int
+    """The step that made them."""
+    success: float
+    reward: float | None
+    """None: a run of an earlier version stored only the success."""
+    from_version: int
+    """Of the weights that were measured: they may have changed under the evaluation."""
+    to_version: int
+    by: str = ""
+    """Why these are the best: their `success`, or their `reward` where another's success is equal;
+    empty for the first."""
+
+    @classmethod
+    def of(cls, report: EvalReport, *, step: int) -> Self | None:
+        """None where nothing was scored."""
+        if report.success is None or report.reward is None:
+            return None
+        first, last = report.versions or (step, step)
+        return cls(step, report.success.value, report.reward.value, first, last)
+
+    @classmethod
+    def read(cls, exported: Path) -> Self | None:
+        """What was stored beside `exported`; None where nothing was."""
+        values = read_measured(exported)
+        if values is None:
+            return None
+        first = values.get("from_version", values["step"])
+        return cls(
+            values["step"],
+            values["success"],
+            values.get("reward"),
+            first,
+            values.get("to_version", first),
+            values.get("by", ""),
+        )
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the exported weights, and no later ones, were measured. A step makes its version."""
+        return self.from_version == self.to_version == self.step
+
+    def is_better_than(self, other: "Measured | None") -> bool:
+        """By success; the reward breaks a tie. The earlier one stays where both are equal."""
+        return other is None or self._rank > other._rank
+
+    @property
+    def _rank(self) -> tuple[float, float]:
+        return self.success, -math.inf if self.reward is None else self.reward
+
+    def to_json(self) -> Mapping[str, Any]:
+        return asdict(self)
+
+
+class BestWeights:
+    """The exported weights that a run keeps for its evaluations. Blocks while it moves directories."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        """Goes on from what is on disk, which may be newer than the latest checkpoint."""
+        self.waiting_dir = checkpoints / WAITING
+        self._best_dir = checkpoints / BEST
+        for kept in (self._best_dir, self.waiting_dir):
+            _recover(kept)
+        for leftover in checkpoints.glob(_candidate("*")):
+            shutil.rmtree(leftover, ignore_errors=True)
+        self.best = Measured.read(self._best_dir)
+        self.waiting = Measured.read(self.waiting_dir)
+        """Weights that looked better than the best while they changed."""
+
+    def candidate_dir(self, step: int) -> Path:
+        """Where to export the weights that an evaluation begins with."""
+        return self._best_dir.with_name(_candidate(f"{step:06d}"))
+
+    def offer(self, exported: Path, measured: Measured | None) -> None:
+        """Keep `exported` if it is, or may be, the best; it is gone afterwards.
+
+        None: nothing was scored. Weights that waited are offered as `waiting_dir`.
+        """
+        if exported == self.waiting_dir:
+            self.waiting = None
+        if measured is not None:
+            self._compare(exported, measured)
+        if self.waiting is not None and not self.waiting.is_better_than(self.best):
+            self.waiting = None
+        if exported != self.waiting_dir:
+            shutil.rmtree(exported, ignore_errors=True)
+        if self.waiting is None:
+            shutil.rmtree(self.waiting_dir, ignore_errors=True)
+
+    def _compare(self, exported: Path, measured: Measured) -> None:
+        if measured.is_exact:
+            if measured.is_better_than(self.best):
+                self._set_best(exported, measured)
+            else:
+                self._note_rival(measured)
+        elif exported != self.waiting_dir and all(
+            measured.is_better_than(other) for other in (self.best, self.waiting)
+        ):
+            _keep(exported, self.waiting_dir, measured)
+            self.waiting = measured
+
+    def _set_best(self, exported: Path, measured: Measured) -> None:
+        if self.best is not None:
+            is_tie = measured.success == self.best.success
+            measured = replace(measured, by="reward" if is_tie else "success")
+        _keep(exported, self._best_dir, measured)
+        self.best = measured
+
+    def _note_rival(self, rival: Measured) -> None:
+        """The best is no longer the only one that was measured."""
+        assert self.best is not None
+        by = "reward" if rival.success == self.best.success else self.best.by or "success"
+        if by != self.best.by:
+            self.best = replace(self.best, by=by)
+            write_atomically(self._best_dir / MEASURED_FILE, to_json(self.best.to_json()))
+
+
+def _candidate(step: str) -> str:
+    return f"candidate-{step}"
+
+
+def _keep(exported: Path, kept: Path, measured: Measured) -> None:
+    """Put `exported` in the place of `kept`. Killed at any point, one of them is still there."""
+    write_atomically(exported / MEASURED_FILE, to_json(measured.to_json()))
+    old = _set_aside(kept)
+    shutil.rmtree(old, ignore_errors=True)
+    if kept.exists():
+        kept.rename(old)
+    exported.rename(kept)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _recover(kept: Path) -> None:
+    """After a kill between two renames."""
+    old = _set_aside(kept)
+    if old.exists() and not kept.exists():
+        old.rename(kept)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _set_aside(kept: Path) -> Path:
+    return kept.with_name(f".{kept.name}.old")
