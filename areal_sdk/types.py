@@ -87,6 +87,9 @@ class Turn:
     num_stale_kv: int = 0
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
     duration_s: float = 0.0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Of a call that another provider answered: `request` (model, sampling, metadata), `tools` where
+    a conversation begins, `usage`. Empty for turns of our own engines."""
     num_prompt: int = field(init=False)
     """Tokens of the whole prompt."""
     _before: "Turn | None" = field(default=None, repr=False, compare=False)

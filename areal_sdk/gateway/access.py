@@ -141,7 +141,7 @@ class Access:
         if caller.name is not None:
             live = self._live.get(_own(account, caller.name))
         elif reply_id is not None:
-            live = self._live.by_reply(reply_id)
+            live = self._live.by_reply(reply_id, account)
         return live.session if live is not None and live.account is account else None
 
 

@@ -109,7 +109,8 @@ class LiveSessions:
         self._observer: ObservesSessions | None = None
         self._by_id: dict[str, LiveSession] = {}
         self._by_secret: Keyring[LiveSession] = Keyring()
-        self._by_reply: dict[str, LiveSession] = {}
+        self._by_reply: dict[str, tuple[LiveSession, ...]] = {}
+        """Several where another provider gives several replies one id."""
         self._waiting: dict[Account, OrderedDict[str, LiveSession]] = {}
         """Ended, without a verdict yet; longest ended first."""
         self._used_names: OrderedDict[str, None] = OrderedDict()
@@ -133,9 +134,16 @@ class LiveSessions:
     def by_secret(self, secret: str) -> LiveSession | None:
         return self._by_secret.find(secret)
 
-    def by_reply(self, reply_id: str) -> LiveSession | None:
-        """The session that gave that reply; ids are known to more than its caller."""
-        return self._by_reply.get(reply_id)
+    def by_reply(self, reply_id: str, account: Account) -> LiveSession | None:
+        """The session of `account` that gave that reply; ids are known to more than its caller."""
+        found = [live for live in self._by_reply.get(reply_id, ()) if live.account is account]
+        if len(found) > 1:
+            raise bad_request(
+                f"the provider gave the id {reply_id!r:.100} to replies of {len(found)} sessions: name "
+                "the session, or the reply by its header x-areal-reply",
+                param="turn",
+            )
+        return found[0] if found else None
 
     @property
     def is_observed(self) -> bool:
@@ -274,7 +282,9 @@ class LiveSessions:
         for secret in (live.session.key, live.session.slug):
             self._by_secret.remove(secret)
         for reply_id in live.session.turns_of_reply:
-            self._by_reply.pop(reply_id, None)
+            others = tuple(known for known in self._by_reply.pop(reply_id, ()) if known is not live)
+            if others:
+                self._by_reply[reply_id] = others
         if waiting := self._waiting.get(live.account):
             waiting.pop(live.id, None)
         if live.is_named:
@@ -304,9 +314,10 @@ class LiveSessions:
 
     def _index_replies(self, live: LiveSession) -> None:
         for reply_id in reversed(live.session.turns_of_reply):
-            if reply_id in self._by_reply:
+            known = self._by_reply.get(reply_id, ())
+            if live in known:
                 return  # and so are the ones before it
-            self._by_reply[reply_id] = live
+            self._by_reply[reply_id] = (*known, live)
 
 
 def _cancel(live: LiveSession) -> None:

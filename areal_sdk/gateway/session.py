@@ -96,6 +96,8 @@ class Session:
         """Posted through the control plane, in order; a later one replaces what it speaks of."""
         self.turns_of_reply: dict[str, list[int]] = {}
         """Indices of the turns behind each reply's id, which is all that a client knows of them."""
+        self.repeated_replies: set[str] = set()
+        """Ids that another provider gave to several of its replies: they name none of them."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self._replies = replies
@@ -274,6 +276,12 @@ class Session:
 
     def _turn_of(self, reply_id: str) -> int | None:
         turns = self.turns_of_reply.get(reply_id, [])
+        if reply_id in self.repeated_replies:
+            raise bad_request(
+                f"the provider gave the id {reply_id!r} to several replies: name the reply by its "
+                "header x-areal-reply, or give the turn's index, as the session's trace shows it",
+                param="turn",
+            )
         if len(turns) > 1:
             raise bad_request(
                 f"reply {reply_id!r} has {len(turns)} choices, each a turn of its own: give the "

@@ -7,7 +7,7 @@ collecting what it does. Nothing is changed on the way, streams least of all.
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from urllib.parse import quote, unquote
 
 import aiohttp
@@ -21,11 +21,12 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.live import LiveLimits, LiveSessions
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.openapi import upstream_document
-from areal_sdk.gateway.passed import read_answer, read_question
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
-from areal_sdk.gateway.session import Session, SessionClosedError
+from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.sessions import SessionStore
+from areal_sdk.gateway.upstream_answer import Answer, Choice, read_answer
+from areal_sdk.gateway.upstream_request import Question, read_question
 from areal_sdk.gateway.wire.http import (
     MAX_BODY_BYTES,
     ErrorBody,
@@ -53,6 +54,9 @@ _PASSED_BACK = (
     "anthropic-",
     "x-ratelimit-",
 )
+
+REPLY_HEADER = "x-areal-reply"
+"""Names the reply for `POST /v1/reward`, also where the provider's own ids repeat."""
 
 _MOST_KEPT_BYTES = 8 * 1024 * 1024
 """Of one streamed reply, for its trace."""
@@ -141,12 +145,8 @@ class UpstreamGateway:
         return guarded(handler, errors=self._errors, error_body=error_body)
 
     def _passing(self) -> Handler:
-        to_openai = self._guard(self._pass)
-        to_anthropic = self._guard(self._pass, ApiError.anthropic_body)
-
         async def handler(request: web.Request) -> web.StreamResponse:
-            answer = to_anthropic if _speaks_anthropic(request) else to_openai
-            return await answer(request)
+            return await self._guard(self._pass, _error_body(request))(request)
 
         return handler
 
@@ -174,19 +174,24 @@ class UpstreamGateway:
     async def _forward(
         self, request: web.Request, raw: bytes, session: Session | None
     ) -> web.StreamResponse:
-        began = time.monotonic()
+        trace = None if session is None else _Trace(session, raw)
         async with self._asked(request, raw, session) as reply:
             headers = _chosen(reply.headers, _PASSED_BACK)
+            if trace is not None:
+                headers[REPLY_HEADER] = trace.reply_id
             if reply.content_type != "text/event-stream":
                 answer = await reply.read()
-                if session is not None and reply.status == 200:
-                    self._record(session, raw, answer, is_stream=False, began=began)
+                if trace is not None and reply.status == 200:
+                    trace.record(answer, is_stream=False)
                 return web.Response(body=answer, status=reply.status, headers=headers)
             response = web.StreamResponse(status=reply.status, headers=headers)
             await response.prepare(request)
-            kept = await _stream(reply, response, session)
-            if session is not None:
-                self._record(session, raw, kept, is_stream=True, began=began)
+            kept = bytearray()
+            try:
+                await _stream(reply, response, kept, session, _error_body(request))
+            finally:  # also of a client that left: what it has seen by then may be judged
+                if trace is not None:
+                    trace.record(bytes(kept), is_stream=True)
             await response.write_eof()
             return response
 
@@ -220,26 +225,69 @@ class UpstreamGateway:
             kind = type(exc).__name__
             raise _fault(session, f"the provider cannot be reached ({kind})") from exc
 
-    def _record(
-        self, session: Session, raw: bytes, answer: bytes, *, is_stream: bool, began: float
-    ) -> None:
-        """Keep the text of a call. There are no tokens: nothing of it can be trained."""
-        passed = read_answer(answer, is_stream=is_stream)
-        if passed is None:
+
+class _Trace:
+    """One call as the session keeps it. There are no tokens: nothing of it can be trained."""
+
+    def __init__(self, session: Session, raw: bytes) -> None:
+        self.reply_id = f"reply-{secrets.token_hex(16)}"
+        """Our own name for the reply, in a header: a provider's ids may repeat."""
+        self._session = session
+        self._raw = raw
+        self._began = time.monotonic()
+
+    def record(self, raw: bytes, *, is_stream: bool) -> None:
+        """Keep the provider's answer, a turn for each choice. A closed session keeps nothing."""
+        session = self._session
+        answer = read_answer(raw, is_stream=is_stream)
+        if answer is None:
             session.notice("an answer of the provider could not be read, and is not in the trace")
             return
+        if session.is_closed:
+            return  # the client has its answer
+        question = self._question()
+        if answer.id in session.turns_of_reply:
+            session.repeated_replies.add(answer.id)
+        for index, choice in enumerate(answer.choices):
+            turn = self._record_choice(question, answer, choice, index)
+            session.note_reply(answer.id, turn)
+            session.note_reply(self.reply_id, turn)
+
+    def _question(self) -> Question:
+        try:
+            body, _ = self._session.body.read(self._raw, parse=parse_body)
+        except ApiError:  # the provider could read it
+            self._session.notice("a request could not be read: the trace has its answer alone")
+            return Question(())
+        return read_question(body)
+
+    def _record_choice(self, question: Question, answer: Answer, choice: Choice, index: int) -> int:
+        session = self._session
+        messages = question.prompt_of(index, len(answer.choices))
+        placement = session.history.place(messages, tools=question.tools, options={})
+        parent = placement.parent
+        if (before := session.turns_of_reply.get(question.previous_id or "")) is not None:
+            parent = before[-1]  # the provider keeps what was said until then
         turn = Turn(
             (),
             (),
             (),
             (),
-            message=passed.message,
-            new_messages=read_question(parse_body(raw)),
-            finish_reason=passed.finish_reason,
-            duration_s=time.monotonic() - began,
+            message=choice.message,
+            new_messages=messages[placement.num_matched :],
+            finish_reason=choice.finish_reason,
+            parent=parent,
+            fork=session.history.reason(placement) if parent == placement.parent else None,
+            duration_s=time.monotonic() - self._began,
+            details={
+                **({"request": dict(question.asked)} if question.asked else {}),
+                **({"tools": list(question.tools)} if question.tools and parent is None else {}),
+                **({"usage": dict(answer.usage)} if answer.usage else {}),
+            },
         )
-        with suppress(SessionClosedError):  # it ended meanwhile; its client has the answer
-            session.note_reply(passed.id, session.record(turn))
+        recorded = session.record(turn)
+        session.history.add(placement, choice.message, recorded)
+        return recorded
 
 
 class _NoModel:
@@ -250,19 +298,22 @@ class _NoModel:
 
 
 async def _stream(
-    reply: aiohttp.ClientResponse, response: web.StreamResponse, session: Session | None
-) -> bytes:
-    """Pass events on as they come; returns them. One that breaks off ends with an error event."""
-    kept = bytearray()
+    reply: aiohttp.ClientResponse,
+    response: web.StreamResponse,
+    kept: bytearray,
+    session: Session | None,
+    error_body: ErrorBody,
+) -> None:
+    """Pass events on as they come, and keep them. One that breaks off ends with an error event."""
     try:
         async for chunk in reply.content.iter_any():
-            await response.write(chunk)
             if len(kept) < _MOST_KEPT_BYTES:
                 kept += chunk
+            await response.write(chunk)
     except (aiohttp.ClientPayloadError, TimeoutError):
         error = _fault(session, "the provider broke off its answer")
-        await response.write(event(error.openai_body()))
-    return bytes(kept)
+        name = "error" if error_body is ApiError.anthropic_body else None
+        await response.write(event(error_body(error), name=name))
 
 
 def _path(request: web.Request) -> str:
@@ -280,6 +331,10 @@ def _touches_nothing(method: str, path: str) -> bool:
     if method == "POST":
         return path in COUNTING_PATHS
     return method == "GET" and path.split("/")[0] == "models"
+
+
+def _error_body(request: web.Request) -> ErrorBody:
+    return ApiError.anthropic_body if _speaks_anthropic(request) else ApiError.openai_body
 
 
 def _speaks_anthropic(request: web.Request) -> bool:

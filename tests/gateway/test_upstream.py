@@ -17,9 +17,10 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.accounts import User
 from areal_sdk.gateway.live import LiveSession
-from areal_sdk.gateway.upstream import UpstreamGateway
+from areal_sdk.gateway.upstream import REPLY_HEADER, UpstreamGateway
 from areal_sdk.loop.api import serve_config
 from areal_sdk.rollout.live import to_episode
+from areal_sdk.types import FinishReason
 from tests.gateway.conftest import StartGateway
 
 SECRET = "sk-upstream-0123456789"
@@ -155,6 +156,31 @@ async def test_a_client_that_leaves_ends_the_providers_work(
     ):
         await reply.content.readline()
     await asyncio.wait_for(provider[0].was_left.wait(), 20)
+
+
+async def test_what_a_client_saw_before_it_left_is_kept(
+    start: Start, provider: tuple[Provider, str]
+) -> None:
+    gateway, kept = await start(), Kept()
+    gateway.live.observe(kept)
+    headers = {"Authorization": f"Bearer {ALICE.api_key}/e"}
+    body = {"model": "m", "messages": HI, "stream": True}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.base_url}/chat/completions", json=body) as reply,
+    ):
+        await reply.content.readline()
+        name = reply.headers[REPLY_HEADER]
+    await asyncio.wait_for(provider[0].was_left.wait(), 20)
+    async with aiohttp.ClientSession(headers=headers) as http:
+        body = {"reward": 0.0, "turn": name}
+        async with http.post(f"{gateway.base_url}/reward", json=body) as answer:
+            assert answer.status == 200, await answer.text()
+    live = gateway.live.get("alice/e")
+    assert live is not None
+    (turn,) = live.session.turns
+    assert turn.message["content"] == "Hel"
+    assert turn.finish_reason is FinishReason.ABORT
 
 
 @pytest.mark.parametrize("status", [401, 403])
