@@ -244,6 +244,8 @@ class GatewaySection(Section):
     """Password of the gateway; made up at start-up when not given, never stored in the run."""
     tool_format: ToolFormatName | None = None
     """How the model writes tool calls; default: what its chat template shows."""
+    unknown_fields: Literal["refuse", "note"] = "refuse"
+    """What a request holds and the gateway cannot honour: a 400, or left out with a notice."""
 
 
 class ServeSection(Section):

@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from aiohttp import web
 
@@ -65,8 +66,14 @@ class Gateway:
         quota: Quota | None = None,
         live: LiveLimits | None = None,
         cors_origins: Sequence[str] = (),
+        unknown_fields: Literal["refuse", "note"] = "refuse",
     ) -> None:
-        """`users` and `live` are for callers from outside; `quota` is the admin key's own."""
+        """`users` and `live` are for callers from outside; `quota` is the admin key's own.
+
+        `unknown_fields`: whether a request that holds what cannot be honoured is refused, or is
+        answered without it and with a notice.
+        """
+        lenient = unknown_fields == "note"
         tokenizer = Tokenizer.load(model_dir)
         template = ChatTemplate.load(model_dir)
         renderer = Renderer(tokenizer, template, tool_format=tool_format)
@@ -84,13 +91,19 @@ class Gateway:
         self._engine = engine
         self._chat = Endpoint(
             completer,
-            lambda body, session: ChatReply(body, session, model=model_name, tokenizer=tokenizer),
+            lambda asked, session: ChatReply(asked, session, model=model_name, tokenizer=tokenizer),
+            lenient=lenient,
         )
         self._completions = Endpoint(
-            completer, lambda body, _: CompletionsReply(body, model=model_name, tokenizer=tokenizer)
+            completer,
+            lambda asked, _: CompletionsReply(asked, model=model_name, tokenizer=tokenizer),
+            lenient=lenient,
         )
-        self._messages = Endpoint(completer, lambda body, _: MessagesReply(body, model=model_name))
-        self._responses = ResponsesEndpoint(completer, model=model_name)
+        self._messages = Endpoint(
+            completer, lambda asked, _: MessagesReply(asked, model=model_name), lenient=lenient
+        )
+        self._responses = ResponsesEndpoint(completer, model=model_name, lenient=lenient)
+        self._lenient = lenient
         self._control = ControlPlane(
             self.sessions,
             self.live,
@@ -196,7 +209,8 @@ class Gateway:
     async def _count_tokens(self, request: web.Request) -> web.Response:
         with self._access.reading(request) as session:
             body = parse_body(await read_body(request))
-            asked = parse_messages_request(Fields(body), max_new_tokens=None)
+            fields = Fields(body, lenient=self._lenient)
+            asked = parse_messages_request(fields, max_new_tokens=None)
             return json_response({"input_tokens": self._completer.count(session, asked)})
 
     async def _no_embeddings(self, request: web.Request) -> web.Response:

@@ -259,6 +259,7 @@ def _trace(session: Session, live: LiveSession | None) -> dict[str, Any]:
     return {
         **_summary(session, live),
         "notices": session.notices,
+        "metadata": session.metadata,
         "excluded_tokens": {str(reason): number for reason, number in session.excluded.items()},
         "rewards": [asdict(reward) for reward in session.rewards],
         "turns": [_turn(turn) for turn in session.turns],

@@ -55,6 +55,19 @@ _FLAG: Schema = {"type": "boolean"}
 _MAP: Schema = {"type": "object"}
 _MAPS: Schema = _list(_MAP)
 
+_ITEM_TYPES: Schema = {"enum": ["reasoning", "message", "function_call", "custom_tool_call"]}
+_INCLUDED: Schema = {
+    "enum": [
+        "message.output_text.logprobs",
+        "reasoning.encrypted_content",
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    ]
+}
 _STOP: Schema = {"anyOf": [_TEXT, _list(_TEXT)]}
 _MESSAGES: Schema = {**_list(_object("role", role=_TEXT, content=_ANY)), "minItems": 1}
 
@@ -125,7 +138,7 @@ def _response_requests() -> dict[str, Schema]:
         "previous_response_id": _TEXT,
         "max_output_tokens": _LIMIT,
         "metadata": _MAP,
-        "include": _list({"enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}),
+        "include": _list(_INCLUDED),
         "text": _MAP,
         "top_logprobs": _integer(0, 20),
         "truncation": {"enum": ["auto", "disabled"]},
@@ -136,7 +149,7 @@ def _response_requests() -> dict[str, Schema]:
         **_TOOLS,
         **_SAMPLING,
         **_accepted("user service_tier safety_identifier prompt_cache_key prompt_cache_options"),
-        **_accepted("prompt_cache_retention stream_options max_tool_calls"),
+        **_accepted("prompt_cache_retention stream_options max_tool_calls client_metadata"),
     }
     return {
         "ResponseRequest": _object("model", model=_TEXT, **spoken),
@@ -212,8 +225,9 @@ def _completion_schemas() -> dict[str, Schema]:
         refusal=_MAYBE_TEXT,
         reasoning_content=_TEXT,
         tool_calls=_MAPS,
+        function_call=_MAP,
     )
-    ends = {"enum": ["stop", "length", "tool_calls"]}
+    ends = {"enum": ["stop", "length", "tool_calls", "function_call"]}
     logprobs = _or_null(_MAP)
     choice = _object(
         "index message logprobs finish_reason",
@@ -256,7 +270,7 @@ def _completion_schemas() -> dict[str, Schema]:
 
 def _response_schemas() -> dict[str, Schema]:
     """OpenAI's response and Anthropic's message."""
-    item = _object("id type", id=_TEXT, type={"enum": ["reasoning", "message", "function_call"]})
+    item = _object("id type", id=_TEXT, type=_ITEM_TYPES)
     stop_reasons = {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]}
     return {
         "Response": _object(

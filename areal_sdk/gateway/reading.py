@@ -168,6 +168,10 @@ class CompletionReader:
         if self._calls and not self._prepared.request.parallel_tool_calls:
             self._session.notice("a second tool call was left out: parallel calls are off")
             return None
+        allowed = self._prepared.request.tool_choice.allowed
+        if allowed is not None and found.name not in allowed:
+            self._session.notice(f"a call of {found.name!r} was left out: tool_choice forbids it")
+            return None
         call = Call(
             self._session.new_call_id(self._call_id_length),
             len(self._calls),

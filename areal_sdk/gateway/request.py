@@ -21,6 +21,8 @@ class ToolChoice:
     use: ToolUse = ToolUse.AUTO
     name: str | None = None
     """The tool that must be called, when the client names one."""
+    allowed: frozenset[str] | None = None
+    """The only tools that may be called, when the client names some of those on offer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,14 @@ import re
 import secrets
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Protocol
+from typing import Any, Protocol
+
+import orjson
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import ApiError, bad_request, limit_reached, session_closed
@@ -24,6 +26,10 @@ from areal_sdk.types import Exclusion, Message, Tool, Turn
 _ID_ALPHABET = string.ascii_letters + string.digits
 
 _NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
+
+_MAX_METADATA = 64
+_MAX_METADATA_BYTES = 16 * 1024
+"""Of one field."""
 
 _UNSEEDED = random.SystemRandom()
 
@@ -88,6 +94,11 @@ class Session:
         """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
         self.notices: list[str] = []
         """What the client should know: parameters overridden, tool calls that were left as text."""
+        self.metadata: dict[str, Any] = {}
+        """What clients sent that changes nothing: the latest value of each field."""
+        self.raw_inputs: dict[str, str] = {}
+        """Arguments for custom tools that are not the one text they take, by call id: clients got
+        them as they are."""
         self.truncated = False
         """A turn, token or context limit cut the episode short."""
         self.oldest_version: int | None = None
@@ -296,6 +307,17 @@ class Session:
             return False
         self.notices.append(text)
         return True
+
+    def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Keep what a request said of itself, as far as it is small."""
+        for name, value in metadata.items():
+            is_known = name in self.metadata
+            if is_known and self.metadata[name] == value:
+                continue
+            if (is_known or len(self.metadata) < _MAX_METADATA) and (
+                len(orjson.dumps(value)) <= _MAX_METADATA_BYTES
+            ):
+                self.metadata[name] = value
 
     def close(self) -> tuple[Turn, ...]:
         """End the session and return its turns, final now. Safe to call twice.

@@ -29,6 +29,7 @@ def make_gateway(
         quota=quota_of(config),
         live=live_limits(config),
         cors_origins=config.serve.cors_origins,
+        unknown_fields=config.gateway.unknown_fields,
     )
 
 

@@ -191,7 +191,7 @@ BAD: dict[str, Any] = {
     "a hosted tool": {
         "max_tokens": 9,
         "messages": HI,
-        "tools": [{"type": "bash_20250124", "name": "b"}],
+        "tools": [{"type": "code_execution_20250825", "name": "c"}],
     },
     "an image": {"max_tokens": 9, "messages": [{"role": "user", "content": [{"type": "image"}]}]},
     "an unknown field": {"max_tokens": 9, "messages": HI, "colour": 1},

@@ -28,7 +28,14 @@ ITEMS: list[Any] = [
     {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "x", "text": "hm"}]},
     {"type": "function_call", "call_id": "c", "name": "calculator", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c", "output": "2"},
+    {"type": "custom_tool_call", "call_id": "d", "name": "patch", "input": "x"},
+    {"type": "custom_tool_call_output", "call_id": "d", "output": "2"},
 ]
+CUSTOM = {"type": "custom", "name": "patch", "format": {"type": "grammar", "definition": "x"}}
+NAMESPACE = {"type": "namespace", "name": "n", "description": "d", "tools": [FLAT_TOOL, CUSTOM]}
+OLDER_CALL = {"role": "assistant", "function_call": {"name": "calculator", "arguments": "{}"}}
+OLDER_RESULT = {"role": "function", "name": "calculator", "content": "2"}
+ALLOWED = {"type": "allowed_tools", "mode": "required", "tools": [FLAT_TOOL]}
 BLOCKS: list[Any] = [
     {"role": "user", "content": "Hi"},
     {
@@ -38,7 +45,10 @@ BLOCKS: list[Any] = [
             {"type": "tool_use", "id": "c", "name": "calculator", "input": {"a": 1}},
         ],
     },
-    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "2"}]},
+    {
+        "role": "user",
+        "content": [{"type": "tool_result", "tool_use_id": "c", "content": "2", "is_error": True}],
+    },
 ]
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -55,6 +65,18 @@ BODIES: dict[str, dict[str, Any]] = {
         "stream_options": {"include_usage": True},
         "response_format": {"type": "text"},
         "chat_template_kwargs": {"enable_thinking": True},
+    },
+    "chat/completions with functions": {
+        "model": "m",
+        "messages": [USER, OLDER_CALL, OLDER_RESULT],
+        "functions": [TOOLS[0]["function"]],
+        "function_call": {"name": "calculator"},
+    },
+    "chat/completions with custom tools": {
+        "model": "m",
+        "messages": [USER],
+        "tools": [*TOOLS, {"type": "custom", "custom": CUSTOM}],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS}},
     },
     "completions": {
         "model": "m",
@@ -74,12 +96,22 @@ BODIES: dict[str, dict[str, Any]] = {
         "reasoning": {"effort": "low"},
         "instructions": "s",
     },
+    "responses with namespaces": {
+        "model": "m",
+        "input": ITEMS,
+        "tools": [CUSTOM, NAMESPACE, {"type": "web_search"}],
+        "tool_choice": {**ALLOWED, "tools": [{**FLAT_TOOL, "namespace": "n"}, CUSTOM]},
+        "client_metadata": {"a": "b"},
+    },
     "messages": {
         "model": "m",
         "messages": BLOCKS,
         "max_tokens": 9,
         "system": [{"type": "text", "text": "s"}],
-        "tools": [{"name": "calculator", "input_schema": TOOLS[0]["function"]["parameters"]}],
+        "tools": [
+            {"name": "calculator", "input_schema": TOOLS[0]["function"]["parameters"]},
+            {"type": "bash_20250124", "name": "bash"},
+        ],
         "tool_choice": {"type": "tool", "name": "calculator"},
         "thinking": {"type": "enabled", "budget_tokens": 1024},
         "output_config": {"effort": "low"},
@@ -130,7 +162,7 @@ async def test_no_body_breaks_the_gateway(
 ) -> None:
     gateway, engine = await start_gateway(CALL, shape="qwen3")
     session = gateway.sessions.open("e")
-    url = f"{session.base_url(gateway.base_url)}/{path}"
+    url = f"{session.base_url(gateway.base_url)}/{path.partition(' with ')[0]}"
     async with aiohttp.ClientSession() as http:
         for _ in range(4):
             body = json.loads(json.dumps(BODIES[path]))

@@ -10,6 +10,7 @@ import pytest
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.history import History, Placement
 from areal_sdk.gateway.wire.chat import parse
+from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.types import ForkReason, Message
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
@@ -387,15 +388,15 @@ def test_arguments_that_differ_in_the_last_digit_differ(said: str, sent: str) ->
 
 def test_what_the_last_request_held_is_not_looked_at_again() -> None:
     past = [SYSTEM, ASK, CALL, RESULT]
-    known = parse({"model": "m", "messages": past}).request.messages
+    known = parse(Fields({"model": "m", "messages": past})).request.messages
     again = [*copy.deepcopy(past), ANSWER, NEXT]
-    messages = parse({"model": "m", "messages": again}, known=known).request.messages
+    messages = parse(Fields({"model": "m", "messages": again}), known=known).request.messages
     assert list(messages) == again
     assert all(one is other for one, other in zip(messages[:4], known, strict=True))
 
 
 def test_what_is_new_in_a_request_is_checked_under_its_own_number() -> None:
-    known = parse({"model": "m", "messages": [SYSTEM, ASK]}).request.messages
+    known = parse(Fields({"model": "m", "messages": [SYSTEM, ASK]})).request.messages
     bad = {"role": "robot", "content": "?"}
     with pytest.raises(ApiError, match=r"messages\[2\].role is 'robot'"):
-        parse({"model": "m", "messages": [SYSTEM, ASK, bad]}, known=known)
+        parse(Fields({"model": "m", "messages": [SYSTEM, ASK, bad]}), known=known)

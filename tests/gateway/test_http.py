@@ -218,7 +218,7 @@ async def test_the_older_functions_are_tools(start_gateway: StartGateway) -> Non
     session = gateway.sessions.open("e")
     body = {"messages": HI, "functions": [TOOLS[0]["function"]], "function_call": "auto"}
     _, answer = await post(session, gateway, body)
-    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "calculator"
+    assert answer["choices"][0]["message"]["function_call"]["name"] == "calculator"
 
 
 async def test_an_unknown_url_is_a_404_in_the_same_shape(start_gateway: StartGateway) -> None:

@@ -281,6 +281,7 @@ EXTENSIONS = {
     *("top_k", "min_p", "repetition_penalty", "chat_template_kwargs", "return_token_ids"),
     *("temperature", "top_p"),  # older SDKs of Anthropic's send them
     *("presence_penalty", "frequency_penalty", "logit_bias"),  # Open Responses has them
+    "client_metadata",  # Codex sends it
     "stream",  # the SDKs have it in models of their own
 }
 

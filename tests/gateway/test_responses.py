@@ -276,7 +276,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an item that is text": ({"input": ["x"]}, "input[0]"),
     "an unknown item": ({"input": [{"type": "computer_call"}]}, "input[0]"),
     "an unknown reference": ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
-    "a hosted tool": ({"input": "x", "tools": [{"type": "web_search"}]}, "tools[0]"),
+    "a hosted tool": ({"input": "x", "tools": [{"type": "file_search"}]}, "tools[0]"),
     "background, unstored": ({"input": "x", "background": True, "store": False}, "background"),
     "a conversation": ({"input": "x", "conversation": "c"}, "conversation"),
     "unknown include": ({"input": "x", "include": ["everything"]}, "include"),

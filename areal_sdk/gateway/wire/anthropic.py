@@ -19,8 +19,7 @@ from areal_sdk.types import FinishReason
 class MessagesReply:
     """One message."""
 
-    def __init__(self, body: Any, *, model: str) -> None:
-        fields = Fields(body)
+    def __init__(self, fields: Fields, *, model: str) -> None:
         require(fields.text("model"), "model")
         limit = require(fields.integer("max_tokens", least=1), "max_tokens")
         self.stream = fields.flag("stream")
@@ -52,7 +51,7 @@ class MessagesReply:
             content.append(_thinking_block(message["reasoning_content"]))
         text = (message.get("content") or "")[done.num_prefilled :]
         if text:
-            content.append({"type": "text", "text": text, "citations": None})
+            content.append({"type": "text", "text": text})
         for call in message.get("tool_calls") or ():
             function = call["function"]
             arguments = orjson.loads(function["arguments"])

@@ -8,8 +8,9 @@ import orjson
 from areal_sdk.gateway.canonical import check_text, join_text
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
+from areal_sdk.gateway.wire.anthropic_tools import message_tools
 from areal_sdk.gateway.wire.fields import Fields, require, strings
-from areal_sdk.gateway.wire.options import named_tool_choice, parse_tools
+from areal_sdk.gateway.wire.options import named_tool_choice
 from areal_sdk.types import Message, Tool
 
 _ACCEPTED = (
@@ -29,7 +30,7 @@ _IGNORED_BLOCKS = ("redacted_thinking",)
 
 
 def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
-    tools = tuple(_parse_tool(tool, i) for i, tool in enumerate(fields.items("tools") or ()))
+    tools = tuple(message_tools(fields))
     choice = fields.mapping("tool_choice") or {}
     thinking = fields.mapping("thinking") or {}
     messages = tuple(_parse_messages(fields))
@@ -136,13 +137,20 @@ def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
     for index, block in enumerate(blocks):
         param = f"{where}.content.{index}"
         if block.get("type") == "tool_result":
-            content = join_text(block.get("content"), param=param)
+            content = _result_text(block, param)
             call = check_text(block.get("tool_use_id"), f"{param}.tool_use_id")
             yield {"role": "tool", "tool_call_id": call, "content": content}
         else:
             texts.append(join_text([block], param=param))
     if texts:
         yield {"role": "user", "content": "".join(texts)}
+
+
+def _result_text(block: dict[str, Any], param: str) -> str:
+    """What a tool answered; an error says so, whatever the client's own words for it are."""
+    text = join_text(block.get("content"), param=param)
+    is_told = not block.get("is_error") or text.casefold().lstrip().startswith("error")
+    return text if is_told else f"Error: {text}"
 
 
 def _parse_answer(blocks: list[dict[str, Any]], where: str) -> Message:
@@ -173,22 +181,6 @@ def _parse_call(block: dict[str, Any], param: str) -> dict[str, Any]:
     function = {"name": name, "arguments": orjson.dumps(arguments).decode()}
     call_id = check_text(block.get("id"), f"{param}.id")
     return {"id": call_id, "type": "function", "function": function}
-
-
-def _parse_tool(tool: Any, index: int) -> Tool:
-    where = f"tools.{index}"
-    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str) or not tool["name"]:
-        raise bad_request(f"{where}.name is missing", param=f"{where}.name")
-    if tool.get("type") not in (None, "custom"):
-        raise bad_request(f"{where}: tools of type {tool['type']!r} run at Anthropic", param=where)
-    schema = tool.get("input_schema")
-    if not isinstance(schema, dict):
-        raise bad_request(f"{where}.input_schema is missing", param=f"{where}.input_schema")
-    function = {"name": tool["name"], "parameters": schema}
-    if tool.get("description") is not None:
-        function = {"name": tool["name"], "description": tool["description"], "parameters": schema}
-    (parsed,) = parse_tools([{"type": "function", "function": function}])
-    return parsed
 
 
 def _parse_tool_choice(choice: dict[str, Any], tools: tuple[Tool, ...]) -> ToolChoice:

@@ -3,7 +3,7 @@
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +21,21 @@ from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.options import (
     fingerprint,
     finish_reason,
-    named_tool_choice,
     parse_response_format,
     parse_sampling,
     parse_stop,
-    parse_tools,
     token_logprobs,
     usage,
 )
 from areal_sdk.gateway.wire.reply import event
-from areal_sdk.types import Message, Tool
+from areal_sdk.gateway.wire.tools import (
+    Toolbox,
+    chat_tools,
+    custom_arguments,
+    older_functions,
+    without_function_calls,
+)
+from areal_sdk.types import Message
 
 _ACCEPTED = (
     "user",
@@ -54,9 +59,17 @@ _MARK = "\ufdd3"
 """Stands for a choice; a noncharacter, which no model's name holds."""
 
 
-def parse(body: Any, *, known: Sequence[Message] = ()) -> "ChatCall":
-    """`known` messages were parsed before: where they come again they are not looked at again."""
-    fields = Fields(body)
+def parse(
+    fields: Fields,
+    *,
+    known: Sequence[Message] = (),
+    raw_inputs: MutableMapping[str, str] | None = None,
+) -> "ChatCall":
+    """`known` messages were parsed before: where they come again they are not looked at again.
+
+    `raw_inputs` are the session's.
+    """
+    raw_inputs = {} if raw_inputs is None else raw_inputs
     require(fields.text("model"), "model")
     messages = require(fields.items("messages"), "messages")
     if not messages:
@@ -67,15 +80,17 @@ def parse(body: Any, *, known: Sequence[Message] = ()) -> "ChatCall":
     top_logprobs = fields.integer("top_logprobs", least=0, most=20) or 0
     if top_logprobs and not logprobs:
         raise bad_request("top_logprobs needs logprobs to be true", param="top_logprobs")
-    functions = _parse_functions(fields.items("functions"))
-    tools = parse_tools(fields.items("tools")) or functions
-    older_choice = _choice_of_function(fields.get("function_call"))
+    functions = older_functions(fields)
+    toolbox = Toolbox(functions or chat_tools(fields), raw_inputs)
+    older_choice = fields.get("function_call")
+    if isinstance(older_choice, dict):
+        older_choice = {"type": "function", "function": older_choice}
     choice = fields.get("tool_choice") or older_choice
     request = ChatRequest(
-        messages=_parse_messages(messages, known),
-        tools=tools,
-        tool_choice=_parse_tool_choice(choice, tools),
-        parallel_tool_calls=fields.flag("parallel_tool_calls", default=True),
+        messages=_parse_messages(messages, known, raw_inputs),
+        tools=toolbox.tools,
+        tool_choice=_parse_tool_choice(choice, toolbox),
+        parallel_tool_calls=fields.flag("parallel_tool_calls", default=True) and not functions,
         max_new_tokens=_max_tokens(fields),
         stop=parse_stop(fields.get("stop")),
         num_choices=fields.integer("n", least=1, most=128) or 1,
@@ -87,12 +102,17 @@ def parse(body: Any, *, known: Sequence[Message] = ()) -> "ChatCall":
         template_options=fields.mapping("chat_template_kwargs") or {},
     )
     fields.accept(*_ACCEPTED)
+    fields.accept_with_notice(*_WITHOUT_EFFECT)
     fields.refuse("modalities", "only text is generated", unless=(["text"],))
-    no_effect = tuple(name for name in _WITHOUT_EFFECT if fields.get(name) is not None)
     return_token_ids = fields.flag("return_token_ids")
     fields.refuse_unknown()
     return ChatCall(
-        request, stream, stream_options.flag("include_usage"), return_token_ids, no_effect
+        request,
+        stream,
+        stream_options.flag("include_usage"),
+        return_token_ids,
+        toolbox,
+        calls_functions=bool(functions),
     )
 
 
@@ -104,8 +124,9 @@ class ChatCall:
     stream: bool
     include_usage: bool
     return_token_ids: bool
-    no_effect: tuple[str, ...]
-    """Fields that were accepted and do nothing here."""
+    tools: Toolbox
+    calls_functions: bool
+    """The tools came as `functions`, so a call goes back as a `function_call`."""
 
 
 def _max_tokens(fields: Fields) -> int | None:
@@ -114,19 +135,7 @@ def _max_tokens(fields: Fields) -> int | None:
     return newer if newer is not None else older
 
 
-def _parse_functions(values: list[Any] | None) -> tuple[Tool, ...]:
-    """The older way to offer tools."""
-    return parse_tools([{"type": "function", "function": value} for value in values or ()])
-
-
-def _choice_of_function(value: Any) -> Any:
-    """The older `function_call` as a `tool_choice`."""
-    if isinstance(value, dict):
-        return {"type": "function", "function": value}
-    return value
-
-
-def _parse_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
+def _parse_tool_choice(value: Any, tools: Toolbox) -> ToolChoice:
     if value is None:
         return ToolChoice()
     if isinstance(value, str):
@@ -134,20 +143,28 @@ def _parse_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
             raise bad_request(
                 f"tool_choice is {value!r}; known values: auto, none, required", param="tool_choice"
             )
-        if value == ToolUse.REQUIRED and not tools:
+        if value == ToolUse.REQUIRED and not tools.tools:
             raise bad_request("tool_choice 'required' needs tools", param="tool_choice")
         return ToolChoice(ToolUse(value))
-    function = value.get("function") if isinstance(value, dict) else None
-    return named_tool_choice(function.get("name") if isinstance(function, dict) else None, tools)
+    kind = value.get("type", "function") if isinstance(value, dict) else None
+    named = value.get(kind) if isinstance(kind, str) else None
+    if not isinstance(named, dict):
+        named = {}
+    if kind == "allowed_tools":
+        return tools.choice_among(named.get("mode"), named.get("tools"))
+    return tools.choice(named.get("name"))
 
 
-def _parse_messages(values: list[Any], known: Sequence[Message]) -> tuple[Message, ...]:
+def _parse_messages(
+    values: list[Any], known: Sequence[Message], raw_inputs: Mapping[str, str]
+) -> tuple[Message, ...]:
+    values = without_function_calls(values)
     same = num_equal(values, known)
-    new = (_parse_message(value, i) for i, value in enumerate(values[same:], same))
+    new = (_parse_message(value, i, raw_inputs) for i, value in enumerate(values[same:], same))
     return (*known[:same], *new)
 
 
-def _parse_message(value: Any, index: int) -> Message:
+def _parse_message(value: Any, index: int, raw_inputs: Mapping[str, str]) -> Message:
     message = check_message(value, f"messages[{index}]")
     calls = message.get("tool_calls")
     if not calls:
@@ -155,6 +172,7 @@ def _parse_message(value: Any, index: int) -> Message:
     param = f"messages[{index}].tool_calls"
     if not isinstance(calls, list):
         raise bad_request(f"{param} must be a list", param=param)
+    calls = [_function_of(call, raw_inputs) for call in calls]
     for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
@@ -162,9 +180,22 @@ def _parse_message(value: Any, index: int) -> Message:
         check_text(call.get("id"), f"{param}.id")
         if not isinstance(function.get("arguments") or "", (str, dict)):
             raise bad_request(f"{param}: arguments must be a string of JSON", param=param)
-    return (
-        message if all(map(_is_text, calls)) else message | {"tool_calls": [*map(_as_text, calls)]}
-    )
+    calls = [*map(_as_text, calls)]
+    return message if calls == message["tool_calls"] else message | {"tool_calls": calls}
+
+
+def _function_of(call: Any, raw_inputs: Mapping[str, str]) -> Any:
+    """A call of a custom tool as the call of a function that it was; any other as it is."""
+    custom = call.get("custom") if isinstance(call, dict) else None
+    if not isinstance(custom, dict) or not isinstance(custom.get("input"), str):
+        return call
+    call_id = check_text(call.get("id"), "tool_calls.id")
+    arguments = custom_arguments(custom["input"], call_id, raw_inputs)
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": custom.get("name"), "arguments": arguments},
+    }
 
 
 def _is_text(call: dict[str, Any]) -> bool:
@@ -183,10 +214,10 @@ def _as_text(call: dict[str, Any]) -> dict[str, Any]:
 class ChatReply:
     """Writes one response, whole or as a stream of chunks."""
 
-    def __init__(self, body: Any, session: Session, *, model: str, tokenizer: Tokenizer) -> None:
-        self._call = parse(body, known=session.history.given)
-        for name in self._call.no_effect:
-            session.notice(f"{name} has no effect here")
+    def __init__(
+        self, fields: Fields, session: Session, *, model: str, tokenizer: Tokenizer
+    ) -> None:
+        self._call = parse(fields, known=session.history.given, raw_inputs=session.raw_inputs)
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
         self._tokenizer = tokenizer
@@ -220,15 +251,38 @@ class ChatReply:
     def _choice(self, index: int, done: Completed) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
-            "message": {"refusal": None, "annotations": [], **done.turn.message},
+            "message": {"refusal": None, "annotations": [], **self._message(done.turn.message)},
             "logprobs": None,
-            "finish_reason": finish_reason(done),
+            "finish_reason": self._finish_reason(done),
         }
         if self._call.request.logprobs:
             choice["logprobs"] = {"content": self._logprobs.get(index, []), "refusal": None}
         if self._call.return_token_ids:
             choice["token_ids"] = done.turn.output_tokens
         return choice
+
+    def _message(self, message: Message) -> Message:
+        """A turn's message with its calls in the words that the tools were declared in."""
+        calls = message.get("tool_calls")
+        if not calls:
+            return message
+        if self._call.calls_functions:
+            rest = {name: value for name, value in message.items() if name != "tool_calls"}
+            return {**rest, "function_call": calls[0]["function"]}
+        return {**message, "tool_calls": [self._shown(c["id"], **c["function"]) for c in calls]}
+
+    def _shown(self, call_id: str, name: str, arguments: str) -> dict[str, Any]:
+        shown = self._call.tools.shown(call_id, name, arguments)
+        if shown.is_custom:
+            custom = {"name": shown.name, "input": shown.text}
+            return {"id": call_id, "type": "custom", "custom": custom}
+        function = {"name": shown.name, "arguments": shown.text}
+        return {"id": call_id, "type": "function", "function": function}
+
+    def _finish_reason(self, done: Completed) -> str:
+        reason = finish_reason(done)
+        is_older = reason == "tool_calls" and self._call.calls_functions
+        return "function_call" if is_older else reason
 
     def events(self, choice: int, delta: Delta) -> Iterator[bytes]:
         if choice not in self._opened:
@@ -239,10 +293,12 @@ class ChatReply:
                 yield self._chunk(choice, {"content": text})
             case ReasoningDelta(text):
                 yield self._chunk(choice, {"reasoning_content": text})
-            case Call(id, index, name, arguments):
-                function = {"name": name, "arguments": arguments}
-                call = {"index": index, "id": id, "type": "function", "function": function}
+            case Call(id, index, name, arguments) if not self._call.calls_functions:
+                call = {"index": index, **self._shown(id, name, arguments)}
                 yield self._chunk(choice, {"tool_calls": [call]})
+            case Call(_, _, name, arguments):
+                function = {"name": name, "arguments": arguments}
+                yield self._chunk(choice, {"function_call": function})
             case Sampled():
                 content = token_logprobs(delta, self._tokenizer)
                 yield self._chunk(choice, {}, logprobs={"content": content, "refusal": None})
@@ -264,7 +320,7 @@ class ChatReply:
             "index": index,
             "delta": {},
             "logprobs": None,
-            "finish_reason": finish_reason(done),
+            "finish_reason": self._finish_reason(done),
         }
         if self._call.return_token_ids:
             choice["token_ids"] = done.turn.output_tokens

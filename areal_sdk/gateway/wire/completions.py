@@ -23,8 +23,7 @@ Prompts = list[tuple[int, ...]]
 class CompletionsReply:
     """One or several prompts, each with its choices."""
 
-    def __init__(self, body: Any, *, model: str, tokenizer: Tokenizer) -> None:
-        fields = Fields(body)
+    def __init__(self, fields: Fields, *, model: str, tokenizer: Tokenizer) -> None:
         require(fields.text("model"), "model")
         num_logprobs = fields.integer("logprobs", least=0, most=20)
         self._echo = fields.flag("echo")

@@ -14,6 +14,7 @@ from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Prepared
 from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.http import parse_body, read_body
 from areal_sdk.gateway.wire.reply import ParseRequest, Reply
 from areal_sdk.gateway.wire.sse import send_events
@@ -22,16 +23,22 @@ from areal_sdk.gateway.wire.sse import send_events
 class Endpoint:
     """One path that samples."""
 
-    def __init__(self, completer: Completer, parse: ParseRequest) -> None:
+    def __init__(self, completer: Completer, parse: ParseRequest, *, lenient: bool = False) -> None:
+        """`lenient`: what would be refused of a request is left out with a notice."""
         self._completer = completer
         self._parse = parse
+        self._lenient = lenient
 
     async def answer(self, request: web.Request, session: Session) -> web.StreamResponse:
         raw = await read_body(request)
         body, digest = session.body.read(raw, parse=parse_body)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         attempt = _Attempt(session, digest, _num_retries(request))
-        reply = self._parse(body, session)
+        fields = Fields(body, lenient=self._lenient)
+        reply = self._parse(fields, session)
+        session.keep_metadata(fields.metadata)
+        for notice in fields.notices:
+            session.notice(notice)
         if attempt.num_retries and (kept := session.kept_reply(digest)) is not None:
             return _replay(kept, stream=reply.stream)
         choices = [

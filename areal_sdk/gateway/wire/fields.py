@@ -9,13 +9,21 @@ _T = TypeVar("_T")
 
 
 class Fields:
-    """A JSON object being read. `refuse_unknown` names what nobody asked for."""
+    """A JSON object being read. `refuse_unknown` names what nobody asked for.
 
-    def __init__(self, body: Any) -> None:
+    A lenient one notes what it would refuse, and leaves it out.
+    """
+
+    def __init__(self, body: Any, *, lenient: bool = False) -> None:
         if not isinstance(body, dict):
             raise bad_request("the request body must be a JSON object")
+        self.metadata: dict[str, Any] = {}
+        """What the client sent that changes nothing here, by name."""
+        self.notices: list[str] = []
+        """What the client should know of fields that were left out."""
         self._body: Mapping[str, Any] = body
         self._known: set[str] = set()
+        self._lenient = lenient
 
     def get(self, name: str) -> Any:
         """The value, or None where the field is missing or null."""
@@ -23,8 +31,16 @@ class Fields:
         return self._body.get(name)
 
     def accept(self, *names: str) -> None:
-        """Fields that mean something to another provider and change nothing here."""
+        """Fields that mean something to another provider and change nothing here: metadata."""
         self._known.update(names)
+        given = {name: self._body.get(name) for name in names}
+        self.metadata.update((name, value) for name, value in given.items() if value is not None)
+
+    def accept_with_notice(self, *names: str) -> None:
+        """Services of another provider: the answer is the policy's all the same."""
+        self.accept(*names)
+        given = (name for name in names if self._body.get(name) is not None)
+        self.notices += (f"{name} has no effect here" for name in given)
 
     def text(self, name: str) -> str | None:
         return self._typed(name, str, "a string")
@@ -68,19 +84,23 @@ class Fields:
         return value
 
     def refuse(self, name: str, why: str, *, unless: Collection[Any] = ()) -> None:
-        """400 if the client set this field to something other than its harmless values."""
+        """Leave this field out if the client set it to something other than its harmless values."""
         value = self.get(name)
         if value is not None and value not in unless:
-            raise bad_request(f"{name} is not supported: {why}", param=name)
+            self.leave_out(f"{name} is not supported: {why}", param=name)
+            self.metadata[name] = value
+
+    def leave_out(self, why: str, *, param: str, code: str | None = None) -> None:
+        """Refuse what cannot be honoured with a 400; a lenient request gets a notice instead."""
+        if not self._lenient:
+            raise bad_request(why, param=param, code=code)
+        self.notices.append(f"left out: {why}")
 
     def refuse_unknown(self) -> None:
-        unknown = sorted(self._body.keys() - self._known)
-        if unknown:
-            raise bad_request(
-                f"Unrecognized request argument supplied: {unknown[0]}",
-                param=unknown[0],
-                code="unknown_parameter",
-            )
+        for name in sorted(self._body.keys() - self._known):
+            why = f"Unrecognized request argument supplied: {name}"
+            self.leave_out(why, param=name, code="unknown_parameter")
+            self.accept(name)
 
     def _typed(self, name: str, kind: type[_T], what: str) -> _T | None:
         value = self.get(name)

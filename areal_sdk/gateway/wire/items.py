@@ -6,6 +6,7 @@ from typing import Any
 
 from areal_sdk.gateway.canonical import check_text, join_text
 from areal_sdk.gateway.errors import bad_request
+from areal_sdk.gateway.wire.tools import ShownCall, Toolbox, custom_arguments, name_in
 from areal_sdk.types import Message
 
 Item = dict[str, Any]
@@ -13,10 +14,12 @@ Item = dict[str, Any]
 _ROLES = frozenset({"system", "developer", "user", "assistant"})
 
 
-def to_messages(items: Sequence[Any], find: Callable[[str], Item | None]) -> list[Message]:
+def to_messages(
+    items: Sequence[Any], find: Callable[[str], Item | None], raw_inputs: Mapping[str, str]
+) -> list[Message]:
     """Chat messages for `items`. What one answer said in several items becomes one message again.
 
-    `find` looks up items that are only referred to by id.
+    `find` looks up items that are only referred to by id; `raw_inputs` are the session's.
     """
     messages: list[Message] = []
     answer: Message | None = None
@@ -27,10 +30,10 @@ def to_messages(items: Sequence[Any], find: Callable[[str], Item | None]) -> lis
         if kind == "reasoning":
             answer = _answer(messages, None)
             answer["reasoning_content"] = _reasoning_text(item, where)
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             answer = _answer(messages, answer)
-            answer.setdefault("tool_calls", []).append(_call(item, where))
-        elif kind == "function_call_output":
+            answer.setdefault("tool_calls", []).append(_call(item, where, raw_inputs))
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             answer = None
             messages.append(_result(item, where))
         elif kind == "message":
@@ -79,12 +82,16 @@ def _message(
     return answer
 
 
-def _call(item: Item, where: str) -> dict[str, Any]:
-    name, arguments = item.get("name"), item.get("arguments")
-    if not isinstance(name, str) or not isinstance(arguments, str):
-        raise bad_request(f"{where} needs a name and arguments", param=where)
-    function = {"name": name, "arguments": arguments}
+def _call(item: Item, where: str, raw_inputs: Mapping[str, str]) -> dict[str, Any]:
+    is_custom = item.get("type") == "custom_tool_call"
+    name, given = item.get("name"), item.get("input" if is_custom else "arguments")
+    if not isinstance(name, str) or not isinstance(given, str):
+        what = "an input" if is_custom else "arguments"
+        raise bad_request(f"{where} needs a name and {what}", param=where)
+    namespace = check_text(item.get("namespace"), f"{where}.namespace")
     call_id = check_text(item.get("call_id"), f"{where}.call_id")
+    arguments = custom_arguments(given, call_id, raw_inputs) if is_custom else given
+    function = {"name": name_in(namespace, name), "arguments": arguments}
     return {"id": call_id, "type": "function", "function": function}
 
 
@@ -101,7 +108,7 @@ def _reasoning_text(item: Item, where: str) -> str:
     return join_text(parts, param=f"{where}.content")
 
 
-def from_message(message: Mapping[str, Any], *, status: str) -> Iterator[Item]:
+def from_message(message: Mapping[str, Any], tools: Toolbox, *, status: str) -> Iterator[Item]:
     """The output items of a turn: reasoning, text, calls."""
     if message.get("reasoning_content"):
         yield reasoning_item(message["reasoning_content"])
@@ -109,7 +116,8 @@ def from_message(message: Mapping[str, Any], *, status: str) -> Iterator[Item]:
         yield text_item(message.get("content") or "", status=status)
     for call in message.get("tool_calls") or ():
         function = call["function"]
-        yield call_item(call["id"], function["name"], function["arguments"], status=status)
+        shown = tools.shown(call["id"], function["name"], function["arguments"])
+        yield call_item(call["id"], shown, status=status)
 
 
 def reasoning_item(text: str, *, id: str | None = None, status: str = "completed") -> Item:
@@ -138,17 +146,14 @@ def text_item(text: str | None, *, id: str | None = None, status: str = "complet
     }
 
 
-def call_item(
-    call_id: str, name: str, arguments: str, *, id: str | None = None, status: str = "completed"
-) -> Item:
-    return {
-        "id": id or new_id("fc"),
-        "type": "function_call",
-        "status": status,
-        "call_id": call_id,
-        "name": name,
-        "arguments": arguments,
-    }
+def call_item(call_id: str, shown: ShownCall, *, status: str = "completed") -> Item:
+    item: Item = {"call_id": call_id, "name": shown.name}
+    if shown.namespace is not None:
+        item["namespace"] = shown.namespace
+    if shown.is_custom:
+        return {"id": new_id("ctc"), "type": "custom_tool_call", **item, "input": shown.text}
+    head = {"id": new_id("fc"), "type": "function_call", "status": status}
+    return {**head, **item, "arguments": shown.text}
 
 
 def new_id(prefix: str) -> str:

@@ -58,10 +58,11 @@ def parse_stop(value: Any) -> tuple[str, ...]:
 
 
 def parse_tools(values: list[Any] | None) -> tuple[Tool, ...]:
-    return tuple(_parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(values or ()))
+    return tuple(parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(values or ()))
 
 
-def _parse_tool(tool: Any, param: str) -> Tool:
+def parse_tool(tool: Any, param: str) -> Tool:
+    """A function as chat completions declare it, which is what templates know."""
     if not isinstance(tool, dict) or tool.get("type") != "function":
         raise bad_request(f"{param}.type must be 'function'", param=f"{param}.type")
     function = tool.get("function")

@@ -9,6 +9,7 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Delta, Prepared
 from areal_sdk.gateway.request import ChatRequest
 from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.wire.fields import Fields
 
 
 class Reply(Protocol):
@@ -37,8 +38,8 @@ class Reply(Protocol):
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]: ...
 
 
-ParseRequest = Callable[[Any, Session], Reply]
-"""Reads a JSON body; raises `ApiError` where it cannot be honoured."""
+ParseRequest = Callable[[Fields, Session], Reply]
+"""Reads a request; raises `ApiError` where it cannot be honoured."""
 
 
 def event(data: Any, *, name: str | None = None) -> bytes:

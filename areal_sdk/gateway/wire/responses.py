@@ -9,6 +9,7 @@ from areal_sdk.gateway.reading import Completed, Delta, Prepared, Sampled
 from areal_sdk.gateway.request import ChatRequest
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.items import Item, from_message, new_id
 from areal_sdk.gateway.wire.options import token_logprobs
 from areal_sdk.gateway.wire.responses_request import parse
@@ -22,16 +23,14 @@ class ResponsesReply:
 
     def __init__(
         self,
-        body: Any,
+        fields: Fields,
         session: Session,
         *,
         model: str,
         tokenizer: Tokenizer,
         store: ResponseStore,
     ) -> None:
-        self._call = parse(body, store)
-        for name in self._call.no_effect:
-            session.notice(f"{name} has no effect here")
+        self._call = parse(fields, store, session.raw_inputs)
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
         self.id = new_id("resp")
@@ -43,7 +42,7 @@ class ResponsesReply:
             "created_at": int(time.time()),
             "model": model,
         }
-        self._stream_writer = ResponseStream(self._object("in_progress", []))
+        self._stream_writer = ResponseStream(self._object("in_progress", []), self._call.tools)
         self._sent: list[bytes] = []
         """The events so far, when the response can be streamed again."""
         self._logprobs: list[dict[str, Any]] = []
@@ -57,7 +56,7 @@ class ResponsesReply:
 
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]:
         (done,) = completed
-        output = list(from_message(done.turn.message, status=_status(done)))
+        output = list(from_message(done.turn.message, self._call.tools, status=_status(done)))
         for item in output:
             if item["type"] == "message":
                 item["content"][0]["logprobs"] = self._logprobs

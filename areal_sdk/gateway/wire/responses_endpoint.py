@@ -22,15 +22,15 @@ Query = Mapping[str, str]
 class ResponsesEndpoint(Endpoint):
     """Answers requests, and keeps what they store for as long as their session lives."""
 
-    def __init__(self, completer: Completer, *, model: str) -> None:
+    def __init__(self, completer: Completer, *, model: str, lenient: bool = False) -> None:
         self._model = model
         self._tokenizer = completer.tokenizer
         self._stores: WeakKeyDictionary[Session, ResponseStore] = WeakKeyDictionary()
-        super().__init__(completer, self._read)
+        super().__init__(completer, self._read, lenient=lenient)
 
-    def _read(self, body: Any, session: Session) -> ResponsesReply:
+    def _read(self, fields: Fields, session: Session) -> ResponsesReply:
         return ResponsesReply(
-            body,
+            fields,
             session,
             model=self._model,
             tokenizer=self._tokenizer,
@@ -39,7 +39,9 @@ class ResponsesEndpoint(Endpoint):
 
     def count(self, body: Any, session: Session) -> dict[str, Any]:
         """Prompt tokens that a request would have, without a turn."""
-        num_tokens = self._completer.count(session, parse_count(body, self.store(session)))
+        fields = Fields(body, lenient=self._lenient)
+        asked = parse_count(fields, self.store(session), session.raw_inputs)
+        num_tokens = self._completer.count(session, asked)
         return {"object": "response.input_tokens", "input_tokens": num_tokens}
 
     def store(self, session: Session) -> ResponseStore:

@@ -1,6 +1,6 @@
 """Requests of the responses API as the internal request, and what the response repeats of them."""
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,14 +8,10 @@ from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
 from areal_sdk.gateway.wire.fields import Fields, require, strings
 from areal_sdk.gateway.wire.items import Item, to_messages
-from areal_sdk.gateway.wire.options import (
-    named_tool_choice,
-    parse_response_format,
-    parse_sampling,
-    parse_tools,
-)
+from areal_sdk.gateway.wire.options import parse_response_format, parse_sampling
 from areal_sdk.gateway.wire.responses_store import ResponseStore
-from areal_sdk.types import Message, Tool
+from areal_sdk.gateway.wire.tools import Toolbox, response_tools
+from areal_sdk.types import Message
 
 _ACCEPTED = (
     "user",
@@ -27,6 +23,7 @@ _ACCEPTED = (
     "reasoning",
     "stream_options",
     "max_tool_calls",
+    "client_metadata",
 )
 
 _WITHOUT_EFFECT = ("access_programs", "background_options", "context_management", "moderation")
@@ -34,7 +31,19 @@ _WITHOUT_EFFECT = ("access_programs", "background_options", "context_management"
 
 _LOGPROBS = "message.output_text.logprobs"
 
-_INCLUDABLE = frozenset({_LOGPROBS, "reasoning.encrypted_content"})
+_INCLUDABLE = frozenset(
+    {
+        _LOGPROBS,
+        "reasoning.encrypted_content",
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+        "file_search_call.results",
+        "message.input_image.image_url",
+        "web_search_call.action.sources",
+        "web_search_call.results",
+    }
+)
+"""All but the first two are of tools that run at OpenAI: here there is nothing to include."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +60,17 @@ class ResponsesCall:
     """Everything said before the response, instructions left out."""
     echo: dict[str, Any]
     """What the response object repeats."""
-    no_effect: tuple[str, ...]
-    """Fields that were accepted and do nothing here."""
+    tools: Toolbox
 
 
-def parse(body: Any, store: ResponseStore) -> ResponsesCall:
-    fields = Fields(body)
+def parse(
+    fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
+) -> ResponsesCall:
+    """`raw_inputs` are the session's."""
     require(fields.text("model"), "model")
-    call = parse_input(fields, store)
+    call = parse_input(fields, store, raw_inputs)
     fields.accept(*_ACCEPTED)
+    fields.accept_with_notice(*_WITHOUT_EFFECT)
     fields.refuse("conversation", "use previous_response_id")
     fields.refuse("prompt", "prompt templates are not stored here")
     fields.refuse("image", "only text is generated")
@@ -67,17 +78,20 @@ def parse(body: Any, store: ResponseStore) -> ResponsesCall:
     return call
 
 
-def parse_count(body: Any, store: ResponseStore) -> ChatRequest:
+def parse_count(
+    fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
+) -> ChatRequest:
     """The same for a request to count its tokens, which needs no model."""
-    fields = Fields(body)
-    call = parse_input(fields, store)
-    fields.accept("model", "personality", *_ACCEPTED)
+    call = parse_input(fields, store, raw_inputs)
+    fields.accept("model", "personality", *_ACCEPTED, *_WITHOUT_EFFECT)
     fields.refuse("conversation", "use previous_response_id")
     fields.refuse_unknown()
     return call.request
 
 
-def parse_input(fields: Fields, store: ResponseStore) -> ResponsesCall:
+def parse_input(
+    fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
+) -> ResponsesCall:
     """What is said and how to answer it."""
     previous, instructions = fields.text("previous_response_id"), fields.text("instructions")
     given = fields.get("input")
@@ -86,11 +100,12 @@ def parse_input(fields: Fields, store: ResponseStore) -> ResponsesCall:
             "Missing required parameter: 'input'", param="input", code="missing_required_parameter"
         )
     items = _parse_items([] if given is None else given)
-    said = to_messages(items, store.item)
+    tools = Toolbox([*response_tools(fields)], raw_inputs)
+    said = to_messages(items, store.item, raw_inputs)
     if previous is not None:
         said = [*store.previous(previous).conversation, *said]
     text_format = _parse_text_format(fields)
-    request = _parse_request(fields, instructions, said, text_format)
+    request = _parse_request(fields, tools, instructions, said, text_format)
     keeps = fields.flag("store", default=True)
     background = fields.flag("background")
     if background and not keeps:
@@ -109,7 +124,7 @@ def parse_input(fields: Fields, store: ResponseStore) -> ResponsesCall:
             "previous_response_id": previous,
             "store": keeps,
         },
-        no_effect=tuple(name for name in _WITHOUT_EFFECT if fields.get(name) is not None),
+        tools=tools,
     )
 
 
@@ -126,11 +141,11 @@ def _parse_items(value: Any) -> list[Item]:
 
 def _parse_request(
     fields: Fields,
+    tools: Toolbox,
     instructions: str | None,
     conversation: Sequence[Message],
     text_format: dict[str, Any],
 ) -> ChatRequest:
-    tools = parse_tools([_nested(t, i) for i, t in enumerate(fields.items("tools") or ())])
     include = strings(fields.items("include") or (), "include")
     if unknown := set(include) - _INCLUDABLE:
         raise bad_request(f"include {sorted(unknown)[0]!r} is not supported", param="include")
@@ -141,7 +156,7 @@ def _parse_request(
         raise bad_request("input is empty: send at least one item", param="input")
     return ChatRequest(
         messages=messages,
-        tools=tools,
+        tools=tools.tools,
         tool_choice=_parse_tool_choice(fields.get("tool_choice"), tools),
         parallel_tool_calls=fields.flag("parallel_tool_calls", default=True),
         max_new_tokens=fields.integer("max_output_tokens", least=1),
@@ -173,7 +188,8 @@ def _echo(fields: Fields, request: ChatRequest, text_format: dict[str, Any]) -> 
         },
         "tool_choice": "auto" if choice is None else choice,
         "tools": [
-            {"strict": False, "parameters": None, **tool} for tool in fields.items("tools") or ()
+            {"strict": False, "parameters": None, **tool} if tool["type"] == "function" else tool
+            for tool in fields.items("tools") or ()
         ],
         "top_logprobs": request.num_top_logprobs,
         "top_p": request.sampling.get("top_p", 1.0),
@@ -184,26 +200,19 @@ def _echo(fields: Fields, request: ChatRequest, text_format: dict[str, Any]) -> 
     }
 
 
-def _nested(tool: Any, index: int) -> Tool:
-    """A flat tool definition as chat completions write it, which is what templates know."""
-    where = f"tools[{index}]"
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        raise bad_request(f"{where}: tools of type {kind!r} are not supported", param=where)
-    names = ("name", "description", "parameters", "strict")
-    function = {name: tool[name] for name in names if tool.get(name) is not None}
-    return {"type": "function", "function": function}
-
-
-def _parse_tool_choice(value: Any, tools: Sequence[Tool]) -> ToolChoice:
+def _parse_tool_choice(value: Any, tools: Toolbox) -> ToolChoice:
     if value is None or (isinstance(value, str) and value in set(ToolUse)):
-        if value == ToolUse.REQUIRED and not tools:
+        if value == ToolUse.REQUIRED and not tools.tools:
             raise bad_request("tool_choice 'required' needs tools", param="tool_choice")
         return ToolChoice(ToolUse(value or "auto"))
-    if isinstance(value, dict) and value.get("type") == "function":
-        return named_tool_choice(value.get("name"), tools)
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "allowed_tools":
+        return tools.choice_among(value.get("mode"), value.get("tools"))
+    if kind in ("function", "custom"):
+        return tools.choice(value.get("name"), value.get("namespace"))
     raise bad_request(
-        "tool_choice must be auto, none, required or a function's name", param="tool_choice"
+        "tool_choice must be auto, none, required, a tool's name or allowed_tools",
+        param="tool_choice",
     )
 
 

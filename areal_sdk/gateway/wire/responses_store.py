@@ -76,7 +76,12 @@ def with_ids(items: list[Any]) -> list[Item]:
     listed = []
     for item in items:
         kind = item.get("type") or "message"
-        prefix = {"message": "msg", "reasoning": "rs", "function_call": "fc"}.get(kind, "item")
+        prefix = {
+            "message": "msg",
+            "reasoning": "rs",
+            "function_call": "fc",
+            "custom_tool_call": "ctc",
+        }.get(kind, "item")
         whole = {"id": new_id(prefix), "status": "completed", **item, "type": kind}
         if isinstance(item.get("content"), str):
             part = "output_text" if item.get("role") == "assistant" else "input_text"

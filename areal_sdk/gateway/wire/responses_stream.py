@@ -18,21 +18,28 @@ from areal_sdk.gateway.reading import Call, Completed, Delta, Sampled
 from areal_sdk.gateway.wire.items import (
     Item,
     call_item,
-    new_id,
     reasoning_item,
     text_item,
     text_part,
 )
 from areal_sdk.gateway.wire.reply import event
+from areal_sdk.gateway.wire.tools import Toolbox
+
+_CALL_EVENTS = {
+    "function_call": ("response.function_call_arguments", "arguments"),
+    "custom_tool_call": ("response.custom_tool_call_input", "input"),
+}
+"""By an item's type: the events that tell what is in its call, and its name there."""
 
 
 class ResponseStream:
     """Writes the events of one response."""
 
-    def __init__(self, response: dict[str, Any]) -> None:
+    def __init__(self, response: dict[str, Any], tools: Toolbox) -> None:
         self.output: list[Item] = []
         """The items that are done."""
         self._response = response
+        self._tools = tools
         self._numbers = count()
         self._has_begun = False
         self._item: Item | None = None
@@ -117,14 +124,15 @@ class ResponseStream:
         yield self._event("response.output_text.delta", **place, delta=text, logprobs=new)
 
     def _whole_call(self, call: Call) -> Iterator[bytes]:
-        index, item_id = len(self.output), new_id("fc")
-        begun = call_item(call.id, call.name, "", id=item_id, status="in_progress")
+        item = call_item(call.id, self._tools.shown(call.id, call.name, call.arguments))
+        kind, name = _CALL_EVENTS[item["type"]]
+        index = len(self.output)
+        begun = {**item, name: "", **({"status": "in_progress"} if "status" in item else {})}
         yield self._event("response.output_item.added", output_index=index, item=begun)
-        place = {"item_id": item_id, "output_index": index}
-        yield self._event("response.function_call_arguments.delta", **place, delta=call.arguments)
-        done = {"name": call.name, "arguments": call.arguments}
-        yield self._event("response.function_call_arguments.done", **place, **done)
-        item = call_item(call.id, call.name, call.arguments, id=item_id)
+        place = {"item_id": item["id"], "output_index": index}
+        yield self._event(f"{kind}.delta", **place, delta=item[name])
+        named = {"name": item["name"]} if name == "arguments" else {}
+        yield self._event(f"{kind}.done", **place, **named, **{name: item[name]})
         yield self._event("response.output_item.done", output_index=index, item=item)
         self.output.append(item)
 
