@@ -26,6 +26,16 @@ class Task:
     data: Mapping[str, Any] = field(default_factory=dict)
     """Whatever the agent, the rewards and the environment need: a question, an answer, a seed."""
 
+    @property
+    def source(self) -> str:
+        """Where it comes from: its data's `source`, else `family`; empty where it names neither.
+
+        >>> Task("1", {"source": "gsm8k"}).source, Task("2").source
+        ('gsm8k', '')
+        """
+        source = self.data.get("source", self.data.get("family", ""))
+        return source if isinstance(source, str) else ""
+
 
 class FinishReason(StrEnum):
     STOP = "stop"

@@ -23,7 +23,7 @@ import click
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--samples", type=int, help="Attempts a task (for pass@k).")
-@click.option("--num-tasks", type=int, help="At most this many tasks.")
+@click.option("--num-tasks", type=int, help="At most this many tasks, drawn by run.seed.")
 @click.option("--temperature", type=float, help="Default: 0 for one sample, 1 for several.")
 @click.option(
     "--compare", metavar="RUN", help="Also evaluate RUN's best weights: before and after."

@@ -100,20 +100,12 @@ def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
 
 def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
     """One row a model; several rows are before and after."""
-    rows = [("model", "success", "95 % interval", "reward", "pass@k", "tasks", "not scored")]
+    rows: list[tuple[str, ...]] = [
+        ("model", "success", "95 % interval", "reward", "pass@k", "tasks", "not scored")
+    ]
     for name, report in reports.items():
-        success, reward = report.success, report.reward
-        rows.append(
-            (
-                name,
-                f"{success.value:.3f}" if success else "-",
-                f"{success.low:.3f} .. {success.high:.3f}" if success else "-",
-                f"{reward.value:.3f}" if reward else "-",
-                " ".join(f"@{k}={e.value:.2f}" for k, e in report.pass_at.items()) or "-",
-                str(report.num_tasks),
-                " ".join(f"{kind}: {n}" for kind, n in report.errors.items()) or "0",
-            )
-        )
+        rows.append(_row(name, report))
+        rows += [_row(f"  {source}", part) for source, part in report.by_source.items()]
     for line in table(rows):
         click.echo(line)
     for report in reports.values():
@@ -122,22 +114,61 @@ def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
             click.echo(f"first error: {what}", err=True)
 
 
+def _row(name: str, report: "EvalReport") -> tuple[str, ...]:
+    success, reward = report.success, report.reward
+    return (
+        name,
+        f"{success.value:.3f}" if success else "-",
+        f"{success.low:.3f} .. {success.high:.3f}" if success else "-",
+        f"{reward.value:.3f}" if reward else "-",
+        " ".join(f"@{k}={e.value:.2f}" for k, e in report.pass_at.items()) or "-",
+        report.of_tasks,
+        " ".join(f"{kind}: {n}" for kind, n in report.errors.items()) or "0",
+    )
+
+
 def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Success and reward of every split that was measured."""
-    rows = [("split", "tasks", "success before", "after", "reward before", "after")]
+    rows: list[tuple[str, ...]] = [
+        ("split", "tasks", "success before", "after", "reward before", "after")
+    ]
     for split in {**before, **after}:
         old, new = before.get(split, {}), after.get(split, {})
         rows.append(
             (
                 split,
-                f"{new.get('tasks', old.get('tasks', 0)):.0f}",
+                _of_tasks({**old, **new}),
                 _rate(old, "success"),
                 _rate(new, "success"),
                 _rate(old, "reward"),
                 _rate(new, "reward"),
             )
         )
+        rows += _sources(old, new)
     return table(rows)
+
+
+def _sources(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A row for each source of the tasks, where they name several."""
+    rows: list[tuple[str, ...]] = []
+    for key in {**old, **new}:
+        if key.startswith("source/") and key.endswith("/tasks"):
+            source = key.removesuffix("/tasks")
+            rows.append(
+                (
+                    f"  {source.removeprefix('source/')}",
+                    _of_tasks({"tasks": new.get(key, old.get(key, 0))}),
+                    *(_rate(old, f"{source}/success"), _rate(new, f"{source}/success")),
+                    *(_rate(old, f"{source}/reward"), _rate(new, f"{source}/reward")),
+                )
+            )
+    return rows
+
+
+def _of_tasks(metrics: Mapping[str, Any]) -> str:
+    tasks, available = metrics.get("tasks", 0), metrics.get("available")
+    is_sample = available is not None and available != tasks
+    return f"{tasks:.0f} of {available:.0f}" if is_sample else f"{tasks:.0f}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -208,7 +208,7 @@ class EvalSection(Section):
     after: bool = True
     """Measure what the run ended with."""
     tasks: Positive = 100
-    """At most this many tasks of each split."""
+    """At most this many tasks of each split, drawn by `run.seed`."""
     samples: Positive = 1
     """Attempts a task."""
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None

@@ -2,7 +2,6 @@
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NoReturn
@@ -16,7 +15,7 @@ from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.models import find_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
-from areal_sdk.loop.tasks import load_held_out
+from areal_sdk.loop.tasks import HeldOut, load_held_out
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.process.user_code import load_user_object
@@ -30,7 +29,7 @@ from areal_sdk.rollout.plan import EpisodePlan, PlaysEpisodes
 from areal_sdk.rollout.scoring import read_verdict
 from areal_sdk.rollout.seeds import stable_seed
 from areal_sdk.telemetry import RunDir
-from areal_sdk.types import Episode, Outcome, Task
+from areal_sdk.types import Episode, Outcome
 
 
 async def run_evaluation(
@@ -44,7 +43,7 @@ async def run_evaluation(
     api_key: str | None = None,
 ) -> EvalReport:
     async with view:
-        tasks = load_held_out(
+        held_out = load_held_out(
             config,
             split,
             source=config.eval_tasks or config.tasks,
@@ -53,15 +52,15 @@ async def run_evaluation(
             say=view.say,
         )
         if base_url is None:
-            return await _on_model(config, program, tasks, split, view, plugins)
+            return await _on_model(config, program, held_out, split, view, plugins)
         key = api_key or "none"
-        return await _on_endpoint(config, program, tasks, split, view, base_url, key)
+        return await _on_endpoint(config, program, held_out, split, view, base_url, key)
 
 
 async def _on_model(
     config: Config,
     program: Program,
-    tasks: Sequence[Task],
+    held_out: HeldOut,
     split: str,
     view: EvalView,
     plugins: Plugins,
@@ -80,13 +79,13 @@ async def _on_model(
         ) as rig:
             sampling = SamplingPolicy(temperature=config.eval.sampling_temperature)
             async with rig.runner(split=split, sampling=sampling) as runner:
-                return await _measure(config, runner, tasks, split, view)
+                return await _measure(config, runner, held_out, split, view)
 
 
 async def _on_endpoint(
     config: Config,
     program: Program,
-    tasks: Sequence[Task],
+    held_out: HeldOut,
     split: str,
     view: EvalView,
     url: str,
@@ -110,20 +109,21 @@ async def _on_endpoint(
         runner = await stack.enter_async_context(
             EndpointRunner(config, agent, split=split, base_url=url, api_key=api_key)
         )
-        return await _measure(config, runner, tasks, split, view)
+        return await _measure(config, runner, held_out, split, view)
 
 
 async def _measure(
-    config: Config, runner: PlaysEpisodes, tasks: Sequence[Task], split: str, view: EvalView
+    config: Config, runner: PlaysEpisodes, held_out: HeldOut, split: str, view: EvalView
 ) -> EvalReport:
-    view.begin(len(tasks) * config.eval.samples)
+    view.begin(len(held_out.tasks) * config.eval.samples)
     return await evaluate_tasks(
         runner,
-        tasks,
+        held_out.tasks,
         split=split,
         samples=config.eval.samples,
         max_concurrency=config.eval.max_concurrency,
         on_episode=view.evaluated,
+        num_available=held_out.num_available,
     )
 
 

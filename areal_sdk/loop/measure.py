@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,9 +14,10 @@ from areal_sdk.loop.device import update_and_resume
 from areal_sdk.loop.progress import BEFORE, Progress
 from areal_sdk.loop.rig import Rig
 from areal_sdk.loop.state import RunState
+from areal_sdk.loop.tasks import HeldOut
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
-from areal_sdk.types import Task, WeightUpdate
+from areal_sdk.types import WeightUpdate
 
 Reports = Mapping[str, EvalReport]
 """By split."""
@@ -31,7 +32,7 @@ class Evaluator:
     """
 
     rig: Rig
-    tasks: Mapping[str, Sequence[Task]]
+    tasks: Mapping[str, HeldOut]
     state: RunState
     progress: Progress
     best: BestWeights
@@ -49,19 +50,20 @@ class Evaluator:
     async def measure(self, name: str, *, step: int, num_splits: int | None = None) -> Reports:
         """Evaluate the first splits, or all of them. `step` made the weights that the engine has."""
         reports: dict[str, EvalReport] = {}
-        for split, tasks in islice(self.tasks.items(), num_splits):
+        for split, held_out in islice(self.tasks.items(), num_splits):
             sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
             async with self.rig.runner(split=split, sampling=sampling) as runner:
                 report = await evaluate_tasks(
                     runner,
-                    tasks,
+                    held_out.tasks,
                     split=split,
                     samples=self.section.samples,
                     max_concurrency=self.section.max_concurrency,
                     name=f"{name}-{split}",
                     on_episode=self.progress.evaluating(
-                        name, split, total=len(tasks) * self.section.samples
+                        name, split, total=len(held_out.tasks) * self.section.samples
                     ),
+                    num_available=held_out.num_available,
                 )
             reports[split] = report
             self.progress.report_eval(name, report, step=step)

@@ -170,8 +170,12 @@ class Progress:
         reward = f"{report.reward.value:.3f}" if report.reward else "-"
         self.say(
             f"{name}: {report.split}: success {success}, reward {reward}, "
-            f"{report.num_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}"
+            f"{report.of_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}"
         )
+        for source, part in report.by_source.items():
+            rate = f"{part.success.value:.3f}" if part.success else "-"
+            mean = f"{part.reward.value:.3f}" if part.reward else "-"
+            self.say(f"  {source}: success {rate}, reward {mean}, {part.num_tasks} tasks")
         for kind, message in report.first_errors.items():
             self.say(f"  {report.errors[kind]} x {kind}: {message}")
 

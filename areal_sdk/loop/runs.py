@@ -23,7 +23,7 @@ from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.rig import Rig, open_rig, reward_specs
 from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.loop.tasks import load_held_out, load_tasks
+from areal_sdk.loop.tasks import HeldOut, load_held_out, load_tasks
 from areal_sdk.loop.trainers import check_learns
 from areal_sdk.loop.training import TrainingLoop
 from areal_sdk.loop.warmup import warm_up
@@ -53,7 +53,7 @@ class Plan:
     program: Program
     model_dir: Path
     train_tasks: Sequence[Task]
-    eval_tasks: Mapping[str, Sequence[Task]]
+    eval_tasks: Mapping[str, HeldOut]
     demonstrations: Sequence[Conversation] = ()
 
 
@@ -87,7 +87,7 @@ def check_names(config: Config, plugins: Plugins) -> None:
     plugins.algorithms.reference(config.algorithm.name)
 
 
-def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, Sequence[Task]]:
+def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
     """Held-out tasks by split; none where training tasks were given and no others."""
     if not (config.eval.before or config.eval.after or config.eval.every):
         return {}

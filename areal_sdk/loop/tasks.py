@@ -1,6 +1,8 @@
 """Which tasks a split has: a JSONL file, a plugin's dataset, or the agent file's own `tasks`."""
 
-from collections.abc import Callable, Iterable
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.builtin.jsonl import read_tasks
@@ -8,6 +10,7 @@ from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.program import Program
 from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.seeds import stable_seed
 from areal_sdk.types import Task
 
 
@@ -25,6 +28,14 @@ def load_tasks(source: str | None, split: str, *, program: Program, plugins: Plu
     return _checked(plugins.datasets.get(source)(split), f"dataset {source!r} ({split})")
 
 
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What an evaluation of a split plays, and of how many tasks."""
+
+    tasks: Sequence[Task]
+    num_available: int
+
+
 def load_held_out(
     config: Config,
     split: str,
@@ -33,13 +44,26 @@ def load_held_out(
     program: Program,
     plugins: Plugins,
     say: Callable[[str], None],
-) -> list[Task]:
-    """What an evaluation of `split` plays: at most `eval.tasks`, and it says so where nobody set that."""
+) -> HeldOut:
+    """At most `eval.tasks` tasks of `split`, drawn by the run's seed; says so where nobody set that.
+
+    Files often hold one source after the other, so the first tasks are no sample of the rest.
+    """
     tasks = load_tasks(source, split, program=program, plugins=plugins)
-    most, is_chosen = config.eval.tasks, "tasks" in config.eval.model_fields_set
-    if len(tasks) > most and not is_chosen:
-        say(f"{split}: the first {most} of {len(tasks)} tasks are measured (eval.tasks)")
-    return tasks[:most]
+    most, seed = config.eval.tasks, config.run.seed
+    if len(tasks) > most and "tasks" not in config.eval.model_fields_set:
+        drawn = f"{most} of {len(tasks)} tasks are measured, drawn by run.seed = {seed}"
+        say(f"{split}: {drawn} (eval.tasks)")
+    return HeldOut(_sample(tasks, most, seed=stable_seed("held-out", seed, split)), len(tasks))
+
+
+def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
+    """At most `most` of `tasks`, in their order."""
+    if len(tasks) <= most:
+        return tuple(tasks)
+    return tuple(
+        tasks[place] for place in sorted(random.Random(seed).sample(range(len(tasks)), most))
+    )
 
 
 def _checked(items: Iterable[Task], what: str) -> list[Task]:

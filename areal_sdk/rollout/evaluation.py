@@ -9,7 +9,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
 
 from areal_sdk.errors import ConfigError
@@ -20,6 +20,10 @@ from areal_sdk.types import Episode, OutcomeKind, Task
 CONFIDENCE_Z = 1.959963984540054
 """95 %, two-sided."""
 NUM_RESAMPLES = 1000
+MAX_SOURCES = 32
+"""More are no families of tasks but, say, the texts to translate."""
+OTHER = "other"
+"""Tasks that name no source, beside those that do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,17 @@ class EvalReport:
     duration_s: float
     versions: tuple[int, int] | None = None
     """The oldest and the newest weights that sampled a token; None where no token is known."""
+    num_available: int | None = None
+    """Tasks that the measured ones were drawn from; None: they are all there are."""
+    by_source: "Mapping[str, EvalReport]" = field(default_factory=dict)
+    """The same for the tasks of each source, where they name several (`Task.source`)."""
+
+    @property
+    def of_tasks(self) -> str:
+        """How many tasks were measured, and of how many: `100 of 500`."""
+        if self.num_available is None or self.num_available == self.num_tasks:
+            return str(self.num_tasks)
+        return f"{self.num_tasks} of {self.num_available}"
 
     def metrics(self) -> dict[str, float]:
         """Flat numbers for a log."""
@@ -77,6 +92,8 @@ class EvalReport:
         }
         if self.versions is not None:
             numbers["from_version"], numbers["to_version"] = map(float, self.versions)
+        if self.num_available is not None:
+            numbers["available"] = float(self.num_available)
         estimates = {
             "success": self.success,
             "reward": self.reward,
@@ -89,6 +106,10 @@ class EvalReport:
             if estimate.has_interval:
                 numbers[f"{name}_low"] = estimate.low
                 numbers[f"{name}_high"] = estimate.high
+        for source, report in self.by_source.items():
+            for name in ("tasks", "scored", "success", "reward"):
+                if name in (part := report.metrics()):
+                    numbers[f"source/{source}/{name}"] = part[name]
         return numbers
 
 
@@ -97,6 +118,7 @@ class _Attempt:
     """What an episode leaves behind; the episode itself is not kept."""
 
     task_id: str
+    source: str
     reward: float | None
     success: bool
     num_turns: int
@@ -115,8 +137,12 @@ async def evaluate_tasks(
     max_concurrency: int = 32,
     name: str = "eval",
     on_episode: Callable[[Episode], None] | None = None,
+    num_available: int | None = None,
 ) -> EvalReport:
-    """Play every task `samples` times. `name` tells the episodes of one evaluation from another's."""
+    """Play every task `samples` times. `name` tells the episodes of one evaluation from another's.
+
+    `num_available`: how many tasks these were drawn from.
+    """
     plans = [
         EpisodePlan(f"{name}.{task.id}.{sample}", task, group=f"{name}.{task.id}", sibling=sample)
         for task in tasks
@@ -140,7 +166,11 @@ async def evaluate_tasks(
         for _ in range(min(max_concurrency, len(plans))):
             workers.create_task(play_from_queue(), name=f"evaluation {name}")
     done = [attempt for attempt in attempts if attempt is not None]
-    return _report(done, split=split, samples=samples, duration_s=clock() - began)
+    return replace(
+        _report(done, split=split, samples=samples, duration_s=clock() - began),
+        num_available=num_available,
+        by_source=_by_source(done, split=split, samples=samples, duration_s=clock() - began),
+    )
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
@@ -222,6 +252,7 @@ def _summarise(episode: Episode) -> _Attempt:
     scored = outcome.kind is OutcomeKind.REWARD and outcome.reward is not None
     return _Attempt(
         task_id=episode.task.id,
+        source=episode.task.source,
         reward=outcome.reward if scored else None,
         success=scored and is_success(episode),
         num_turns=len(episode.turns),
@@ -230,6 +261,24 @@ def _summarise(episode: Episode) -> _Attempt:
         message=outcome.message,
         versions=frozenset(version for turn in episode.turns for version in turn.versions),
     )
+
+
+def _by_source(
+    attempts: Sequence[_Attempt], *, split: str, samples: int, duration_s: float
+) -> Mapping[str, EvalReport]:
+    """A report of each source; none where the tasks name fewer than two, or more than families."""
+    sources = sorted({attempt.source for attempt in attempts}, key=lambda name: (not name, name))
+    if not 2 <= len(sources) <= MAX_SOURCES:
+        return {}
+    return {
+        source or OTHER: _report(
+            [attempt for attempt in attempts if attempt.source == source],
+            split=split,
+            samples=samples,
+            duration_s=duration_s,
+        )
+        for source in sources
+    }
 
 
 def _report(

@@ -1,38 +1,109 @@
-"""Evaluations measure at most `eval.tasks` tasks, and say so where nobody chose that."""
+"""Evaluations measure at most `eval.tasks` tasks: a sample by seed, and the report says of how many."""
 
 import logging
+from typing import Any
 
 import pytest
 
 import areal_sdk
+from areal_sdk.cli.report import print_reports
 from areal_sdk.config import parse_config
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.runs import make_plan
+from areal_sdk.loop.tasks import HeldOut, load_held_out
 from areal_sdk.plugins import load_plugins
+from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.types import Task
 
 ENDPOINT = "http://127.0.0.1:9/v1"
-TASKS = [areal_sdk.Task(str(number)) for number in range(120)]
+TASKS = [Task(str(number)) for number in range(120)]
+FAMILIES = ("add", "copy", "maze", "sort", "sum")
+MIXTURE = [
+    Task(f"{family}-{number}", {"source": family}) for family in FAMILIES for number in range(100)
+]
+"""One family after the other, as files of mixtures are."""
 
 
-async def agent(task: areal_sdk.Task, context: areal_sdk.EpisodeContext) -> float:
-    return 1.0
+async def agent(task: Task, context: areal_sdk.EpisodeContext) -> float:
+    return 1.0 if task.source != "maze" else 0.0
 
 
-def test_an_evaluation_says_which_tasks_it_leaves_out(caplog: pytest.LogCaptureFixture) -> None:
+def evaluate(tasks: list[Task], **settings: Any) -> EvalReport:
+    return areal_sdk.evaluate(agent, tasks=tasks, base_url=ENDPOINT, quiet=True, **settings)
+
+
+def held_out(tasks: list[Task], *, seed: int, most: int) -> HeldOut:
+    config, plugins = (
+        parse_config({"run": {"seed": seed}, "eval": {"tasks": most}}),
+        load_plugins(),
+    )
+    program = load_program(config, plugins=plugins, agent=agent).with_tasks({"eval": tasks})
+    return load_held_out(
+        config, "eval", source=None, program=program, plugins=plugins, say=pytest.fail
+    )
+
+
+def test_a_mixture_is_measured_on_all_of_its_sources() -> None:
+    report = evaluate(MIXTURE)
+    assert (report.num_tasks, report.num_available) == (100, 500)
+    assert sorted(report.by_source) == sorted(FAMILIES)
+    assert sum(part.num_tasks for part in report.by_source.values()) == 100
+    rates = {name: part.success.value for name, part in report.by_source.items() if part.success}
+    assert rates == {"add": 1.0, "copy": 1.0, "maze": 0.0, "sort": 1.0, "sum": 1.0}
+    assert report.metrics()["source/maze/success"] == 0.0
+
+
+def test_the_table_says_of_how_many_and_by_source(capsys: pytest.CaptureFixture[str]) -> None:
+    print_reports({"tiny": evaluate(MIXTURE)})
+    lines = capsys.readouterr().out.splitlines()
+    assert "100 of 500" in lines[2]
+    assert [line.split()[0] for line in lines[3:]] == sorted(FAMILIES)
+
+
+def test_the_sample_follows_the_seed_and_keeps_the_order_of_the_file() -> None:
+    drawn = [held_out(TASKS, seed=seed, most=10).tasks for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]
+    assert drawn[0] != TASKS[:10], "the first ones are no sample"
+    assert list(drawn[0]) == sorted(drawn[0], key=TASKS.index)
+
+
+def test_more_than_there_are_is_all_of_them() -> None:
+    assert held_out(TASKS, seed=0, most=500) == HeldOut(tuple(TASKS), 120)
+
+
+def test_tasks_without_a_source_add_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    report = evaluate(TASKS[:5])
+    assert report.by_source == {}
+    assert not any(key.startswith("source/") for key in report.metrics())
+    print_reports({"tiny": report})
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("number", [1, 33])
+def test_one_source_or_a_text_for_every_task_is_no_family(number: int) -> None:
+    tasks = [Task(str(index), {"source": f"text {index % number}"}) for index in range(40)]
+    assert evaluate(tasks).by_source == {}
+
+
+def test_tasks_that_name_no_source_are_told_beside_those_that_do() -> None:
+    tasks = [Task("1", {"family": "add"}), Task("2", {"family": "maze"}), Task("3")]
+    assert sorted(evaluate(tasks).by_source) == ["add", "maze", "other"]
+
+
+def test_an_evaluation_says_that_it_measures_a_sample(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        report = areal_sdk.evaluate(agent, tasks=TASKS, base_url=ENDPOINT, quiet=True)
+        report = evaluate(TASKS)
     assert report.num_tasks == 100
-    assert "eval: the first 100 of 120 tasks are measured (eval.tasks)" in caplog.text
+    assert "eval: 100 of 120 tasks are measured, drawn by run.seed = 0 (eval.tasks)" in caplog.text
 
 
 @pytest.mark.parametrize("most", [5, 120])
-def test_where_the_number_was_chosen_it_says_nothing(
+def test_where_the_number_was_chosen_only_the_report_says_it(
     caplog: pytest.LogCaptureFixture, most: int
 ) -> None:
-    report = areal_sdk.evaluate(
-        agent, tasks=TASKS, base_url=ENDPOINT, quiet=True, eval={"tasks": most}
-    )
-    assert report.num_tasks == most
+    report = evaluate(TASKS, eval={"tasks": most})
+    assert (report.num_tasks, report.num_available) == (most, 120)
     assert caplog.text == ""
 
 
@@ -42,5 +113,5 @@ def test_a_run_says_it_before_it_starts(caplog: pytest.LogCaptureFixture) -> Non
     given = program.with_tasks({"train": TASKS, "eval": TASKS})
     with caplog.at_level(logging.WARNING):
         plan = make_plan(config, plugins=plugins, program=given)
-    assert len(plan.eval_tasks["eval"]) == 100
-    assert "eval: the first 100 of 120 tasks are measured (eval.tasks)" in caplog.text
+    assert len(plan.eval_tasks["eval"].tasks) == 100
+    assert "eval: 100 of 120 tasks are measured, drawn by run.seed = 0 (eval.tasks)" in caplog.text
