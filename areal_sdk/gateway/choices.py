@@ -1,28 +1,35 @@
 """Samples the choices of one request at the same time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.reading import Delta, Prepared
+from areal_sdk.gateway.replies import RecordLeft
 from areal_sdk.gateway.session import Session
 
 Choice = tuple[int, Delta]
 
 
 async def run_choices(
-    completer: Completer, session: Session, choices: Sequence[Prepared], *, streams: bool = False
+    completer: Completer,
+    session: Session,
+    choices: Sequence[Prepared],
+    *,
+    left: Callable[[int, RecordLeft], None] | None = None,
 ) -> AsyncGenerator[Choice, None]:
-    """Deltas of all choices as they come, each with its choice's number."""
+    """Deltas of all choices as they come, each with its choice's number; `left` as in `Completer.run`."""
     if len(choices) == 1:
-        async with aclosing(completer.run(session, choices[0], streams=streams)) as deltas:
+        on_left = None if left is None else partial(left, 0)
+        async with aclosing(completer.run(session, choices[0], left=on_left)) as deltas:
             async for delta in deltas:
                 yield 0, delta
         return
     queue: asyncio.Queue[Choice | Exception | None] = asyncio.Queue(maxsize=256)
     tasks = [
-        asyncio.create_task(_run_one(i, completer, session, prepared, queue, streams))
+        asyncio.create_task(_run_one(i, completer, session, prepared, queue, left))
         for i, prepared in enumerate(choices)
     ]
     try:
@@ -47,10 +54,11 @@ async def _run_one(
     session: Session,
     prepared: Prepared,
     queue: asyncio.Queue[Choice | Exception | None],
-    streams: bool,
+    left: Callable[[int, RecordLeft], None] | None,
 ) -> None:
+    on_left = None if left is None else partial(left, number)
     try:
-        async with aclosing(completer.run(session, prepared, streams=streams)) as deltas:
+        async with aclosing(completer.run(session, prepared, left=on_left)) as deltas:
             async for delta in deltas:
                 await queue.put((number, delta))
     except Exception as exc:  # noqa: BLE001 - raised again where the request is answered

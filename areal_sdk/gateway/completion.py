@@ -1,9 +1,10 @@
 """The one path from a request to a recorded turn, used by every wire format and the token door."""
 
+import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from areal_sdk.gateway.errors import bad_request, context_overflow, session_clos
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
+from areal_sdk.gateway.replies import RecordLeft
 from areal_sdk.gateway.request import ChatRequest, ToolUse, without_oldest
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.templates import TemplateRefusal
@@ -28,6 +30,9 @@ from areal_sdk.types import FinishReason, ForkReason, Tool, Turn
 logger = logging.getLogger(__name__)
 
 _MAX_ANNOUNCED = 100
+
+OnLeft = Callable[[RecordLeft], None]
+"""Takes what would make a turn of a completion whose client left in its midst."""
 
 
 class Completer:
@@ -185,14 +190,28 @@ class Completer:
                 logger.warning("%s (rollout.sampling = 'override')", notice)
 
     async def run(
-        self, session: Session, prepared: Prepared, *, streams: bool = False
+        self, session: Session, prepared: Prepared, *, left: OnLeft | None = None
     ) -> AsyncGenerator[Delta, None]:
         """Sample one completion. Closing this generator early frees the engine's slot.
 
-        Unless it `streams`, everything is read at the end, which is cheaper.
+        With `left` it streams: deltas come as they are sampled, and a consumer that goes, or a session
+        that ends, after some came hands over what adds these to the session as a turn. Without it,
+        everything is read at the end, which is cheaper, and what is not finished is nothing.
         """
-        reader = CompletionReader(self.tokenizer, self.renderer, session, prepared, streams=streams)
+        reader = CompletionReader(
+            self.tokenizer, self.renderer, session, prepared, streams=left is not None
+        )
         begun = time.monotonic()
+
+        def record(completed: Completed) -> int:
+            self.metrics.observe(completed.turn, num_cached=completed.num_cached)
+            return completed.index
+
+        def leave() -> None:
+            if left is not None and reader.has_tokens:
+                duration_s = time.monotonic() - begun
+                left(lambda: record(reader.record_left(duration_s)))
+
         stream = (
             self._engine.stream(self._engine_request(session, prepared))
             if prepared.max_new_tokens
@@ -203,7 +222,7 @@ class Completer:
             with (
                 self._client_errors(session, schema_field=prepared.request.schema_field),
                 Deadline(self._max_request_s) as deadline,
-                session.sampling_until(deadline.expire),
+                session.sampling_until(deadline.expire, leave=leave),
             ):
                 while not reader.is_done:
                     deadline.wait()
@@ -211,12 +230,15 @@ class Completer:
                     deadline.rest()
                     for delta in reader.read(chunk):
                         yield delta
+            completed = reader.record(time.monotonic() - begun)
+        except (GeneratorExit, asyncio.CancelledError):
+            leave()
+            raise
         finally:
             self.metrics.num_running -= 1
             if isinstance(stream, AsyncGenerator):
                 await stream.aclose()
-        completed = reader.record(time.monotonic() - begun)
-        self.metrics.observe(completed.turn, num_cached=completed.num_cached)
+        record(completed)
         yield completed
 
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:

@@ -1,5 +1,6 @@
 """The control plane: sessions, rewards, traces and the engine, for whoever holds the admin key."""
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, fields
@@ -10,7 +11,7 @@ from aiohttp import web
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.access import Access
 from areal_sdk.gateway.accounts import ADMIN, Accounts
-from areal_sdk.gateway.errors import ApiError, bad_request
+from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
 from areal_sdk.gateway.live import Ending, LiveSession, LiveSessions
 from areal_sdk.gateway.request import SamplingPolicy
 from areal_sdk.gateway.session import PostedReward, Session, SessionLimits
@@ -20,6 +21,7 @@ from areal_sdk.gateway.wire.http import Handler, json_response, parse_body, read
 from areal_sdk.types import Turn
 
 _LARGEST_GROUP = 1024
+_REPLY_WAIT_S = 2.0
 
 
 class ControlPlane:
@@ -140,13 +142,16 @@ class ControlPlane:
 
     async def _reward(self, request: web.Request) -> web.Response:
         fields = await _reward_fields(request)
-        return self._judge(self._session(request), fields)
+        session = self._session(request)
+        await _reply_over(session, fields.get("turn"))
+        return self._judge(session, fields)
 
     async def _reward_own(self, request: web.Request) -> web.Response:
         caller = self._access.judge(request)  # before its body is read
         fields = await _reward_fields(request)
         turn = fields.get("turn")
         session = self._access.find(caller, turn if isinstance(turn, str) else None)
+        await _reply_over(session, turn)
         return self._judge(session, fields)
 
     async def _end_own(self, request: web.Request) -> web.Response:
@@ -159,13 +164,16 @@ class ControlPlane:
         turn = fields.get("turn")
         if isinstance(turn, bool) or not isinstance(turn, (int, str, type(None))):
             raise bad_request("turn must be a turn's index or a reply's id", param="turn")
+        choice = fields.integer("choice", least=0)
         fields.refuse_unknown()
         live = self._live.get(session.id)
         posted: PostedReward
         if live is not None:
-            posted = self._live.reward(live, reward, turn=turn)
+            posted = self._live.reward(live, reward, turn=turn, choice=choice)
+        elif session.is_closed:
+            raise session_closed()
         else:
-            posted = session.post_reward(reward, turn=turn)
+            posted = session.post_reward(reward, turn=turn, choice=choice)
         return json_response({"id": session.id, **asdict(posted)})
 
     def _end(self, session: Session) -> None:
@@ -211,6 +219,24 @@ class EngineControl:
 
 async def _reward_fields(request: web.Request) -> Fields:
     return Fields(parse_body(await read_body(request)))
+
+
+async def _reply_over(session: Session, turn: Any) -> None:
+    """Wait for a reply that is still streamed: its client left just now, or has all but its last words."""
+    over = session.streaming.get(turn) if isinstance(turn, str) else None
+    if over is None:
+        return
+    try:
+        async with asyncio.timeout(_REPLY_WAIT_S):
+            await over.wait()
+    except TimeoutError as exc:
+        raise ApiError(
+            409,
+            f"Reply {turn!r:.100} is still being sampled: reward it when it is over.",
+            code="reply_in_progress",
+            retry=True,
+            retry_after_s=1.0,
+        ) from exc
 
 
 def _parse_limits(fields: Fields) -> SessionLimits | None:

@@ -111,6 +111,7 @@ class LiveSessions:
         self._by_secret: Keyring[LiveSession] = Keyring()
         self._by_reply: dict[str, tuple[LiveSession, ...]] = {}
         """Several where another provider gives several replies one id."""
+        self._running_now: set[LiveSession] = set()
         self._waiting: dict[Account, OrderedDict[str, LiveSession]] = {}
         """Ended, without a verdict yet; longest ended first."""
         self._used_names: OrderedDict[str, None] = OrderedDict()
@@ -137,6 +138,12 @@ class LiveSessions:
     def by_reply(self, reply_id: str, account: Account) -> LiveSession | None:
         """The session of `account` that gave that reply; ids are known to more than its caller."""
         found = [live for live in self._by_reply.get(reply_id, ()) if live.account is account]
+        if not found:
+            found = [
+                live
+                for live in self._running_now
+                if live.account is account and live.session.gave(reply_id)
+            ]
         if len(found) > 1:
             raise bad_request(
                 f"the provider gave the id {reply_id!r:.100} to replies of {len(found)} sessions: name "
@@ -227,10 +234,15 @@ class LiveSessions:
                 self.end(live, Ending.REQUEST)
 
     def reward(
-        self, live: LiveSession, reward: float, *, turn: int | str | None = None
+        self,
+        live: LiveSession,
+        reward: float,
+        *,
+        turn: int | str | None = None,
+        choice: int | None = None,
     ) -> PostedReward:
         """Keep a verdict. One on the episode ends it, if anybody learns from it."""
-        posted = live.session.post_reward(reward, turn=turn)
+        posted = live.session.post_reward(reward, turn=turn, choice=choice)
         if self._observer is not None:
             if posted.turn is None:
                 self.end(live, Ending.REWARD)
@@ -242,7 +254,8 @@ class LiveSessions:
         if live.ended is not None:
             return
         live.ended = why
-        live.session.close()
+        live.session.close(keeps_streams=why is not Ending.SHUTDOWN)
+        self._index_replies(live)  # those among them whose clients left
         live.account.num_open -= 1
         _cancel(live)
         if self._observer is None or not live.session.turns or why is Ending.SHUTDOWN:
@@ -301,10 +314,13 @@ class LiveSessions:
     @contextmanager
     def _running(self, live: LiveSession) -> Iterator[None]:
         live.num_running += 1
+        self._running_now.add(live)
         try:
             yield
         finally:
             live.num_running -= 1
+            if not live.num_running:
+                self._running_now.discard(live)
             live.used_at = _now()
             sampled = live.session.num_sampled
             live.account.spend_tokens(sampled - live.num_charged)

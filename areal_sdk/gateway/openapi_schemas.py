@@ -344,7 +344,7 @@ def _control_schemas() -> dict[str, Schema]:
         "Summaries": _object("sessions", sessions=_list(ref("Summary"))),
         "Summary": _object("id user split closed", **summary),
         "Trace": _object("id turns rewards", turns=_list({"type": "object"}), **summary),
-        "RewardRequest": _object("reward", reward=_NUMBER, turn=turn),
+        "RewardRequest": _object("reward", reward=_NUMBER, turn=turn, choice=_integer(0, 127)),
         "Reward": _object("id reward", id=_TEXT, reward=_NUMBER, turn=turn),
         "Weights": _object("version", version=_COUNT),
         "Paused": _object("paused", paused=_FLAG),

@@ -183,12 +183,23 @@ class CompletionReader:
 
     def record(self, duration_s: float) -> Completed:
         """Add the turn to its session: from here on it counts."""
-        session, prepared, last = self._session, self._prepared, self._last
-        assert last is not None, "record is called after the last chunk"
-        assert last.finish_reason is not None, "only the last chunk is kept"
-        if last.finish_reason is FinishReason.ABORT:
+        assert self._last is not None, "record is called after the last chunk"
+        if self._last.finish_reason is FinishReason.ABORT:
             raise engine_fault("the engine aborted a request that nobody cancelled")
-        if last.finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
+        return self._record(duration_s)
+
+    def record_left(self, duration_s: float) -> Completed:
+        """Add what was sampled until its client left: a turn like any other, without its end."""
+        return self._record(duration_s)
+
+    @property
+    def has_tokens(self) -> bool:
+        return bool(self._tokens)
+
+    def _record(self, duration_s: float) -> Completed:
+        session, prepared, last = self._session, self._prepared, self._last
+        finish_reason = (last and last.finish_reason) or FinishReason.ABORT
+        if finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
             session.truncated = True
         for problem in self._parser.problems:
             session.notice(problem)
@@ -210,11 +221,11 @@ class CompletionReader:
             message=message,
             new_messages=prepared.new_messages,
             temperature=prepared.sampling.temperature or 1.0,
-            finish_reason=last.finish_reason,
+            finish_reason=finish_reason,
             parent=prepared.parent,
             fork=fork,
             excluded=self._exclusion(),
-            num_stale_kv=last.num_stale_kv,
+            num_stale_kv=last.num_stale_kv if last else 0,
             duration_s=duration_s,
             _before=before,
         )
@@ -224,9 +235,10 @@ class CompletionReader:
             raise session_closed() from exc
         if placement is not None:
             session.history.add(placement, message, index)
-        matched = self._stop.matched or last.stop_matched
+        matched = self._stop.matched or (last.stop_matched if last else None)
+        num_cached = last.num_cached if last else 0
         return Completed(
-            turn, index, matched, last.num_cached, self._num_reasoning(), self._num_prefilled
+            turn, index, matched, num_cached, self._num_reasoning(), self._num_prefilled
         )
 
     def _num_reasoning(self) -> int:

@@ -1,6 +1,8 @@
-"""The latest replies, in case they are lost on the way: a retry must not sample a second turn."""
+"""Replies that may be lost on the way, whole or in part: a retry must not make a second turn."""
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 
 
 class KeptReplies:
@@ -27,3 +29,56 @@ class KeptReplies:
 
     def find(self, session: str, digest: bytes) -> bytes | None:
         return self._replies.get((session, digest))
+
+
+RecordLeft = Callable[[], int]
+"""Makes a turn of what was sampled for a client that left, and returns its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftReply:
+    """A choice of a streamed reply whose client left after some of it had come."""
+
+    digest: bytes
+    """Of its request."""
+    num_retries: int
+    """The attempts at that request before this one."""
+    reply_id: str
+    choice: int
+    record: RecordLeft
+
+
+class LeftReplies:
+    """What was sampled for clients that left. Whether it is a turn shows with the next that comes.
+
+    A user who stopped it asks something else, or rewards it: it was said, so it is a turn. An SDK
+    whose connection broke sends the same request again, and counts that as a retry: its reader never
+    saw the beginning, and the answer to the retry is the turn.
+    """
+
+    def __init__(self) -> None:
+        self._left: list[LeftReply] = []
+        self._retries: dict[bytes, int] = {}
+        """Requests that an SDK asked again, with the number of its latest attempt."""
+
+    def __contains__(self, reply_id: object) -> bool:
+        return any(left.reply_id == reply_id for left in self._left)
+
+    def add(self, left: LeftReply) -> None:
+        if self._retries.get(left.digest, 0) <= left.num_retries:  # else the retry came before
+            self._left.append(left)
+
+    def asked_again(self, digest: bytes, *, num_retries: int) -> None:
+        """A request comes for which its SDK counts so many retries: forget the attempts before it."""
+        if num_retries:
+            self._retries[digest] = max(num_retries, self._retries.get(digest, 0))
+            self._left = [
+                left
+                for left in self._left
+                if left.digest != digest or left.num_retries >= num_retries
+            ]
+
+    def take(self) -> list[LeftReply]:
+        """All of them, once."""
+        taken, self._left = self._left, []
+        return taken

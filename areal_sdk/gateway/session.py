@@ -1,5 +1,6 @@
 """A session: one episode's view of the policy, and the only place where its turns are recorded."""
 
+import asyncio
 import math
 import random
 import re
@@ -19,7 +20,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import ApiError, bad_request, limit_reached, session_closed
 from areal_sdk.gateway.growing import GrowingBody
 from areal_sdk.gateway.history import History
-from areal_sdk.gateway.replies import KeptReplies
+from areal_sdk.gateway.replies import KeptReplies, LeftReplies, LeftReply
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
 from areal_sdk.types import Exclusion, Message, Tool, Turn
 
@@ -105,15 +106,18 @@ class Session:
         """The version of the first token sampled for it, in a turn that may still be in flight."""
         self.rewards: list[PostedReward] = []
         """Posted through the control plane, in order; a later one replaces what it speaks of."""
-        self.turns_of_reply: dict[str, list[int]] = {}
-        """Indices of the turns behind each reply's id, which is all that a client knows of them."""
+        self.turns_of_reply: dict[str, dict[int, int]] = {}
+        """By each reply's id, which is all that a client knows: the index of each choice's turn."""
         self.repeated_replies: set[str] = set()
         """Ids that another provider gave to several of its replies: they name none of them."""
+        self.streaming: dict[str, asyncio.Event] = {}
+        """Replies that are being streamed, by id; the event comes when one is over."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
         self._replies = replies
         self._owed: Counter[bytes] = Counter()
         """Request bodies that met an error or lost their client, and were not sent again yet."""
+        self._left = LeftReplies()
         self._completer = completer
         self._on_close = on_close
         self._seed = seed
@@ -125,8 +129,8 @@ class Session:
         """Of the latest turn, whose tokens the next request nearly always goes on from."""
         self._num_sampled = 0
         self._num_requests = 0
-        self._stops: set[Callable[[], None]] = set()
-        """Each ends a completion that is being sampled."""
+        self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
+        """Completions that are being sampled: what ends each, and what hands over its beginning."""
         self._closed = False
 
     @property
@@ -183,15 +187,20 @@ class Session:
         return allowed
 
     @contextmanager
-    def sampling_until(self, stop: Callable[[], None]) -> Iterator[None]:
-        """While this is entered, closing the session calls `stop`; at once if it is closed already."""
-        self._stops.add(stop)
+    def sampling_until(
+        self, stop: Callable[[], None], *, leave: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """While this is entered, closing the session calls `stop`; at once if it is closed already.
+
+        `leave` hands over what was delivered of the completion, before it is stopped.
+        """
+        self._sampling[stop] = leave
         if self._closed:
             stop()
         try:
             yield
         finally:
-            self._stops.discard(stop)
+            self._sampling.pop(stop, None)
 
     @contextmanager
     def noting_faults(self) -> Iterator[None]:
@@ -268,15 +277,56 @@ class Session:
             return None
         return self._replies.find(self.slug, digest)
 
-    def note_reply(self, reply_id: str, turn: int) -> None:
-        """The turn is (one choice of) the reply that the client knows by this id."""
-        self.turns_of_reply.setdefault(reply_id, []).append(turn)
+    def note_reply(self, reply_id: str, turn: int, *, choice: int = 0) -> None:
+        """The turn is that choice of the reply that the client knows by this id."""
+        self.turns_of_reply.setdefault(reply_id, {})[choice] = turn
 
-    def post_reward(self, reward: float, *, turn: int | str | None = None) -> PostedReward:
-        """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was."""
+    def gave(self, reply_id: str) -> bool:
+        """Whether that reply is one of this session's, or will be."""
+        return (
+            reply_id in self.turns_of_reply or reply_id in self.streaming or reply_id in self._left
+        )
+
+    @contextmanager
+    def streaming_reply(self, reply_id: str) -> Iterator[None]:
+        """While this is entered, the reply may become more than was delivered of it."""
+        over = self.streaming[reply_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self.streaming[reply_id]
+            over.set()
+
+    def leave(self, left: LeftReply) -> None:
+        """Its client left. It becomes a turn with the next that comes, unless that is its retry."""
+        if not self._closed:
+            self._left.add(left)
+
+    def begin_attempt(self, digest: bytes, *, num_retries: int) -> None:
+        """A request comes: what clients left before it are turns, but not an attempt at the same."""
+        self._left.asked_again(digest, num_retries=num_retries)
+        self.keep_left()
+
+    def keep_left(self) -> None:
+        """Make turns of what clients left: nobody asks for it again."""
+        for left in self._left.take():
+            self.note_reply(left.reply_id, left.record(), choice=left.choice)
+
+    def post_reward(
+        self, reward: float, *, turn: int | str | None = None, choice: int | None = None
+    ) -> PostedReward:
+        """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was.
+
+        Of a reply with several choices `choice` is the one that is meant, by its number.
+        """
         if not math.isfinite(reward):
             raise bad_request("reward must be a finite number", param="reward")
-        index = self._turn_of(turn) if isinstance(turn, str) else turn
+        if choice is not None and not isinstance(turn, str):
+            raise bad_request(
+                'choice says which one of a reply: give the reply\'s id as "turn"', param="choice"
+            )
+        self.keep_left()
+        index = self._turn_of(turn, choice) if isinstance(turn, str) else turn
         if turn is not None and (index is None or not 0 <= index < len(self._turns)):
             raise bad_request(
                 f"turn {turn!r} is not one of this session's {len(self._turns)}", param="turn"
@@ -285,21 +335,29 @@ class Session:
         self.rewards.append(posted)
         return posted
 
-    def _turn_of(self, reply_id: str) -> int | None:
-        turns = self.turns_of_reply.get(reply_id, [])
+    def _turn_of(self, reply_id: str, choice: int | None) -> int | None:
+        turns = self.turns_of_reply.get(reply_id, {})
         if reply_id in self.repeated_replies:
             raise bad_request(
                 f"the provider gave the id {reply_id!r} to several replies: name the reply by its "
                 "header x-areal-reply, or give the turn's index, as the session's trace shows it",
                 param="turn",
             )
+        if choice is not None:
+            if turns and choice not in turns:
+                raise bad_request(
+                    f"reply {reply_id!r} has no choice {choice}; it has "
+                    f"{', '.join(map(str, sorted(turns)))}",
+                    param="choice",
+                )
+            return turns.get(choice)
         if len(turns) > 1:
             raise bad_request(
-                f"reply {reply_id!r} has {len(turns)} choices, each a turn of its own: give the "
-                "turn's index, as the session's trace shows it",
-                param="turn",
+                f"reply {reply_id!r} has {len(turns)} choices, each a turn of its own: say which by "
+                '"choice", its index in the reply',
+                param="choice",
             )
-        return turns[0] if turns else None
+        return next(iter(turns.values()), None)
 
     def notice(self, text: str) -> bool:
         """Keep a notice; False when the session has it already."""
@@ -319,18 +377,23 @@ class Session:
             ):
                 self.metadata[name] = value
 
-    def close(self) -> tuple[Turn, ...]:
+    def close(self, *, keeps_streams: bool = False) -> tuple[Turn, ...]:
         """End the session and return its turns, final now. Safe to call twice.
 
         A completion that is being sampled is aborted; its client gets the 409 of a closed session.
+        With `keeps_streams`, what was delivered of it is a turn.
         """
         if not self._closed:
+            for leave in list(self._sampling.values()):
+                if keeps_streams and leave is not None:
+                    leave()
+            self.keep_left()
             self._closed = True
             self.history = History()
             self.body = GrowingBody()
             self._latest_prompt = ()
             self._on_close(self)
-            for stop in list(self._stops):
+            for stop in list(self._sampling):
                 stop()  # what is sampled too late belongs to nobody: free its slot
         return tuple(self._turns)
 

@@ -250,8 +250,8 @@ class _Trace:
             session.repeated_replies.add(answer.id)
         for index, choice in enumerate(answer.choices):
             turn = self._record_choice(question, answer, choice, index)
-            session.note_reply(answer.id, turn)
-            session.note_reply(self.reply_id, turn)
+            session.note_reply(answer.id, turn, choice=index)
+            session.note_reply(self.reply_id, turn, choice=index)
 
     def _question(self) -> Question:
         try:
@@ -267,7 +267,7 @@ class _Trace:
         placement = session.history.place(messages, tools=question.tools, options={})
         parent = placement.parent
         if (before := session.turns_of_reply.get(question.previous_id or "")) is not None:
-            parent = before[-1]  # the provider keeps what was said until then
+            parent = max(before.values())  # the provider keeps what was said until then
         turn = Turn(
             (),
             (),

@@ -6,7 +6,7 @@ session, not the exception that user code saw or swallowed, says whether the inf
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from areal_sdk.agent import AgentLike, EpisodeContext
@@ -242,14 +242,14 @@ def _named(outcome: Outcome) -> Outcome:
 
 
 def _by_completion(
-    rewards: Mapping[str, float], turns_of_reply: Mapping[str, Sequence[int]], *, num_turns: int
+    rewards: Mapping[str, float], turns_of_reply: Mapping[str, Mapping[int, int]], *, num_turns: int
 ) -> Outcome:
     """AReaL's rewards by completion id, each for the turn that the completion was."""
     if not rewards:
         return Outcome.abstained("the agent returned no rewards")
     per_turn: list[float | None] = [None] * num_turns
     for reply_id, reward in rewards.items():
-        turns = turns_of_reply.get(reply_id, ())
+        turns = tuple(turns_of_reply.get(reply_id, {}).values())
         if not turns:
             raise ValueError(f"{reply_id!r} is not the id of a completion of this episode")
         if len(turns) > 1:

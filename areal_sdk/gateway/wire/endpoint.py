@@ -13,6 +13,7 @@ from areal_sdk.gateway.choices import run_choices
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.reading import Completed, Prepared
+from areal_sdk.gateway.replies import LeftReply, RecordLeft
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.http import parse_body, read_body
@@ -34,6 +35,7 @@ class Endpoint:
         body, digest = session.body.read(raw, parse=parse_body)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         attempt = _Attempt(session, digest, _num_retries(request))
+        session.begin_attempt(digest, num_retries=attempt.num_retries)
         fields = Fields(body, lenient=self._lenient)
         reply = self._parse(fields, session)
         session.keep_metadata(fields.metadata)
@@ -77,7 +79,7 @@ class Endpoint:
             async for choice, delta in deltas:
                 if isinstance(delta, Completed):
                     done[choice] = delta
-                    session.note_reply(reply.id, delta.index)
+                    session.note_reply(reply.id, delta.index, choice=choice)
                 else:
                     reply.observe(choice, delta)
         return [done[choice] for choice in sorted(done)]
@@ -89,13 +91,17 @@ class Endpoint:
         session = attempt.session
         done: dict[int, Completed] = {}
         sent: list[bytes] = []
-        with attempt.owed():
-            running = run_choices(self._completer, session, choices, streams=True)
+
+        def left(choice: int, record: RecordLeft) -> None:
+            session.leave(LeftReply(attempt.digest, attempt.num_retries, reply.id, choice, record))
+
+        with attempt.owed(), session.streaming_reply(reply.id):
+            running = run_choices(self._completer, session, choices, left=left)
             async with aclosing(running) as deltas:
                 async for choice, delta in deltas:
                     if isinstance(delta, Completed):
                         done[choice] = delta
-                        session.note_reply(reply.id, delta.index)
+                        session.note_reply(reply.id, delta.index, choice=choice)
                     for event in reply.events(choice, delta):
                         sent.append(event)
                         yield event
