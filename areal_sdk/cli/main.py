@@ -21,6 +21,8 @@ BUILTIN = "areal_sdk.builtin"
 
 THREAD_GRACE_S = 1.0
 """For threads that are about to end."""
+FAMILY_GRACE_S = 1.0
+"""For processes that the user's code started and left running."""
 
 COMMANDS = {
     "train": "Teach an agent.",
@@ -33,6 +35,9 @@ COMMANDS = {
     "doctor": "Check this machine.",
 }
 """Our own commands; `areal_sdk.cli.NAME` has the command of that name."""
+
+PLAY = ("train", "eval", "serve")
+"""Those that run code of the user's: whatever it started ends with them."""
 
 
 class CommandGroup(click.Group):
@@ -80,6 +85,10 @@ def cli(ctx: click.Context, debug: bool) -> None:
         os.environ[DEBUG_VARIABLE] = "1"  # child processes see it too
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    if ctx.invoked_subcommand in PLAY:
+        from areal_sdk.process import found_family
+
+        found_family()
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -87,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         _exit(_run(arguments))
     except KeyboardInterrupt:  # a second Ctrl-C: no more waiting
+        _end_own_family()
         os._exit(1)
 
 
@@ -121,10 +131,17 @@ def _exit(code: int) -> NoReturn:
         if not thread.daemon:
             thread.join(max(0.0, deadline - time.monotonic()))
     if any(thread.is_alive() and not thread.daemon for thread in others):
+        _end_own_family(grace_s=FAMILY_GRACE_S)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def _end_own_family(*, grace_s: float = 0.0) -> None:
+    """What an agent started must not outlive the command, nor hold its output open."""
+    if family := sys.modules.get("areal_sdk.process.family"):  # a command that plays brought it
+        family.end_own_family(grace_s=grace_s)
 
 
 def _report(error: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from areal_sdk.process.channel import Channel, ChannelClosed, Request
 from areal_sdk.process.child import Child, Reply
+from areal_sdk.process.family import end_own_family, found_family
 from areal_sdk.process.frames import JSON, Buffer, clean_text
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, ProcessSpec
@@ -18,5 +19,7 @@ __all__ = [
     "Reply",
     "Request",
     "clean_text",
+    "end_own_family",
+    "found_family",
     "spawn",
 ]

@@ -12,7 +12,9 @@ from pathlib import Path
 from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
+from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
 from areal_sdk.process.spec import ChildExit, ProcessSpec
+from areal_sdk.process.threads import in_thread
 
 LAST_WORDS_S = 0.5
 """How long to read on after a child's death: its last answers may still be in the socket."""
@@ -40,13 +42,14 @@ async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 12
     ours, theirs = socket.socketpair()
     with theirs:
         connection = await _attach(ours)
+        family = new_family(os.environ)
         try:
-            process = _start(spec, theirs, log_path)
+            process = _start(spec, theirs, log_path, family)
         except OSError as exc:
             connection.close()
             raise ProcessError(f"{spec.name} could not be started: {exc}") from exc
     # Nothing is awaited before the process has an owner: a cancelled spawn leaves none behind.
-    body = LocalProcess(process, log_path, log_start)
+    body = LocalProcess(process, log_path, log_start, family=family)
     child = Child(spec, body, connection)
     body.watch(child, connection)
     try:
@@ -68,7 +71,9 @@ async def _attach(sock: socket.socket) -> Connection:
     return connection
 
 
-def _start(spec: ProcessSpec, theirs: socket.socket, log_path: Path) -> subprocess.Popen[bytes]:
+def _start(
+    spec: ProcessSpec, theirs: socket.socket, log_path: Path, family: str
+) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-u", "-P", "-c", _BOOTSTRAP]
     # -P and the explicit path: a file of the user's directory must not shadow the standard library.
     arguments = [_PACKAGE_ROOT, str(theirs.fileno()), str(os.getpid()), spec.name]
@@ -79,7 +84,7 @@ def _start(spec: ProcessSpec, theirs: socket.socket, log_path: Path) -> subproce
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, **spec.environment()},
+            env={**os.environ, **spec.environment(), FAMILY_VARIABLE: family},
             pass_fds=[theirs.fileno()],
             start_new_session=True,
         )
@@ -89,11 +94,12 @@ class LocalProcess:
     """A process of this machine; tells its `Child` when it ends."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], log_path: Path, log_start: int = 0
+        self, process: subprocess.Popen[bytes], log_path: Path, log_start: int, *, family: str
     ) -> None:
         self.log_path = log_path
         self._log_start = log_start  # what stands before it is of an earlier life
         self._process = process
+        self._family = family
         self._is_reaped = False
         self._hung_up = asyncio.Event()
 
@@ -127,6 +133,7 @@ class LocalProcess:
         hung_up.cancel()
         self.signal(signal.SIGKILL)  # and whatever it started and left behind
         await dead
+        await in_thread(lambda: end_family(self._family), name=f"end what {child.name} started")
         status = self._process.wait()
         self._is_reaped = True
         code, number = (None, -status) if status < 0 else (status, None)

@@ -1,0 +1,108 @@
+"""Whatever a process started, found and ended: code of the user's starts what it likes.
+
+A member is a descendant, or has the family's name in its environment: that one still tells of a
+process whose parents are gone, or that made itself a session of its own. Only Linux says who that
+is; elsewhere nobody is found.
+"""
+
+import atexit
+import contextlib
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+FAMILY_VARIABLE = "AREAL_SDK_FAMILY"
+KILL_S = 2.0
+"""For those that were killed to be gone."""
+
+_PROC = Path("/proc")
+_ENDS_BY_ITSELF = b"multiprocessing.resource_tracker"
+"""Once its family is gone it removes what that shared; it heeds no signal but SIGKILL."""
+
+
+def new_family(env: Mapping[str, str]) -> str:
+    """A name for `FAMILY_VARIABLE` of a process started with `env`; it says the parents' too."""
+    return f"{env.get(FAMILY_VARIABLE, '')}/{uuid.uuid4().hex}"
+
+
+def found_family() -> None:
+    """Make this process the first of a family; it ends when the interpreter does.
+
+    Leaving by `os._exit`, call `end_own_family` before.
+    """
+    ours = f"{os.environ.get(FAMILY_VARIABLE, '')}/{os.getpid()}-{uuid.uuid4().hex}"
+    os.environ[FAMILY_VARIABLE] = ours
+    atexit.register(end_own_family, grace_s=1.0)  # after what user code registers from now on
+
+
+def end_own_family(*, grace_s: float = 0.0) -> None:
+    """End what this process started, if it founded a family; a copy of it did not."""
+    name = os.environ.get(FAMILY_VARIABLE, "")
+    if name.rpartition("/")[2].startswith(f"{os.getpid()}-"):
+        end_family(name, ancestor=os.getpid(), grace_s=grace_s)
+
+
+def end_family(name: str, *, ancestor: int = 0, grace_s: float = 0.0) -> None:
+    """End the descendants of `ancestor` and all that bear `name`, except this process.
+
+    SIGTERM, and SIGKILL after `grace_s`. A copy of this process gets SIGKILL at once: it would
+    handle SIGTERM as this one does. Blocks until all are gone.
+    """
+    began = time.monotonic()
+    asked: set[int] = set()
+    ours = _read(os.getpid(), "cmdline")
+    while members := _members(name, ancestor):
+        waited_s = time.monotonic() - began
+        if waited_s > grace_s + KILL_S:
+            return  # the kernel holds it: nothing more can be done
+        for pid in members:
+            is_late = waited_s >= grace_s or _read(pid, "cmdline") == ours
+            if is_late or pid not in asked:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
+            asked.add(pid)
+        time.sleep(0.01)
+
+
+def _members(name: str, ancestor: int) -> list[int]:
+    parents = dict(_living())
+    found = []
+    for pid in parents.keys() - {os.getpid()}:
+        is_member = ancestor in _line(pid, parents) or _bears(pid, name)
+        if is_member and _ENDS_BY_ITSELF not in _read(pid, "cmdline"):
+            found.append(pid)
+    return found
+
+
+def _living() -> Iterator[tuple[int, int]]:
+    """Every process that has not ended, and its parent."""
+    if not _PROC.is_dir():
+        return
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            fields = _read(int(entry.name), "stat").rpartition(b")")[2].split()
+            if fields and fields[0] not in (b"Z", b"X"):
+                yield int(entry.name), int(fields[1])
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """Its parent, the parent's parent and so on."""
+    while (pid := parents.get(pid, 0)) > 0:
+        yield pid
+
+
+def _bears(pid: int, name: str) -> bool:
+    marks = (
+        v for v in _read(pid, "environ").split(b"\0") if v.startswith(FAMILY_VARIABLE.encode())
+    )
+    return any(name.encode() in mark for mark in marks)
+
+
+def _read(pid: int, what: str) -> bytes:
+    try:
+        return (_PROC / str(pid) / what).read_bytes()
+    except OSError:
+        return b""  # it has ended, or is somebody else's
