@@ -58,7 +58,10 @@ class ForkReason(StrEnum):
 
 
 class Exclusion(StrEnum):
-    """Why a turn's sampled tokens are context only: their logprob is not the policy's."""
+    """Why a turn's sampled tokens are context only.
+
+    Their logprob is not the policy's, or (`side_call`) the run does not train such turns.
+    """
 
     GREEDY = "greedy"
     TRUNCATED_DISTRIBUTION = "truncated_distribution"
@@ -66,6 +69,7 @@ class Exclusion(StrEnum):
     LOGIT_BIAS = "logit_bias"
     GRAMMAR = "grammar"
     NO_LOGPROBS = "no_logprobs"
+    SIDE_CALL = "side_call"
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,9 @@ class RolloutSection(Section):
     sampling: Literal["override", "respect"] = "override"
     """`override`: train on T = `temperature` whatever the client asked; `respect`: the client's
     own sampling, and turns whose distribution is not a plain softmax are not trained."""
+    side_calls: Literal["train", "context"] = "train"
+    """Turns beside the conversation, with instructions and tools of their own and never continued, as
+    when an agent asks for a title: `context` does not train them."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     max_new_tokens: Positive = 256
     """Tokens a turn, unless the client asks for fewer."""

@@ -55,6 +55,12 @@ class History:
         """Chain key up to and including a turn's answer -> that turn."""
         self._asked: dict[Key, _Answer] = {}
         """Chain key of a whole request -> the first turn that answered it."""
+        self._thoughts: dict[Key, list[str]] = {}
+        """Chain key of an answer without its thought -> the thoughts that led to it."""
+        self._proven: dict[Key, Key] = {}
+        """Chain key of an answer's calls with their ids -> chain key of the whole answer."""
+        self._order_of_calls: dict[frozenset[str], tuple[str, ...]] = {}
+        """The ids of an answer's calls -> the order in which they were sampled."""
         self._parents: set[int] = set()
         self._roots: set[Key] = set()
         self._seen: set[Key] = set()
@@ -76,9 +82,24 @@ class History:
             while same and messages[same - 1].get("role") == "tool":
                 same -= 1  # results that came together are looked at together
         new = [canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:]]
+        new = [*map(self._as_sampled, new, [*new[1:], None])]
         result = (*known[:same], *in_order_of_calls(new, before=known[:same]))
         self.given, self._given_canonical = tuple(messages), result
         return result
+
+    def _as_sampled(self, message: Message, following: Message | None) -> Message:
+        """Parallel calls in the order in which they were sampled: their ids prove which they are.
+
+        Only where a result with an id follows: results without ids go by the order of the calls.
+        """
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2 or following is None or following.get("role") != "tool":
+            return message
+        by_id = {str(call.get("id")): call for call in calls if isinstance(call, dict)}
+        order = self._order_of_calls.get(frozenset(by_id)) if len(by_id) == len(calls) else None
+        if order is None or following.get("tool_call_id") not in by_id or order == tuple(by_id):
+            return message
+        return {**message, "tool_calls": [by_id[call_id] for call_id in order]}
 
     def place(
         self, messages: Sequence[Message], *, tools: Sequence[Tool], options: Mapping[str, Any]
@@ -91,20 +112,23 @@ class History:
         parent = self._answers[chain.keys[matched]].turn if matched else None
         return Placement(parent, matched, chain)
 
-    def add(self, placement: Placement, message: Message, turn: int) -> None:
-        """Record the answer that a placed request got."""
+    def add(
+        self, placement: Placement, message: Message, turn: int, *, stops: Sequence[str] = ()
+    ) -> None:
+        """Record the answer that a placed request got, and the stop strings that could end it."""
         message = canonical(message, splits_reasoning=self._splits_reasoning)
         answer = _Answer(turn, message, _reasoning(message))
         chain = placement.chain
-        ways = [meaning(message)]  # in which clients send it back
-        if calls := message.get("tool_calls"):
-            ways.append(_calls_as_written(message.get("content") or "", calls))
-        for said in ways:
+        for said in _ways_to_send_back(message, stops):
             key = _link(chain.keys[-1], said)
             if answer.reasoning:  # choices may say the same after other thoughts
                 self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
+                self._thoughts.setdefault(key, []).append(answer.reasoning)
             self._answers.setdefault(key, answer)
             self._seen.add(_digest(said))
+        if ids := _call_ids(message):
+            self._order_of_calls[frozenset(ids)] = ids
+            self._prove(chain.keys[-1], answer)
         self._asked.setdefault(chain.keys[-1], answer)
         self._roots.add(chain.keys[0])
         self._seen.update(chain.meanings[placement.num_matched :])
@@ -144,16 +168,38 @@ class History:
             positions = chain.call_positions[-1] if chain.call_positions else {}
             said = meaning(message, positions)
             key = _link(chain.keys[-1], said)
-            answer = self._answers.get(key)
-            if answer and (reasoning := _reasoning(message)) and reasoning != answer.reasoning:
-                key = _link_thought(key, reasoning)  # another choice's, or what the client made up
-            chain.keys.append(key)
+            if by_id := _calls_by_id(message):
+                key = self._proven.get(_link(chain.keys[-1], by_id), key)
+            chain.keys.append(self._with_thought(key, _reasoning(message)))
             chain.meanings.append(_digest(said))
             if calls := message.get("tool_calls"):
                 positions = {call.get("id"): i for i, call in enumerate(calls)}
             chain.call_positions.append(positions)
         self._last = chain
         return chain
+
+    def _prove(self, before: Key, answer: _Answer) -> None:
+        """Remember an answer by the ids of its calls, for clients that leave the text beside them out."""
+        by_id = _calls_by_id({**answer.message, "content": ""})
+        assert by_id is not None, "it has calls, each with an id"
+        key = _link(before, meaning(answer.message))
+        if self._answers[key] is not answer and answer.reasoning:
+            key = _link_thought(key, answer.reasoning)
+        self._proven[_link(before, by_id)] = key
+
+    def _with_thought(self, key: Key, reasoning: str) -> Key:
+        """The key of an answer after the thought that its client sends back with it.
+
+        A client that puts a stream together may hold the last piece of the thought alone.
+        """
+        answer = self._answers.get(key)
+        if answer is None or not reasoning or reasoning == answer.reasoning:
+            return key
+        thoughts = self._thoughts.get(key, [])
+        if reasoning not in thoughts:
+            ending = next((thought for thought in thoughts if thought.endswith(reasoning)), None)
+            reasoning = ending or reasoning  # else it is what the client made up
+        return key if reasoning == answer.reasoning else _link_thought(key, reasoning)
 
     def _reason_without_rewriting(self, chain: "_Chain", parent: int | None) -> ForkReason | None:
         """Everything the model is said to have said, it did say."""
@@ -168,10 +214,12 @@ class History:
         known = [meaning in self._seen for meaning in chain.meanings]
         systems = [_is_system(message) for message in chain.messages]
         others_known = [k for k, system in zip(known, systems, strict=True) if not system]
-        if chain.keys[0] not in self._roots and others_known[:1] == [True]:
-            return ForkReason.TOOLS_CHANGED
         same_opening = others_known[:1] == [True]
-        if same_opening and not all(k for k, s in zip(known, systems, strict=True) if s):
+        same_tools = chain.keys[0] in self._roots
+        same_system = all(k for k, system in zip(known, systems, strict=True) if system)
+        if same_opening and not same_tools:  # with other instructions too it is another's question
+            return ForkReason.TOOLS_CHANGED if same_system else ForkReason.SUBAGENT
+        if same_opening and not same_system:
             return ForkReason.SYSTEM_CHANGED
         shares_something = any(others_known) or (any(systems) and all(known[: sum(systems)]))
         if shares_something and len(chain.messages) < self._longest and self._parents:
@@ -236,6 +284,35 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
     if _is_system(message):
         role = "system"
     return orjson.dumps([role, message.get("name"), content])
+
+
+def _ways_to_send_back(message: Message, stops: Sequence[str]) -> list[bytes]:
+    """The meanings under which clients send an answer back; its own comes first."""
+    content = message.get("content") or ""
+    ways = [meaning(message)]
+    if calls := message.get("tool_calls"):
+        ways.append(_calls_as_written(content, calls))
+    else:  # a stop string ended it: some clients write down what was cut off
+        ways += [meaning({**message, "content": content + stop}) for stop in stops]
+    return ways
+
+
+def _call_ids(message: Message) -> tuple[str, ...]:
+    """The ids of its calls, where each has one of its own."""
+    ids = [call.get("id") for call in message.get("tool_calls") or ()]
+    are_own = all(isinstance(i, str) and i for i in ids) and len(set(ids)) == len(ids)
+    return tuple(ids) if are_own else ()
+
+
+def _calls_by_id(message: Message) -> bytes | None:
+    """The meaning of calls that came without the text beside them: their ids say whose they are."""
+    if message.get("role") != "assistant" or (message.get("content") or "").strip():
+        return None
+    ids = _call_ids(message)
+    if not ids:
+        return None
+    calls = [[i, *_call_meaning(c)] for i, c in zip(ids, message["tool_calls"], strict=True)]
+    return orjson.dumps(["assistant by ids", calls], option=orjson.OPT_SORT_KEYS)
 
 
 def _calls_as_written(content: str, calls: Sequence[Mapping[str, Any]]) -> bytes:

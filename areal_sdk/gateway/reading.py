@@ -234,7 +234,7 @@ class CompletionReader:
         except SessionClosedError as exc:
             raise session_closed() from exc
         if placement is not None:
-            session.history.add(placement, message, index)
+            session.history.add(placement, message, index, stops=prepared.request.stop)
         matched = self._stop.matched or (last.stop_matched if last else None)
         num_cached = last.num_cached if last else 0
         return Completed(

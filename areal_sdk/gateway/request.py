@@ -112,6 +112,8 @@ class SamplingPolicy:
 
     mode: Literal["override", "respect"] = "override"
     temperature: float = 1.0
+    trains_side_calls: bool = True
+    """Off: turns such as a request for a title are context only (`side_calls` of the session)."""
 
     def decide(self, asked: Mapping[str, Any]) -> Sampling:
         if self.mode == "respect":

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from areal_sdk.gateway.growing import GrowingBody
 from areal_sdk.gateway.history import History
 from areal_sdk.gateway.replies import KeptReplies, LeftReplies, LeftReply
 from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
-from areal_sdk.types import Exclusion, Message, Tool, Turn
+from areal_sdk.types import Exclusion, ForkReason, Message, Tool, Turn
 
 _ID_ALPHABET = string.ascii_letters + string.digits
 
@@ -359,6 +359,13 @@ class Session:
             )
         return next(iter(turns.values()), None)
 
+    def _exclude_side_calls(self) -> None:
+        for index in side_calls(self._turns):
+            turn = self._turns[index]
+            if turn.excluded is None:
+                self._turns[index] = replace(turn, excluded=Exclusion.SIDE_CALL)
+                self.excluded[Exclusion.SIDE_CALL] += len(turn.output_tokens)
+
     def notice(self, text: str) -> bool:
         """Keep a notice; False when the session has it already."""
         if text in self.notices:
@@ -389,6 +396,8 @@ class Session:
                     leave()
             self.keep_left()
             self._closed = True
+            if not self.sampling.trains_side_calls:
+                self._exclude_side_calls()
             self.history = History()
             self.body = GrowingBody()
             self._latest_prompt = ()
@@ -396,6 +405,25 @@ class Session:
             for stop in list(self._sampling):
                 stop()  # what is sampled too late belongs to nobody: free its slot
         return tuple(self._turns)
+
+
+def side_calls(turns: Sequence[Turn]) -> list[int]:
+    """Indices of the turns beside an episode's conversation, such as a request for its title.
+
+    Such a turn comes with instructions and tools of its own, and nothing goes on from it, while other
+    turns make up a conversation.
+    """
+    continued = {turn.parent for turn in turns if turn.parent is not None}
+    if not continued:
+        return []
+    others = any(turn.fork is ForkReason.SUBAGENT for turn in turns)
+    return [
+        index
+        for index, turn in enumerate(turns)
+        if turn.parent is None
+        and index not in continued
+        and (turn.fork is ForkReason.SUBAGENT or (index == 0 and others))
+    ]
 
 
 def _url_safe(session_id: str) -> str:

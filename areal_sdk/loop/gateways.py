@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.config import Config, Positive, Section, read_toml
+from areal_sdk.config import Config, Positive, RolloutSection, Section, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
@@ -94,3 +94,12 @@ def _problem(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"]) or "is no table"
     known = ", ".join(UserSection.model_fields)
     return f"{where}: {first['msg']}; a user has {known}"
+
+
+def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
+    """How the turns of training episodes are sampled, and which of them are trained."""
+    return SamplingPolicy(
+        mode=rollout.sampling,
+        temperature=rollout.temperature,
+        trains_side_calls=rollout.side_calls == "train",
+    )

@@ -12,7 +12,7 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits, certificate
 from areal_sdk.loop.engines import make_engine
-from areal_sdk.loop.gateways import make_gateway
+from areal_sdk.loop.gateways import make_gateway, rollout_sampling
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.supervision import KeptEngine, kept, watched
 from areal_sdk.loop.trainers import make_trainer
@@ -109,7 +109,7 @@ async def open_rig(
         if trainer is not None:
             await stack.enter_async_context(watched(trainer))
         rollout = config.rollout
-        sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
+        sampling = rollout_sampling(rollout)
         gateway = await in_thread(  # a tokenizer takes a second to load
             lambda: make_gateway(config, served, model_dir=model_dir, sampling=sampling),
             name="make gateway",

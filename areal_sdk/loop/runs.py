@@ -10,11 +10,11 @@ from pathlib import Path
 
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, StorageError
-from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
 from areal_sdk.loop.engines import check_engine
+from areal_sdk.loop.gateways import rollout_sampling
 from areal_sdk.loop.measure import Evaluator, Reports
 from areal_sdk.loop.models import find_model
 from areal_sdk.loop.patience import stalled_s
@@ -247,7 +247,7 @@ async def _episodes(
             on_episode=progress.finished,
         )
         return
-    sampling = SamplingPolicy(mode=rollout.sampling, temperature=rollout.temperature)
+    sampling = rollout_sampling(rollout)
     async with rig.runner(split="train", sampling=sampling) as runner:
         yield Dispatcher(
             runner=runner,

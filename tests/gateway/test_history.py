@@ -400,3 +400,109 @@ def test_what_is_new_in_a_request_is_checked_under_its_own_number() -> None:
     bad = {"role": "robot", "content": "?"}
     with pytest.raises(ApiError, match=r"messages\[2\].role is 'robot'"):
         parse(Fields({"model": "m", "messages": [SYSTEM, ASK, bad]}), known=known)
+
+
+def _named(name: str, arguments: str, *, id: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _with_calls(*calls: dict[str, Any], content: str | None = None) -> Message:
+    return {"role": "assistant", "content": content, "tool_calls": list(calls)}
+
+
+ADD = _named("add", '{"a": 1}', id="call_add")
+SUB = _named("sub", '{"b": 2}', id="call_sub")
+
+
+def _request(recorder: Recorder, *messages: Message) -> tuple[Placement, tuple[Message, ...]]:
+    """As the gateway places it: in canonical form first."""
+    read = recorder.history.canonical(copy.deepcopy(messages), splits_reasoning=False)
+    return recorder.history.place(read, tools=(), options={}), read
+
+
+def test_calls_that_come_back_in_another_order_are_known_by_their_ids() -> None:
+    """haystack and semantic-kernel sort them; results carry the ids, so each finds its call."""
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with_calls(ADD, SUB))
+    results = _results("call_sub", "call_add")
+    placement, read = _request(recorder, ASK, _with_calls(SUB, ADD), *results)
+    assert (placement.parent, placement.num_matched) == (0, 2)
+    assert [m["tool_call_id"] for m in read[2:]] == ["call_add", "call_sub"]
+
+
+def test_calls_in_another_order_whose_results_have_no_ids_stay_a_fork() -> None:
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with_calls(ADD, SUB))
+    said: Message = {"role": "user", "content": "Results: 1, 2"}
+    assert _request(recorder, ASK, _with_calls(SUB, ADD), said)[0].parent is None
+
+
+def test_calls_that_come_back_without_the_text_beside_them_are_known_by_their_ids() -> None:
+    """crewai and agno keep the calls alone."""
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with_calls(ADD, content="Let me add."))
+    placement, _ = _request(recorder, ASK, _with_calls(ADD), *_results("call_add"))
+    assert (placement.parent, placement.num_matched) == (0, 2)
+
+
+def test_calls_without_text_go_to_the_answer_that_has_their_ids() -> None:
+    """Two answers to one prompt with the same call: only the id tells which one is continued."""
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with_calls({**ADD, "id": "first"}))
+    recorder.turn(ASK, answer=_with_calls({**ADD, "id": "second"}, content="Let me add."))
+    for turn, name in enumerate(("first", "second")):
+        placement, _ = _request(recorder, ASK, _with_calls({**ADD, "id": name}), *_results(name))
+        assert placement.parent == turn
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        _with_calls(_named("add", '{"a": 9}', id="call_add"), SUB),
+        _with_calls(ADD),
+        _with_calls(ADD, SUB, content="I never said this."),
+        _with_calls(ADD, {**SUB, "id": "call_add"}),
+    ],
+    ids=["other arguments", "a call fewer", "other text", "one id twice"],
+)
+def test_ids_prove_nothing_where_something_else_was_said(told: Message) -> None:
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with_calls(ADD, SUB, content="Let me see."))
+    placement, _ = _request(recorder, ASK, told, *_results("call_add"))
+    assert placement.parent is None
+
+
+def test_the_last_piece_of_a_thought_stands_for_the_thought() -> None:
+    """openai's JavaScript client keeps the last fragment of a field that it does not know."""
+    recorder = Recorder()
+    recorder.turn(ASK, answer=_with(ANSWER, reasoning_content="One and one is two."))
+    piece = _with(ANSWER, reasoning_content=" two.")
+    assert recorder.turn(ASK, piece, NEXT, answer=ANSWER) == (0, None)
+
+
+def test_the_last_piece_of_a_thought_finds_the_choice_that_thought_it() -> None:
+    recorder = Recorder()
+    for thought in ("It is one.", "It is two."):
+        recorder.turn(ASK, answer=_with(ANSWER, reasoning_content=thought))
+    piece = _with(ANSWER, reasoning_content="two.")
+    assert recorder.turn(ASK, piece, NEXT, answer=ANSWER)[0] == 1
+
+
+def test_a_stop_string_that_the_client_writes_down_is_no_change() -> None:
+    """smolagents' CodeAgent closes its code block itself: the stop string was cut off."""
+    recorder = Recorder()
+    code = _with(ANSWER, content="<code>\nprint(2)\n")
+    placement = recorder.ask(ASK)
+    recorder.history.add(placement, code, 0, stops=("Observation:", "</code>"))
+    closed = _with(ANSWER, content="<code>\nprint(2)\n</code>")
+    assert recorder.ask(ASK, closed, NEXT).parent == 0
+    assert recorder.ask(ASK, _with(ANSWER, content="<code>\nprint(2)\n</b>"), NEXT).parent is None
+
+
+def test_a_question_with_other_instructions_and_tools_is_anothers() -> None:
+    """A coding agent asks for a title of the conversation, with instructions of its own."""
+    title: Message = {"role": "system", "content": "You write titles."}
+    recorder = Recorder()
+    recorder.turn(title, ASK, answer=_with(ANSWER, content="Sums"))
+    assert recorder.turn(SYSTEM, ASK, answer=CALL, tools=(TOOL,)) == (None, ForkReason.SUBAGENT)
+    assert recorder.turn(SYSTEM, ASK, CALL, RESULT, answer=ANSWER, tools=(TOOL,)) == (1, None)
