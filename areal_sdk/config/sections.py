@@ -133,7 +133,7 @@ class RolloutSection(Section):
     dynamic_sampling: bool = False
     """Refill batches in place of groups whose rewards are all equal."""
     shuffle: bool = True
-    """Take the tasks in another order each epoch."""
+    """Take the tasks in another order each epoch; a generator without an end, 10,000 at a time."""
     epochs: Positive | None = None
     """Passes over the tasks; default: as many as the steps need."""
 

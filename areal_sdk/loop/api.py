@@ -161,7 +161,7 @@ def _plan(
     config: Config,
     *,
     agent: object | None = None,
-    tasks: Mapping[str, Sequence[Task]] | None = None,
+    tasks: Mapping[str, Iterable[Task]] | None = None,
 ) -> Plan:
     for line in idle_settings(config):
         logger.warning("%s", line)
@@ -179,7 +179,7 @@ def _resume(
     settings: Sequence[str] = (),
     call: Mapping[str, str] | None = None,
     agent: object | None = None,
-    tasks: Mapping[str, Sequence[Task]] | None = None,
+    tasks: Mapping[str, Iterable[Task]] | None = None,
     quiet: bool,
 ) -> RunSummary:
     if missing := run_dir.read_call().keys() - (call or {}).keys():
@@ -287,7 +287,7 @@ def _evaluate(
     base_url: str | None = None,
     api_key: str | None = None,
     agent: object | None = None,
-    tasks: Mapping[str, Sequence[Task]] | None = None,
+    tasks: Mapping[str, Iterable[Task]] | None = None,
     quiet: bool,
 ) -> EvalReport:
     plugins = _load_plugins(config)
@@ -314,8 +314,8 @@ def _load_plugins(config: Config) -> Plugins:
     return load_plugins(files=map(Path, config.plugins))
 
 
-def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Sequence[Task]]:
-    return {split: tuple(tasks) for split, tasks in by_split.items() if tasks is not None}
+def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Iterable[Task]]:
+    return {split: tasks for split, tasks in by_split.items() if tasks is not None}
 
 
 def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -36,7 +36,7 @@ class Program:
     has_held_out: bool = True
     """Whether `tasks` has other splits than the one to train on."""
 
-    def with_tasks(self, given: Mapping[str, Sequence[Task]]) -> "Program":
+    def with_tasks(self, given: Mapping[str, Iterable[Task]]) -> "Program":
         """The program with tasks given from Python in place of its file's."""
         if not given:
             return self

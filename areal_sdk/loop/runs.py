@@ -33,7 +33,7 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
 from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.types import Task
 
@@ -52,7 +52,7 @@ class Plan:
     plugins: Plugins
     program: Program
     model_dir: Path
-    train_tasks: Sequence[Task]
+    train_tasks: Sequence[Task] | TaskStream
     eval_tasks: Mapping[str, HeldOut]
     demonstrations: Sequence[Conversation] = ()
 
@@ -74,7 +74,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
         plugins,
         program,
         find_model(config.init_from or config.model),
-        load_tasks(config.tasks, "train", program=program, plugins=plugins),
+        load_tasks(config, program=program, plugins=plugins, say=logger.warning),
         eval_tasks,
         load_demonstrations(config.sft, program=program),
     )

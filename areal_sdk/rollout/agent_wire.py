@@ -12,7 +12,6 @@ from typing import Any
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import (
     AgentError,
-    ConfigError,
     DeadlineError,
     EnvironmentFailure,
     EpisodeError,
@@ -57,7 +56,7 @@ def pack_order(task: Task, context: EpisodeContext) -> bytes:
     try:
         return _pickle(order)
     except Exception as exc:
-        raise ConfigError(
+        raise InfrastructureError(  # no agent is to blame
             f"task {task.id!r} cannot be sent to a worker ({exc}): keep to plain values in "
             "Task.data, or set rollout.workers = 0"
         ) from exc
@@ -67,7 +66,7 @@ def unpack_order(packed: bytes | memoryview) -> Order:
     try:
         return _unpickle(packed)  # type: ignore[no-any-return]
     except Exception as exc:
-        raise ConfigError(
+        raise InfrastructureError(
             f"a task cannot be read in a worker ({type(exc).__name__}: {exc}): keep to plain values "
             "and importable classes in Task.data, or set rollout.workers = 0"
         ) from exc

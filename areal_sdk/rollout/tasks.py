@@ -1,15 +1,23 @@
 """Which task comes next: epochs, a seeded order, and what was consumed already."""
 
+import itertools
+import logging
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.seeds import stable_seed
 from areal_sdk.types import Task
 
+logger = logging.getLogger(__name__)
+
 TaskKey = tuple[int, str]
 """(epoch, task id): what is consumed once, whatever process or run dispatched it."""
+
+BLOCK = 10_000
+"""Tasks that a stream shuffles and counts as one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +26,7 @@ class Draw:
 
     task: Task
     epoch: int
+    """Of a stream: the block."""
     position: int
     """Place in the epoch's order."""
 
@@ -31,37 +40,147 @@ class Draw:
         return (self.epoch, self.position)
 
 
-class TaskSource:
-    """Issues every task once an epoch. A resumed run is issued what was never consumed.
+class TaskStream:
+    """Tasks that are too many to be held, or have no end: read as they are needed.
 
-    In flight is not consumed: `consume` says when a group has been trained or given up, and
-    `state` is what a checkpoint keeps.
+    They come in blocks of `size`, each shuffled and consumed as an epoch of its own. While one block
+    is issued the next is read, a task at a time. Where the tasks end, the next pass begins anew.
     """
 
     def __init__(
         self,
-        tasks: Iterable[Task],
+        first: Iterator[Task],
+        *,
+        again: Callable[[], Iterator[Task]],
+        what: str,
+        size: int = BLOCK,
+    ) -> None:
+        """`first` is the pass that was begun, `again` begins another."""
+        self.what = what
+        self.size = size
+        self._first = first
+        self._again = again
+        self._items = self._passes(None)
+        self._coming: dict[str, Task] = {}
+        """What is read of the next block."""
+        self._is_whole = False
+        self._is_over = False
+
+    def limit(self, passes: int | None) -> None:
+        """Read the tasks so many times over at most. Before anything is read."""
+        self._items = self._passes(passes)
+
+    def read_ahead(self) -> None:
+        """Read one more task of the next block, unless it is whole."""
+        if self._is_whole:
+            return
+        try:
+            task = next(self._items)
+        except StopIteration:
+            self._is_whole = self._is_over = True
+            return
+        if task is None:
+            self._is_whole = bool(self._coming)  # ids may come again in the next pass
+            return
+        if task.id in self._coming:
+            raise ConfigError(
+                f"{self.what}: two tasks among {self.size} have the id {task.id!r}; ids key groups "
+                "and resumes, and the run itself begins the tasks again when they end"
+            )
+        self._coming[task.id] = task
+        self._is_whole = len(self._coming) == self.size
+
+    def next_block(self) -> tuple[Task, ...]:
+        """The next block whole; empty once the last pass has ended."""
+        while not self._is_whole:
+            self.read_ahead()
+        block = tuple(self._coming.values())
+        self._coming.clear()
+        self._is_whole = self._is_over
+        return block
+
+    def _passes(self, most: int | None) -> Iterator[Task | None]:
+        """The tasks of one pass after the other, and None where a pass ends."""
+        for number in itertools.count() if most is None else range(most):
+            is_empty = True
+            for task in self._again() if number else self._first:
+                is_empty = False
+                yield task
+            if is_empty:
+                logger.warning(
+                    "%s cannot be read again, so the run ends with its tasks: for another pass give "
+                    "a list, or a function that makes them",
+                    self.what,
+                )
+                return
+            yield None
+
+
+@dataclass(slots=True)
+class _Consumed:
+    """The positions of one epoch that were consumed: nearly all come in order, so they are few."""
+
+    order: int
+    """Which order they are positions in."""
+    below: int = 0
+    """Every position before this one, and"""
+    beyond: set[int] = field(default_factory=set)
+    """these."""
+
+    def __contains__(self, position: int) -> bool:
+        return position < self.below or position in self.beyond
+
+    def add(self, position: int) -> None:
+        if position >= self.below:
+            self.beyond.add(position)
+        while self.below in self.beyond:
+            self.beyond.remove(self.below)
+            self.below += 1
+
+    def to_json(self) -> dict[str, object]:
+        return {"order": self.order, "below": self.below, "beyond": sorted(self.beyond)}
+
+
+class TaskSource:
+    """Issues every task once an epoch. A resumed run is issued what was never consumed.
+
+    In flight is not consumed: `consume` says when a group has been trained or given up, and
+    `state` is what a checkpoint keeps. Its cost is that of what is in flight, however many tasks
+    there are.
+    """
+
+    def __init__(
+        self,
+        tasks: Iterable[Task] | TaskStream,
         *,
         seed: int = 0,
         shuffle: bool = True,
         epochs: int | None = None,
     ) -> None:
-        self._tasks = tuple(tasks)
-        if not self._tasks:
-            raise ConfigError("there are no tasks to train on: give a non-empty dataset")
-        repeated = _first_repeated(task.id for task in self._tasks)
-        if repeated is not None:
-            raise ConfigError(f"two tasks have the id {repeated!r}: ids key groups and resumes")
+        self._stream: TaskStream | None = None
+        self._tasks: tuple[Task, ...] = ()
+        if isinstance(tasks, TaskStream):
+            self._stream = tasks
+            tasks.limit(epochs)
+        else:
+            self._tasks = tuple(tasks)
+            if not self._tasks:
+                raise ConfigError("there are no tasks to train on: give a non-empty dataset")
+            repeated = _first_repeated(task.id for task in self._tasks)
+            if repeated is not None:
+                raise ConfigError(f"two tasks have the id {repeated!r}: ids key groups and resumes")
         self._seed = seed
         self._shuffle = shuffle
         self._epochs = epochs
-        self._consumed: dict[int, set[str]] = {}
+        self._consumed: dict[int, _Consumed] = {}
         self._first_epoch = 0
         """Every epoch before this one is consumed whole."""
+        self._issued: dict[TaskKey, int] = {}
+        """The positions of the tasks in flight."""
+        self._whole = self._order_id(self._tasks)
+        self._sizes: dict[int, int] = {}
+        """Of the epochs of a stream that are not consumed whole."""
         self._draws = self._issue()
-
-    def __len__(self) -> int:
-        return len(self._tasks)
 
     def next(self) -> Draw | None:
         """The next task to attempt; None once every epoch is issued."""
@@ -69,42 +188,131 @@ class TaskSource:
 
     def consume(self, key: TaskKey) -> None:
         """That task will not be attempted again in its epoch."""
-        epoch, task_id = key
-        self._consumed.setdefault(epoch, set()).add(task_id)
-        while len(self._consumed.get(self._first_epoch, ())) == len(self._tasks):
+        epoch, _ = key
+        position = self._issued.pop(key, None)
+        if position is None:
+            position = self._find(key)
+        if position is None or epoch < self._first_epoch:
+            return
+        self._consumed.setdefault(epoch, _Consumed(self._whole)).add(position)
+        while (first := self._consumed.get(self._first_epoch)) is not None:
+            size = self._size(self._first_epoch)
+            if size is None or first.below < size:
+                break
             del self._consumed[self._first_epoch]
+            self._sizes.pop(self._first_epoch, None)
             self._first_epoch += 1
 
     def state(self) -> dict[str, object]:
         """JSON of what is consumed. `restore` it into a new source over the same tasks."""
-        return {
-            "first_epoch": self._first_epoch,
-            "consumed": {str(e): sorted(ids) for e, ids in sorted(self._consumed.items())},
+        consumed = {
+            str(epoch): entry.to_json()
+            for epoch, entry in sorted(self._consumed.items())
+            if entry.below or entry.beyond
         }
+        state: dict[str, object] = {"first_epoch": self._first_epoch, "consumed": consumed}
+        if self._stream is not None:
+            state["block"] = self._stream.size
+        return state
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Start again at the first task that was not consumed. Before any `next`."""
         first, consumed = state.get("first_epoch"), state.get("consumed")
         if not isinstance(first, int) or not isinstance(consumed, Mapping):
             raise ConfigError(f"the checkpoint's consumed tasks are not readable: {state!r:.200}")
-        known = {task.id for task in self._tasks}  # the dataset may have changed since
+        if self._stream is not None:
+            self._skip(self._stream, first, block=state.get("block"))
+        elif "block" in state:
+            raise ConfigError(
+                f"the checkpoint is of a run whose tasks went on after {state['block']}, and these "
+                f"end after {len(self._tasks)}: resume it with the tasks that it began with"
+            )
         self._first_epoch = first
-        self._consumed = {int(epoch): known.intersection(ids) for epoch, ids in consumed.items()}
+        for name, entry in consumed.items():
+            epoch = int(name)
+            self._consumed[epoch] = (
+                _Consumed(entry["order"], entry["below"], set(entry["beyond"]))
+                if isinstance(entry, Mapping)
+                else self._by_ids(epoch, entry)
+            )
         self._draws = self._issue()
 
-    def _issue(self) -> Iterator[Draw]:
-        epoch = self._first_epoch
-        while self._epochs is None or epoch < self._epochs:
-            for position, task in enumerate(self._order(epoch)):
-                if task.id not in self._consumed.get(epoch, ()):
-                    yield Draw(task, epoch, position)
-            epoch += 1
+    # --- internals ---------------------------------------------------------------------------
 
-    def _order(self, epoch: int) -> Sequence[Task]:
+    def _issue(self) -> Iterator[Draw]:
+        for epoch in itertools.count(self._first_epoch):
+            tasks = self._epoch(epoch)
+            if not tasks:
+                return
+            for position, task in enumerate(self._order(epoch, tasks)):
+                if position in self._consumed.get(epoch, ()):
+                    continue
+                self._issued[(epoch, task.id)] = position
+                yield Draw(task, epoch, position)
+                if self._stream is not None:
+                    self._stream.read_ahead()
+
+    def _epoch(self, epoch: int) -> Sequence[Task]:
+        """The tasks of the epoch that is issued next; none where there is none."""
+        if self._stream is None:
+            tasks = self._tasks if self._epochs is None or epoch < self._epochs else ()
+            order = self._whole
+        else:
+            tasks = self._stream.next_block()
+            order = self._order_id(tasks)
+            self._sizes[epoch] = len(tasks)
+        restored = self._consumed.get(epoch)
+        if tasks and restored is not None and restored.order != order:
+            logger.warning(
+                "the tasks, their order or run.seed are not those of the checkpoint: the epoch that "
+                "it was in begins again"
+            )
+            del self._consumed[epoch]
+        if tasks:
+            self._consumed.setdefault(epoch, _Consumed(order))
+        return tasks
+
+    def _order(self, epoch: int, tasks: Sequence[Task]) -> Sequence[Task]:
         if not self._shuffle:
-            return self._tasks
+            return tasks
         generator = random.Random(stable_seed("task order", self._seed, epoch))
-        return generator.sample(self._tasks, len(self._tasks))
+        return generator.sample(tasks, len(tasks))
+
+    def _order_id(self, tasks: Iterable[Task]) -> int:
+        """Tells whether positions that a checkpoint holds are of these tasks, in this order."""
+        digest = zlib.crc32(f"{self._seed} {self._shuffle}".encode())
+        for task in tasks:
+            digest = zlib.crc32(task.id.encode("utf-8", "surrogatepass") + b"\n", digest)
+        return digest
+
+    def _size(self, epoch: int) -> int | None:
+        """How many tasks the epoch has; None: that block is not read yet."""
+        return len(self._tasks) if self._stream is None else self._sizes.get(epoch)
+
+    def _find(self, key: TaskKey) -> int | None:
+        """The position of a task that this source has not issued."""
+        epoch, task_id = key
+        order = enumerate(self._order(epoch, self._tasks))
+        return next((position for position, task in order if task.id == task_id), None)
+
+    def _by_ids(self, epoch: int, ids: Iterable[str]) -> _Consumed:
+        """Of a checkpoint that holds ids, as they did once. The dataset may have changed since."""
+        wanted, consumed = set(ids), _Consumed(self._whole)
+        for position, task in enumerate(self._order(epoch, self._tasks)):
+            if task.id in wanted:
+                consumed.add(position)
+        return consumed
+
+    def _skip(self, stream: TaskStream, first: int, *, block: object) -> None:
+        """Read the blocks that are consumed, which is how their number becomes a place."""
+        if not isinstance(block, int):
+            raise ConfigError(
+                f"{stream.what} goes on after {stream.size} tasks, and the checkpoint is of a run "
+                "that knew all its tasks: return them as a list to resume it"
+            )
+        stream.size = block
+        for _ in range(first):
+            stream.next_block()
 
 
 def _first_repeated(ids: Iterable[str]) -> str | None:

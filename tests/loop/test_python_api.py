@@ -35,7 +35,7 @@ def test_tasks_given_to_train_need_no_held_out_ones() -> None:
     config, plugins = parse_config({"model": "tiny"}), load_plugins()
     program = load_program(config, plugins=plugins, agent=agent).with_tasks({"train": TASKS})
     plan = make_plan(config, plugins=plugins, program=program)
-    assert list(plan.train_tasks) == TASKS
+    assert plan.train_tasks == TASKS
     assert plan.eval_tasks == {}
 
 

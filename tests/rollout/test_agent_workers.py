@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -182,9 +183,6 @@ async def test_an_agent_that_raises_is_an_agent_error_and_costs_no_worker(
             assert (outcome.error, said) == (ErrorKind.AGENT, message)
             assert bool(place) == ("sample_agents.py" in outcome.trace) == deed.startswith("raise")
         assert (await play(do="read_a_class", question=sample_agents.Question("2+2?"))).reward
-        outcome = (await play(question=lambda: None)).outcome
-        assert outcome.error is ErrorKind.AGENT
-        assert "keep to plain values in Task.data, or set rollout.workers = 0" in outcome.message
         assert play.pool.num_started == 1
     assert "KeyError" in (tmp_path / "agent-0.log").read_text(), "the log has the traceback"
 
@@ -197,6 +195,39 @@ async def test_an_environment_that_reaches_a_limit_is_truncated_not_failed(
         episode = await play()
     assert episode.truncated
     assert episode.reward == 1.0
+
+
+def _read_here_only(pid: int) -> int:
+    if os.getpid() != pid:
+        raise ValueError("it can be read in the main process only")
+    return pid
+
+
+class ReadableHereOnly:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _read_here_only, (os.getpid(),)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (lambda: None, r"task 'task' cannot be sent to a worker .*Task\.data"),
+        (
+            ReadableHereOnly(),
+            r"cannot be read in a worker \(ValueError: .*main process only.*Task\.data",
+        ),
+    ],
+)
+async def test_task_data_that_cannot_travel_is_no_error_of_the_agent(
+    data: object, message: str, model_dir: Path, tmp_path: Path
+) -> None:
+    async with playing(sample_agents.plain_agent, model_dir, tmp_path, infra_retries=0) as play:
+        outcome = (await play(data=data)).outcome
+        assert (await play()).reward, "it cost no worker"
+        assert play.pool.num_started == 1
+    assert outcome.error is ErrorKind.INFRASTRUCTURE
+    assert re.search(message, outcome.message)
+    assert "or set rollout.workers = 0" in outcome.message
 
 
 async def test_an_engine_fault_is_infrastructure_whatever_the_agent_made_of_it(

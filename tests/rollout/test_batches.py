@@ -1,12 +1,15 @@
 """Which groups a batch takes, and in which order."""
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.types import Task
 from tests.rollout.simulation import Run, simulate, tasks
 
 
@@ -37,8 +40,21 @@ def test_dynamic_sampling_prefers_groups_with_something_to_learn() -> None:
     assert all(batch.metrics["uniform_groups"] == 0 for batch in run.batches)
 
 
-def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
+def known_tasks() -> TaskSource:
+    return TaskSource(tasks(7))
+
+
+def endless_tasks() -> TaskSource:
+    endless = (Task(f"t{number}") for number in itertools.count())
+    return TaskSource(TaskStream(endless, again=lambda: endless, what="endless", size=5))
+
+
+@pytest.mark.parametrize("make_source", [known_tasks, endless_tasks])
+def test_the_deterministic_order_survives_a_kill_and_a_resume(
+    make_source: Callable[[], TaskSource],
+) -> None:
     def make(**options: Any) -> Run:
+        options.setdefault("source", make_source())
         return Run(
             eta=0,
             in_order=True,
@@ -61,7 +77,7 @@ def test_the_deterministic_order_survives_a_kill_and_a_resume() -> None:
             return state
 
         state = simulate(until_killed())
-        source = TaskSource(tasks(7))
+        source = make_source()
         source.restore(state)
         second = make(version=killed_at, source=source, ledger=Ledger())
         simulate(second.steps(9 - killed_at))

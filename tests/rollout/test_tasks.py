@@ -1,15 +1,20 @@
 """Order, epochs, what is consumed, and seeds."""
 
+import itertools
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.seeds import stable_seed
-from areal_sdk.rollout.tasks import Draw, TaskSource
+from areal_sdk.rollout.tasks import Draw, TaskSource, TaskStream
 from areal_sdk.types import Task
 from tests.rollout.simulation import tasks
 
@@ -67,6 +72,162 @@ def test_a_consumed_epoch_leaves_nothing_to_remember() -> None:
         assert draw is not None
         source.consume(draw.key)
     assert source.state() == {"first_epoch": 1000, "consumed": {}}
+
+
+def test_what_a_checkpoint_holds_does_not_grow_with_what_was_consumed() -> None:
+    source = TaskSource(tasks(20_000))
+    in_flight = [source.next() for _ in range(8)]
+    for _ in range(15_000):
+        draw = source.next()
+        assert draw is not None
+        source.consume(draw.key)
+    consumed = source.state()["consumed"]
+    assert isinstance(consumed, dict)
+    assert consumed["0"]["below"] == 0, "the first is in flight"
+    for draw in in_flight:
+        assert draw is not None
+        source.consume(draw.key)
+    assert len(orjson.dumps(source.state())) < 200
+
+
+def test_a_checkpoint_that_names_what_was_consumed_is_read_as_ever() -> None:
+    whole = draw_all(TaskSource(tasks(4), epochs=3))
+    done = [draw for draw in whole if draw.epoch == 1][1:3]
+    resumed = TaskSource(tasks(4), epochs=3)
+    resumed.restore({"first_epoch": 1, "consumed": {"1": sorted(d.task.id for d in done)}})
+    assert draw_all(resumed) == [draw for draw in whole[4:] if draw not in done]
+
+
+@pytest.mark.parametrize("change", [{"tasks": tasks(5)}, {"seed": 1}, {"shuffle": False}])
+def test_where_the_order_is_another_the_epoch_begins_again(
+    change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    source = TaskSource(tasks(4))
+    for _ in range(6):
+        draw = source.next()
+        assert draw is not None
+        source.consume(draw.key)
+    resumed = TaskSource(**{"tasks": tasks(4), "epochs": 2, **change})
+    resumed.restore(source.state())
+    assert {draw.key for draw in draw_all(resumed)} == {
+        (1, task.id) for task in change.get("tasks", tasks(4))
+    }
+    assert "the epoch that it was in begins again" in caplog.text
+
+
+class Endless:
+    """Counts what is read of it."""
+
+    def __init__(self, last: int | None = None) -> None:
+        self.last = last
+        self.num_read = 0
+        self.num_passes = 0
+
+    def begin(self) -> Iterator[Task]:
+        self.num_passes += 1
+        for number in itertools.count() if self.last is None else range(self.last):
+            self.num_read += 1
+            yield Task(f"t{number}")
+
+    def stream(self, size: int = 10) -> TaskStream:
+        return TaskStream(self.begin(), again=self.begin, what="tasks('train')", size=size)
+
+
+def test_a_stream_is_read_as_it_is_needed_and_shuffled_by_the_block() -> None:
+    items = Endless()
+    source = TaskSource(items.stream(), seed=3)
+    draws = []
+    for number in range(1, 101):
+        draw = source.next()
+        assert draw is not None
+        draws.append(draw)
+        assert items.num_read <= number + 20
+    for block in range(10):
+        ids = [draw.task.id for draw in draws[10 * block : 10 * block + 10]]
+        assert sorted(ids) == sorted(f"t{10 * block + n}" for n in range(10))
+        assert {draw.epoch for draw in draws[10 * block : 10 * block + 10]} == {block}
+        assert ids != sorted(ids)
+    again = TaskSource(Endless().stream(), seed=3)
+    assert [again.next() for _ in range(100)] == draws
+
+
+@given(st.lists(st.integers(0, 39), unique=True), st.integers(0, 40))
+def test_a_restored_stream_issues_exactly_the_rest(consumed: list[int], num_issued: int) -> None:
+    def first(source: TaskSource, count: int) -> list[Draw]:
+        return [draw for draw in (source.next() for _ in range(count)) if draw is not None]
+
+    whole = first(TaskSource(Endless().stream()), 80)
+    source = TaskSource(Endless().stream())
+    issued = first(source, num_issued)
+    done = [issued[index] for index in consumed if index < num_issued]
+    for draw in done:
+        source.consume(draw.key)
+    resumed = TaskSource(Endless().stream())
+    resumed.restore(orjson.loads(orjson.dumps(source.state())))
+    rest = [draw for draw in whole if draw not in done][:40]
+    assert first(resumed, len(rest)) == rest
+    for draw in rest:  # and goes on being resumable
+        resumed.consume(draw.key)
+    third = TaskSource(Endless().stream())
+    third.restore(resumed.state())
+    following = third.next()
+    assert following is not None
+    assert following.key not in {draw.key for draw in [*done, *rest]}
+
+
+def test_a_stream_that_ends_is_read_again_for_as_many_epochs_as_were_asked_for() -> None:
+    items = Endless(last=25)
+    draws = draw_all(TaskSource(items.stream(), epochs=2))
+    assert Counter(draw.task.id for draw in draws) == Counter(
+        {f"t{number}": 2 for number in range(25)}
+    )
+    assert [draw.epoch for draw in draws] == [0] * 10 + [1] * 10 + [2] * 5 + [3] * 10 + [4] * 10 + [
+        5
+    ] * 5
+    assert items.num_passes == 2
+
+
+def test_a_stream_that_cannot_be_read_again_says_so_and_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    items = Endless(last=25).begin()
+    source = TaskSource(TaskStream(items, again=lambda: items, what="what was given", size=10))
+    assert len(draw_all(source)) == 25
+    assert "what was given cannot be read again" in caplog.text
+
+
+def test_a_stream_that_repeats_an_id_within_a_block_is_refused() -> None:
+    items = iter([*tasks(12), Task("t11"), *tasks(40)[20:]])
+    source = TaskSource(TaskStream(items, again=lambda: iter(()), what="tasks('train')", size=10))
+    with pytest.raises(
+        ConfigError, match=r"tasks\('train'\): two tasks among 10 have the id 't11'"
+    ):
+        draw_all(source)
+
+
+def test_a_stream_that_gives_other_tasks_after_a_resume_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = TaskSource(Endless().stream())
+    for _ in range(15):
+        draw = source.next()
+        assert draw is not None
+        source.consume(draw.key)
+    others = (Task(f"other{number}") for number in itertools.count())
+    resumed = TaskSource(TaskStream(others, again=lambda: others, what="tasks", size=10))
+    resumed.restore(source.state())
+    draw = resumed.next()
+    assert draw is not None
+    assert (draw.epoch, draw.position) == (1, 0)
+    assert "the epoch that it was in begins again" in caplog.text
+
+
+def test_a_checkpoint_of_a_stream_and_one_of_known_tasks_are_not_confused() -> None:
+    stream, known = TaskSource(Endless().stream()), TaskSource(tasks(4))
+    with pytest.raises(ConfigError, match="return them as a list to resume"):
+        TaskSource(Endless().stream()).restore(known.state())
+    with pytest.raises(ConfigError, match="resume it with the tasks that it began with"):
+        TaskSource(tasks(4)).restore(stream.state())
 
 
 def test_no_tasks_and_repeated_ids_are_refused() -> None:
