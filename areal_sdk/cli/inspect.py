@@ -107,6 +107,9 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
         first, last = _first(rewards), _first(reversed(rewards))
         click.echo(f"reward     {first} -> {last}  {curve(rewards, width=48)}")
         click.echo(f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}")
+    for resume in run_dir.read_metrics(kind="resume"):
+        changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
+        click.echo("  ".join([f"resumed    after step {resume['step']}", *changed]))
     for evaluation in evaluations:
         click.echo(
             f"eval       {evaluation['name']}: {evaluation['split']}: "

@@ -35,7 +35,7 @@ def print_summary(summary: "RunSummary") -> None:
         for line in before_and_after(values["before"], values["after"]):
             click.echo(line)
     training, is_resumed = summary.train_seconds, summary.elapsed_s < summary.train_seconds
-    in_all = "" if is_resumed else f", {clock(summary.elapsed_s)} in all"
+    in_all = "" if is_resumed or summary.had_ended else f", {clock(summary.elapsed_s)} in all"
     click.echo(
         f"\n{summary.steps} steps in {clock(training)} of training{in_all}; ended: {summary.ended}"
     )
@@ -49,7 +49,8 @@ def print_summary(summary: "RunSummary") -> None:
         click.echo(summary.lost)
         click.echo(f"go on with: {run_dir.how_to_resume()}")
         return
-    for line in what_next(run_dir, was_measured=bool(summary.before or summary.after)):
+    was_measured = bool(summary.before or summary.after or summary.had_ended)
+    for line in what_next(run_dir, was_measured=was_measured):
         click.echo(line)
 
 

@@ -19,6 +19,12 @@ from areal_sdk.loop.evaluation import run_evaluation
 from areal_sdk.loop.online import make_live_plan
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.resuming import (
+    Change,
+    changed_settings,
+    finished_summary,
+    why_finished,
+)
 from areal_sdk.loop.running import StoppedAtOnce, run_to_the_end
 from areal_sdk.loop.runs import Plan, make_plan, run_training
 from areal_sdk.loop.serving import run_server, run_upstream
@@ -191,8 +197,13 @@ def _resume(
     if config.serve.keeps_sessions and not config.serve.learn:
         raise ConfigError(f"{run_dir.path} only kept sessions: there is nothing to go on with")
     checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
+    changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
+    if (why := why_finished(run_dir, config, changes)) is not None:
+        if not quiet:
+            LiveWriter(sys.stderr).message(f"{run_dir.path} is finished: {why}")
+        return finished_summary(run_dir)
     plan = _plan(config, agent=agent, tasks=tasks)
-    return _train(plan, run_dir=run_dir, checkpoint=checkpoint, quiet=quiet)
+    return _train(plan, run_dir=run_dir, checkpoint=checkpoint, changes=changes, quiet=quiet)
 
 
 def _train(
@@ -201,9 +212,13 @@ def _train(
     run_dir: RunDir | None = None,
     checkpoint: Path | None = None,
     call: Mapping[str, str] | None = None,
+    changes: Sequence[Change] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """`call`: what was given as objects to a new run, for whoever resumes it."""
+    """`call`: what was given as objects to a new run, for whoever resumes it.
+
+    `changes`: of the settings of a run that is resumed; None: it is a new one.
+    """
     config = plan.config
     if run_dir is None:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
@@ -213,6 +228,9 @@ def _train(
     with run_dir.in_use(), _waits_on_signal():  # of a run that still goes on nothing is touched
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
         progress = _progress(plan, run_dir, quiet=quiet)
+        if changes is not None:
+            step = step_of(checkpoint) if checkpoint is not None else 0
+            progress.report_resume(step or 0, changes)
         summary: RunSummary | None = None
         try:
             summary = run_to_the_end(

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.errors import StorageError
-from areal_sdk.loop.state import RunState, flat_numbers
+from areal_sdk.loop.resuming import Change
+from areal_sdk.loop.state import RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.batch import CutBatch
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -58,6 +59,7 @@ class Progress:
         self._sampled, self._trained = Rate(), Rate()
         self._rewards: deque[float | None] = deque(maxlen=CURVE_POINTS)
         self._success: float | None = None
+        self._success_step: int | None = None
         self._success_before: float | None = None
         self._batch: Mapping[str, float] = {}
         self._state = RunState()
@@ -124,6 +126,18 @@ class Progress:
         if self._writer is not None and not self._writer.repaints:
             self.say(f"{phase}  {clock(self.elapsed_s)}")
 
+    def report_resume(self, step: int, changes: Sequence[Change]) -> None:
+        """The run goes on after `step`: steps that it had made since are made again."""
+        changed = {change.key: [change.before, change.after] for change in changes}
+        self._metrics.log("resume", {"step": step, "changed": changed})
+        self.say(f"resumed after step {step}" if step else "resumed: it begins anew")
+        for change in changes:
+            self.say(f"  changed: {change}")
+
+    def report_end(self, summary: RunSummary) -> None:
+        """The run ended by itself, and has written all that it writes."""
+        self._metrics.log("end", summary.to_json())
+
     def finished(self, episode: Episode, verdict: Member | Rejection) -> None:
         """A training episode ended, and this became of it."""
         version = self._state.version
@@ -163,7 +177,7 @@ class Progress:
         }
         self._metrics.log("eval", values)
         if report.success is not None and report.split == self._split:
-            self._success = report.success.value
+            self._success, self._success_step = report.success.value, step
             if name == BEFORE:
                 self._success_before = self._success
         success = report.success or "-"
@@ -259,6 +273,7 @@ class Progress:
             rewards=tuple(self._rewards),
             success_before=self._success_before,
             success=self._success,
+            success_step=self._success_step,
             staleness_mean=batch.get("staleness"),
             staleness_max=int(batch["staleness_max"]) if "staleness_max" in batch else None,
             sampled_per_s=self._sampled.per_second(),

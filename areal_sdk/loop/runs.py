@@ -137,7 +137,8 @@ async def run_training(
             state.update_from(await rig.trainer.load(checkpoint))
             if state.step >= config.run.steps:
                 progress.say(
-                    f"it has made its {state.step} steps: ask for more with run.steps (--steps)"
+                    f"its {state.step} steps are made: what is left is to measure them (eval.after) "
+                    "and to write the final weights"
                 )
             ledger = Ledger.restore(state.ledger)
             tasks.restore(state.tasks)
@@ -156,7 +157,7 @@ async def run_training(
         await evaluator.measure_waiting()
         progress.enter("writing the final weights")
         await rig.trainer.export(run_dir.checkpoints / "final")
-        return RunSummary(
+        summary = RunSummary(
             run_dir=str(run_dir.path),
             steps=state.step,
             version=state.version,
@@ -167,6 +168,8 @@ async def run_training(
             ledger=ledger.snapshot(),
             best=None if best.best is None else best.best.to_json(),
         )
+        progress.report_end(summary)
+        return summary
 
 
 async def _train(

@@ -52,6 +52,8 @@ class RunSummary:
     """Where a resumed run would go on; None: nothing was saved."""
     best: Mapping[str, Any] | None = None
     """What the best weights achieved, and after which step; None where none were kept."""
+    had_ended: bool = False
+    """It was to be resumed, and nothing was left to do."""
     elapsed_s: float = 0.0
     """From its start (or resumption) to its end, loading and evaluations included."""
 

@@ -45,6 +45,8 @@ class LiveState:
     """Held-out success before training."""
     success: float | None = None
     """The latest held-out success."""
+    success_step: int | None = None
+    """Of the weights that it was measured on."""
     staleness_mean: float | None = None
     """Of the last batch, in versions."""
     staleness_max: int | None = None
@@ -84,16 +86,23 @@ def plain_line(state: LiveState) -> str:
     parts = [_step(state)]
     if state.rewards and state.rewards[-1] is not None:
         parts.append(f"reward {state.rewards[-1]:.3f}")
-    if state.success is not None:
-        parts.append(f"held-out success {state.success:.3f}")
     if state.staleness_max is not None:
         parts.append(f"staleness {state.staleness_mean or 0.0:.1f} (max {state.staleness_max})")
     if state.sampled_per_s is not None:
         parts.append(f"{state.sampled_per_s:.0f} tok/s")
     if state.ledger:
-        parts.append(f"trained {state.ledger['trained']} of {state.ledger['started']} episodes")
+        parts.append(_fates(state.ledger))
     parts.append(clock(state.elapsed_s))
     return "  ".join(_printable(part) for part in parts)
+
+
+def _fates(ledger: Mapping[str, Any]) -> str:
+    """What became of the episodes so far, those that nobody has trained included."""
+    counts = {name: ledger[name] for name in ("buffered", "running")}
+    counts["dropped"] = sum(ledger["dropped"].values())
+    others = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    trained = f"trained {ledger['trained']} of {ledger['started']} episodes"
+    return f"{trained} ({others})" if others else trained
 
 
 def still_line(state: LiveState) -> str:
@@ -220,8 +229,11 @@ def _reward(state: LiveState, unicode: bool) -> list[Span]:
         bars = curve(state.rewards, bars=BARS if unicode else PLAIN_BARS)
         spans += [("dim", "reward    "), ("bold", f"{last:.3f} "), ("good", bars)]
     if state.success is not None:
-        before = "" if state.success_before is None else f"{state.success_before:.2f} -> "
+        is_first = state.success_before is None or not state.success_step
+        before = "" if is_first else f"{state.success_before:.2f} -> "
+        step = "" if state.success_step is None else f" at step {state.success_step}"
         spans += [("dim", "   success "), ("plain", before), ("bold", f"{state.success:.2f}")]
+        spans += [("dim", step)]
     return spans
 
 

@@ -3,7 +3,8 @@
 config.toml     resolved configuration, without secrets
 call.json       the arguments that cannot be read back, where a run was begun from Python with objects
 plugins.json    every installed plugin and its version, and those that the run had before
-metrics.jsonl   one line an optimiser step, evaluation or warning
+metrics.jsonl   one line an optimiser step or evaluation; `resume` marks where a run went on, and
+                after which step (later ones are then made again), `end` that it ended by itself
 ledger.json     where every episode went
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
@@ -197,16 +198,19 @@ class RunDir:
         """What `record_call` stored; empty where the settings say all."""
         return read_json(self.call) or {}
 
-    def how_to_resume(self) -> str:
-        """The command, or the call, that goes on with this run."""
+    def how_to_resume(self, *, steps: int | None = None) -> str:
+        """The command, or the call, that goes on with this run; to `steps`, where they are given."""
         call = self.read_call()
         if not call:
-            command = "serve" if self._learns_online() else "train"
-            return f"areal-sdk {command} --resume {shlex.quote(str(self.path))}"
+            online = self._learns_online()
+            limit = f" {'--set run.steps=' if online else '--steps '}{steps}" if steps else ""
+            command = f"areal-sdk {'serve' if online else 'train'} --resume"
+            return f"{command} {shlex.quote(str(self.path))}{limit}"
         arguments = [
             call.pop("agent"),
             f"resume={str(self.path)!r}",
             *(f"{name}={value}" for name, value in call.items()),
+            *([f"run={{'steps': {steps}}}"] if steps else []),
         ]
         return f"areal_sdk.train({', '.join(arguments)})"
 

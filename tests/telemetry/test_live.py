@@ -31,6 +31,7 @@ STATE = LiveState(
     rewards=(0.1, None, 0.2, 0.5, 0.9),
     success_before=0.38,
     success=0.81,
+    success_step=10,
     staleness_mean=0.7,
     staleness_max=2,
     sampled_per_s=321.0,
@@ -52,7 +53,7 @@ def test_the_view_tells_the_whole_story() -> None:
     assert re.fullmatch(
         r"calculator on SmolLM2  step 12/50 ━{5}─{15}  24%  1:35, 3:58 left", progress
     )
-    assert reward == "reward    0.900 ▁▂▅█   success 0.38 -> 0.81"
+    assert reward == "reward    0.900 ▁▂▅█   success 0.38 -> 0.81 at step 10"
     assert (
         speed == "tokens/s  321 sampled, 1,234 trained   staleness 0.7 mean, 2 max, at version 12"
     )
@@ -72,6 +73,19 @@ def test_rollouts_that_are_held_back_are_told_in_words_and_only_where_nothing_el
     assert render(replace(STATE, waits=[THROTTLED, *STATE.waits]))[-1] == (
         "waits for trainer: step 13, 3 s of 600 s  (+1 more)"
     )
+
+
+def test_what_was_measured_before_training_is_told_once() -> None:
+    before = replace(STATE, success_before=0.38, success=0.38, success_step=0)
+    assert render(before)[1] == "reward    0.900 ▁▂▅█   success 0.38 at step 0"
+
+
+def test_a_line_whose_episodes_are_all_trained_says_nothing_of_others() -> None:
+    ledger = Ledger()
+    ledger.start(8)
+    ledger.buffer(8)
+    ledger.train(8)
+    assert "trained 8 of 8 episodes  1:35" in plain_line(replace(STATE, ledger=ledger.snapshot()))
 
 
 def test_a_long_silence_is_ended_by_what_the_run_does() -> None:
@@ -131,8 +145,8 @@ def test_a_pipe_gets_one_plain_line_a_step() -> None:
     writer.update(STATE)
     writer.message("saved → disk")
     assert pipe.getvalue() == (
-        "step 12/50  reward 0.900  held-out success 0.810  staleness 0.7 (max 2)  321 tok/s  "
-        "trained 16 of 40 episodes  1:35\nsaved ? disk\n"
+        "step 12/50  reward 0.900  staleness 0.7 (max 2)  321 tok/s  "
+        "trained 16 of 40 episodes (14 buffered, 7 running, 3 dropped)  1:35\nsaved ? disk\n"
     )
 
 
