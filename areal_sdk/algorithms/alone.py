@@ -11,7 +11,8 @@ _REWARDS = (0.0, 1.0, 1.0, 0.0)
 def learns_alone(estimator: AdvantageEstimator) -> bool:
     """Whether episodes that come one by one get an advantage: tried, so that it holds for any.
 
-    >>> from areal_sdk.algorithms.advantages import GroupRelative, RunningBaseline
+    >>> from areal_sdk.algorithms.advantages import GroupRelative
+    >>> from areal_sdk.algorithms.running import RunningBaseline
     >>> learns_alone(GroupRelative()), learns_alone(RunningBaseline())
     (False, True)
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_sdk.algorithms.advantages import Floats
+from areal_sdk.algorithms.returns import Floats
 from areal_sdk.types import Trajectory
 
 Ints = NDArray[np.int64]

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from areal_sdk.algorithms.advantages import AdvantageEstimator, GroupRelative, RunningBaseline
+from areal_sdk.algorithms.advantages import AdvantageEstimator, GroupRelative
 from areal_sdk.algorithms.losses import ClippedSurrogate, ImportanceWeight, Objective
 from areal_sdk.algorithms.proximal import Proximal
+from areal_sdk.algorithms.running import RunningBaseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +25,19 @@ class Knobs:
     clip_high: float = 0.28
     max_weight: float = 5.0
     proximal: Proximal = Proximal.RECOMPUTE
+    discount: float = 1.0
+    max_surprise: float = 5.0
 
 
 def grpo(knobs: Knobs) -> Algorithm:
     """Group-relative advantages, decoupled clipped surrogate, no KL term."""
-    return Algorithm(GroupRelative(), _surrogate(knobs), knobs.proximal)
+    return Algorithm(GroupRelative(discount=knobs.discount), _surrogate(knobs), knobs.proximal)
 
 
 def running_baseline(knobs: Knobs) -> Algorithm:
     """For callers that come alone (`areal-sdk serve`): no siblings to compare with."""
-    return Algorithm(RunningBaseline(), _surrogate(knobs), knobs.proximal)
+    estimator = RunningBaseline(discount=knobs.discount, max_surprise=knobs.max_surprise)
+    return Algorithm(estimator, _surrogate(knobs), knobs.proximal)
 
 
 def _surrogate(knobs: Knobs) -> Objective:

@@ -32,6 +32,11 @@ _RULES = (
         "with one minibatch a step nothing is ever clipped (trainer.num_minibatches)",
     ),
     _Rule(
+        ("algorithm.max_surprise",),
+        lambda c: c.algorithm.name == "grpo",
+        "grpo compares siblings and keeps no baseline of a source (algorithm.name)",
+    ),
+    _Rule(
         ("sft.demonstrations", "sft.batch", "sft.learning_rate"),
         lambda c: not c.sft.steps,
         "there is no warm-up without sft.steps",

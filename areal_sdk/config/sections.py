@@ -186,6 +186,10 @@ class AlgorithmSection(Section):
     """Bound of the weight between the sampler and the policy at the start of the step."""
     proximal: Literal["recompute", "interpolate"] = "recompute"
     """Where the trust region's centre comes from when there are several minibatches."""
+    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """What a reward is worth to the turn before the one that earned it; two turns before, its square."""
+    max_surprise: Annotated[float, Field(ge=1)] = 5.0
+    """`running_baseline`: how many spreads of its source's rewards one reward may count for."""
 
 
 class SftSection(Section):

@@ -34,6 +34,8 @@ async def make_trainer(
         clip_high=algorithm.clip_high,
         max_weight=algorithm.max_weight,
         proximal=algorithm.proximal,
+        discount=algorithm.discount,
+        max_surprise=algorithm.max_surprise,
         share_prompts=section.share_prompts,
         sft_learning_rate=config.sft.learning_rate,
         deterministic=config.run.deterministic,

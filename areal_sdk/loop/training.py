@@ -10,7 +10,7 @@ gate opens for v + 1 only when the engine has confirmed it.
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from areal_sdk.errors import DivergedError
 from areal_sdk.loop.checkpoints import Checkpoints
@@ -152,6 +152,7 @@ class TrainingLoop:
         for name, seconds in self.rig.cpu_seconds().items():
             metrics[f"cpu_{name}_s"] = seconds
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
+        batch = replace(batch, notices=(*batch.notices, *self.trainer.notices))
         values = self.progress.report_step(self.state, batch, metrics)
         self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
         if self._num_skipped >= MAX_SKIPPED_STEPS:

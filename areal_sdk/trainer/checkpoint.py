@@ -84,7 +84,7 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
         )
     trainer.phase = state["phase"]
     trainer.num_updates = state["num_updates"]
-    trainer.baselines = {key: (mean, count) for key, (mean, count) in state["baselines"].items()}
+    trainer.baselines = state["baselines"]
     tensors = _tensors(trainer, with_moments=trainer.num_updates > 0, allocate=True)
     own_rng = f"rng.{trainer.ranks.rank}"
     saved = FileSystemReader(directory).read_metadata().state_dict_metadata

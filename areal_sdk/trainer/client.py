@@ -57,6 +57,8 @@ class TrainerClient:
         self.device = ""
         self.learns_alone = False
         """Whether its algorithm learns from episodes without siblings; known once started."""
+        self.notices: Sequence[str] = ()
+        """What the latest step says to the user."""
 
     async def start(self) -> None:
         """Start the ranks; returns when every one has loaded the model."""
@@ -94,14 +96,17 @@ class TrainerClient:
         # A large batch takes half a second, and callers and engines are served on this loop.
         encoded, buffers = await in_thread(lambda: encode_groups(groups), name="encode batch")
         payload = {"groups": encoded, "version": version}
-        return _metrics(await self._call("step", payload, buffers, timeout_s=timeout_s))
+        reply = await self._call("step", payload, buffers, timeout_s=timeout_s)
+        self.notices = tuple(reply.payload["notices"])
+        return _metrics(reply.payload["metrics"])
 
     async def sft_step(
         self, rows: Sequence[SftRow], *, timeout_s: float = 600.0
     ) -> Mapping[str, float]:
         """One update of supervised fine-tuning."""
         payload, buffers = encode_demonstrations(rows)
-        return _metrics(await self._call("sft_step", payload, buffers, timeout_s=timeout_s))
+        reply = await self._call("sft_step", payload, buffers, timeout_s=timeout_s)
+        return _metrics(reply.payload)
 
     async def publish(self, version: int) -> WeightUpdate:
         """The current weights as `version`, in memory that engines can map.
@@ -199,9 +204,9 @@ def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> Base
     return errors[next(rank for rank in (*killed, *died, *errors) if rank in errors)]
 
 
-def _metrics(reply: Reply) -> dict[str, float]:
+def _metrics(values: Mapping[str, JSON]) -> dict[str, float]:
     # JSON has no NaN: a loss or a gradient norm that was not finite arrives as None.
-    return {name: float("nan") if value is None else value for name, value in reply.payload.items()}
+    return {name: float("nan") if value is None else value for name, value in values.items()}
 
 
 def _published_size(options: TrainerOptions) -> int:

@@ -46,6 +46,8 @@ class TrainerOptions:
     clip_high: float = 0.28
     max_weight: float = 5.0
     proximal: str = "recompute"
+    discount: float = 1.0
+    max_surprise: float = 5.0
     share_prompts: bool = True
     sft_learning_rate: float = 1e-3
     deterministic: bool = False

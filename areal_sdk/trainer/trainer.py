@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from areal_sdk.algorithms.advantages import Baselines
+from areal_sdk.algorithms.advantages import Baselines, NamesOutliers
 from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_demonstration, make_example
 from areal_sdk.algorithms.losses import Loss, PolicyTerms, imitation, masked
@@ -86,6 +86,9 @@ class Trainer:
         self.num_updates = 0
         """Optimiser updates of this phase; drives the warm-up."""
         self.baselines: Baselines = {}
+        self.notices: list[str] = []
+        """What the latest step says to the user: each source with a wrong reward once."""
+        self._named: set[str] = set()
 
     def step(self, groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
         """Train on `groups`, sampled by policies up to `version`; returns what to report.
@@ -94,6 +97,7 @@ class Trainer:
         """
         meter, began = _Meter(), time.monotonic()
         with meter.phase("plan"):
+            outliers = self._find_outliers(groups)
             advantages, self.baselines = self.algorithm.advantages(groups, self.baselines)
             examples = [
                 [
@@ -115,6 +119,7 @@ class Trainer:
             # All ranks agree on which are empty: they planned from the same groups.
             minibatches = [minibatch for minibatch in minibatches if minibatch.num_terms]
         metrics = _describe(groups, [e for of_group in examples for e in of_group], version=version)
+        metrics["num_outlying_sources"] = float(len(outliers))
         metrics["num_idle_groups"] = float(sum(not of_group for of_group in examples))
         if minibatches:
             self._enter("policy")
@@ -146,6 +151,22 @@ class Trainer:
                 learning_rate=self.options.sft_learning_rate,
             )
         return metrics | self._cost([minibatch], meter, began)
+
+    def _find_outliers(self, groups: Sequence[TrajectoryGroup]) -> Mapping[str, str]:
+        """Which sources posted a reward that their baseline did not take at its word."""
+        estimator = self.algorithm.advantages
+        outliers = (
+            estimator.outliers(groups, self.baselines)
+            if isinstance(estimator, NamesOutliers)
+            else {}
+        )
+        self.notices = [
+            f"{source}: {what}; look at who rewards there"
+            for source, what in outliers.items()
+            if source not in self._named
+        ]
+        self._named |= outliers.keys()
+        return outliers
 
     # planning
 
@@ -285,6 +306,8 @@ def _make_algorithm(options: TrainerOptions) -> Algorithm:
             clip_high=options.clip_high,
             max_weight=options.max_weight,
             proximal=Proximal(options.proximal),
+            discount=options.discount,
+            max_surprise=options.max_surprise,
         )
     )
     if not isinstance(algorithm, Algorithm):

@@ -102,7 +102,8 @@ class _Rank:
     def _step(self, request: Request) -> JSON:
         payload = request.payload
         groups = decode_groups(payload["groups"], request.buffers)
-        return self._trainer.step(groups, version=payload["version"])
+        metrics = self._trainer.step(groups, version=payload["version"])
+        return {"metrics": metrics, "notices": self._trainer.notices}
 
     def _sft_step(self, request: Request) -> JSON:
         return self._trainer.imitate(decode_demonstrations(request.payload, request.buffers))

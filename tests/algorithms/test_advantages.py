@@ -1,15 +1,17 @@
 """Advantages, against numbers worked out by hand."""
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_sdk.algorithms.advantages import GroupRelative, RunningBaseline
+from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.types import Trajectory, TrajectoryGroup
 
-from .trajectories import group, trajectory
+from .trajectories import group, per_turn, trajectory
 
 
 def siblings(*rewards: float) -> TrajectoryGroup:
@@ -18,7 +20,7 @@ def siblings(*rewards: float) -> TrajectoryGroup:
     )
 
 
-def last(group: TrajectoryGroup, **options: bool) -> list[float]:
+def last(group: TrajectoryGroup, **options: Any) -> list[float]:
     """The advantage of each trajectory's last token."""
     [advantages], _ = GroupRelative(**options)([group], {})
     return [float(values[-1]) for values in advantages]
@@ -54,19 +56,6 @@ def test_groups_of_unequal_size_do_not_mix() -> None:
     assert sum(float(a[-1]) for a in second) == pytest.approx(0.0)
 
 
-def per_turn(episode: str, *rewards: float | None) -> Trajectory:
-    """Two sampled tokens a turn, with a tool's token between the turns."""
-    tokens, trained, turns = [0], [], []
-    for turn in range(len(rewards)):
-        trained += [len(tokens), len(tokens) + 1]
-        turns += [turn, turn]
-        tokens += [1, 1, 9]
-    total = sum(r for r in rewards if r is not None)
-    return trajectory(
-        tokens, trained, turns=turns, turn_rewards=rewards, reward=total, episode=episode
-    )
-
-
 def test_turn_rewards_become_turn_advantages() -> None:
     # Returns of turn 0: 1.0 and 0.5; of turn 1: 0.5 and 0.5, which is nothing to learn from.
     [[a, b]], _ = GroupRelative()([group(per_turn("a", 0.5, 0.5), per_turn("b", 0.0, 0.5))], {})
@@ -74,10 +63,100 @@ def test_turn_rewards_become_turn_advantages() -> None:
     assert b.tolist() == [0, -1, -1, 0, 0, 0, 0]
 
 
-def test_a_turn_that_no_sibling_reached_is_compared_with_nothing() -> None:
-    [[a, b]], _ = GroupRelative()([group(per_turn("a", 0.0, 5.0), per_turn("b", 1.0))], {})
-    assert a.tolist() == [0, 1, 1, 0, 0, 0, 0]
-    assert b.tolist() == [0, -1, -1, 0]
+def by_turn(group: TrajectoryGroup, **options: Any) -> list[list[float]]:
+    """For each trajectory, the advantage of each turn."""
+    [advantages], _ = GroupRelative(**options)([group], {})
+    return [
+        [float(row[t.turn_of_token.index(turn)]) for turn in range(max(t.turn_of_token) + 1)]
+        for t, row in zip(group.trajectories, advantages, strict=True)
+    ]
+
+
+def test_a_turn_that_no_sibling_reached_is_compared_with_where_they_ended() -> None:
+    [a, b] = by_turn(group(per_turn("a", 0.0, 5.0), per_turn("b", 1.0)))
+    assert a == [1.0, 1.0]
+    assert b == [-1.0]
+
+
+def test_the_turn_that_solved_it_is_trained_although_all_siblings_had_given_up() -> None:
+    gave_up = [per_turn(name, 0.0) for name in "bcd"]
+    [a, *others] = by_turn(group(per_turn("a", 0.0, 0.0, 1.0), *gave_up))
+    assert a == pytest.approx(
+        [math.sqrt(3)] * 3
+    )  # 0.75 above the mean, standard deviation sqrt(3)/4
+    assert others == [pytest.approx([-1 / math.sqrt(3)])] * 3
+
+
+def test_two_that_solved_it_are_compared_with_those_that_gave_up() -> None:
+    solved = [per_turn(name, 0.0, 1.0) for name in "ab"]
+    assert by_turn(group(*solved, per_turn("c", 0.0), per_turn("d", 0.0)))[:2] == [[1.0, 1.0]] * 2
+
+
+def test_a_late_turn_is_compared_with_what_ended_siblings_earned_last() -> None:
+    # Turn 1: b counts with 0.5, its last turn's return, and not with the 1.5 of all its turns.
+    group_ = group(per_turn("a", 0.0, 0.0, 0.8), per_turn("b", 1.0, 0.5))
+    [a, b] = by_turn(group_, divide_by_std=False)
+    assert a == pytest.approx([(0.8 - 1.5) / 2, (0.8 - 0.5) / 2, (0.8 - 0.5) / 2])
+    assert b == pytest.approx([(1.5 - 0.8) / 2, (0.5 - 0.8) / 2])
+
+
+def test_solving_later_than_the_others_is_neither_better_nor_worse() -> None:
+    solved = (per_turn("a", 1.0), per_turn("b", 0.0, 1.0), per_turn("c", 0.0, 0.0, 1.0))
+    assert by_turn(group(*solved)) == [[0.0], [0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_equal_rewards_of_all_turns_favour_the_longer_episode_as_their_sum_does() -> None:
+    # Returns 3, 2, 1 against 1, 1, 1: the turn that earns as much as the sibling's last is no better.
+    [a, b] = by_turn(group(per_turn("a", 1.0, 1.0, 1.0), per_turn("b", 1.0)))
+    assert (a, b) == ([1.0, 1.0, 0.0], [-1.0])
+    [a, b] = by_turn(group(per_turn("a", -1.0, -1.0, -1.0), per_turn("b", -1.0)))
+    assert (a, b) == ([-1.0, -1.0, 0.0], [1.0])
+    [a, b] = by_turn(group(per_turn("a", 0.0, 0.0, 0.0), per_turn("b", 0.0)))
+    assert (a, b) == ([0.0, 0.0, 0.0], [0.0])
+
+
+def test_siblings_that_earned_the_same_in_every_turn_teach_nothing() -> None:
+    same = [per_turn(name, 0.25, None, 1.0) for name in "abc"]
+    assert by_turn(group(*same)) == [[0.0] * 3] * 3
+
+
+def test_a_sibling_that_nobody_rewarded_is_not_a_zero() -> None:
+    unknown = per_turn("b", None, None)
+    assert by_turn(group(per_turn("a", 0.0, 5.0), unknown)) == [[0.0, 0.0], [0.0, 0.0]]
+
+
+def test_one_episode_alone_and_no_episode_teach_nothing() -> None:
+    assert by_turn(group(per_turn("a", 0.0, 1.0))) == [[0.0, 0.0]]
+    assert GroupRelative()([group()], {}) == ([[]], {})
+    assert GroupRelative(discount=0.5)([group()], {}) == ([[]], {})
+
+
+def test_a_discount_lets_distant_rewards_count_less() -> None:
+    # Returns of a: 1 + 0.5 * 2 = 2, then 2; of b: 2 + 0.5 * 0 = 2, then 0.
+    group_ = group(per_turn("a", 1.0, 2.0), per_turn("b", 2.0, 0.0))
+    assert by_turn(group_, discount=0.5) == [[0.0, 1.0], [0.0, -1.0]]
+
+
+def test_a_reward_for_the_episode_is_discounted_from_its_end() -> None:
+    def rewarded(name: str, reward: float) -> Trajectory:
+        return trajectory([1, 1, 1], [1, 2], turns=[0, 1], reward=reward, episode=name)
+
+    group_ = group(rewarded("a", 1.0), rewarded("b", 0.0))
+    advantages = by_turn(group_, divide_by_std=False, discount=0.5)
+    assert advantages == [[0.25, 0.5], [-0.25, -0.5]]
+
+
+def test_huge_rewards_stay_numbers() -> None:
+    assert last(siblings(1.7e308, -1.7e308)) == [1.0, -1.0]
+    assert last(siblings(1.7e308, 1.7e308)) == [0.0, 0.0]
+    [a, b] = by_turn(group(per_turn("a", 1.7e308, 1.7e308), per_turn("b", -1.7e308)))
+    assert (a, b) == ([1.0, 1.0], [-1.0])
+
+
+def test_rewards_of_episodes_give_bit_by_bit_the_textbook_numbers() -> None:
+    rewards = np.random.default_rng(0).normal(size=8)
+    expected = ((rewards - rewards.mean()) / rewards.std()).astype(np.float32)
+    assert last(siblings(*rewards.tolist())) == expected.tolist()
 
 
 def test_turns_after_the_last_reward_are_not_trained() -> None:
@@ -99,45 +178,6 @@ def test_branches_that_disagree_about_their_reward_are_refused() -> None:
     broken = group(trajectory([1, 2], [1], reward=1.0), trajectory([1, 3], [1], reward=0.0))
     with pytest.raises(ValueError, match="different rewards"):
         last(broken)
-
-
-def alone(reward: float, source: str = "someone") -> TrajectoryGroup:
-    return group(trajectory([1, 2], [1], reward=reward), task=source)
-
-
-def test_a_lone_caller_is_compared_with_its_own_past() -> None:
-    estimator = RunningBaseline()
-    [[first]], baselines = estimator([alone(1.0)], {})
-    assert first[-1] == 0.0
-    assert baselines == {"someone": (1.0, 1.0)}
-    # Two surprises of -1 and +1 against a mean of 1, root mean square 1.
-    (low, high), baselines = estimator([alone(0.0), alone(1.5)], baselines)
-    assert list(baselines["someone"]) == pytest.approx([2.5 / 3, 3.0])
-    assert float(low[0][-1]) == pytest.approx(-1.0)
-    assert float(high[0][-1]) == pytest.approx(1.0)
-
-
-def test_sources_do_not_share_a_baseline() -> None:
-    estimator = RunningBaseline()
-    _, baselines = estimator([alone(1.0, "easy"), alone(0.0, "hard")], {})
-    (easy, hard), _ = estimator([alone(1.0, "easy"), alone(1.0, "hard")], baselines)
-    assert easy[0][-1] == 0.0
-    assert hard[0][-1] > 0.0
-
-
-def test_a_batch_of_successes_stays_good_news() -> None:
-    estimator = RunningBaseline()
-    _, baselines = estimator([alone(0.0)], {})
-    advantages, _ = estimator([alone(1.0), alone(1.0)], baselines)
-    assert all(values[0][-1] > 0 for values in advantages)
-
-
-def test_estimators_keep_no_state_of_their_own() -> None:
-    estimator = RunningBaseline()
-    known = {"someone": (0.25, 10.0)}
-    first = estimator([alone(1.0)], known)
-    assert estimator([alone(1.0)], known)[1] == first[1]
-    assert known == {"someone": (0.25, 10.0)}
 
 
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=8))

@@ -37,3 +37,22 @@ def trajectory(
 
 def group(*trajectories: Trajectory, name: str = "g", task: str = "t") -> TrajectoryGroup:
     return TrajectoryGroup(name, task, tuple(trajectories))
+
+
+def per_turn(episode: str, *rewards: float | None, task: str = "t") -> Trajectory:
+    """Two sampled tokens a turn, with a tool's token between the turns."""
+    tokens, trained, turns = [0], [], []
+    for turn in range(len(rewards)):
+        trained += [len(tokens), len(tokens) + 1]
+        turns += [turn, turn]
+        tokens += [1, 1, 9]
+    total = sum(r for r in rewards if r is not None)
+    return trajectory(
+        tokens,
+        trained,
+        turns=turns,
+        turn_rewards=rewards,
+        reward=total,
+        episode=episode,
+        task=task,
+    )

@@ -20,6 +20,7 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
     [
         ({"trainer": {"listen_port": 5000}}, "trainer.listen_port = 5000 changes nothing: only"),
         ({"algorithm": {"clip_low": 0.1}}, "trainer.num_minibatches"),
+        ({"algorithm": {"max_surprise": 9.0}}, "grpo compares siblings"),
         ({"sft": {"batch": 8}}, "no warm-up without sft.steps"),
         ({"rollout": {"stale": "drop", "wait_s": 5}}, 'unless rollout.stale = "wait"'),
         ({"eval": {"before": False, "after": False, "samples": 4}}, "nothing is measured"),

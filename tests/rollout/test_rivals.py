@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from areal_sdk.algorithms.advantages import GroupRelative, turn_returns
+from areal_sdk.algorithms.advantages import GroupRelative
+from areal_sdk.algorithms.returns import turn_returns
 from areal_sdk.rollout.groups import FinishedGroup, Member, triage
 from areal_sdk.rollout.tasks import Draw
 from areal_sdk.rollout.trajectory import to_trajectories
@@ -60,6 +61,21 @@ def test_what_goes_on_from_another_answer_is_no_consequence_either() -> None:
         answer(14, prompt=(1, 2, 10, 3, 11, 4), parent=1),
     )
     assert returns_of(turns, 1.0, 2.0, 4.0, 8.0, 16.0) == [31.0, 18.0, 12.0, 8.0, 16.0]
+
+
+def test_a_discount_counts_what_led_to_what_and_not_other_answers() -> None:
+    other = (answer(10), answer(11), answer(12, prompt=(1, 2, 10, 3), parent=0))
+    (first, *_) = to_trajectories(episode(other, (0.0, 0.0, 1.0)))
+    assert turn_returns(first, discount=0.5) == [0.5, 0.0, 1.0], "turn 1 lies between, yet beside"
+    (first, *_) = to_trajectories(episode(CONVERSATION, (0.0, None, 1.0)))
+    assert turn_returns(first, discount=0.5) == [0.25, 0.5, 1.0]
+
+
+def test_a_third_answer_that_siblings_did_not_try_is_compared_with_their_last() -> None:
+    tried = to_trajectories(episode((answer(10), answer(11), answer(12)), (0.0, 0.0, 1.0), "a"))
+    gave_up = to_trajectories(episode((answer(10), answer(11)), (0.0, 0.0), "b"))
+    (advantages,), _ = GroupRelative()([TrajectoryGroup("g", "t", (*tried, *gave_up))], {})
+    assert [float(row[-1]) for row in advantages] == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
 def test_the_right_one_of_two_answers_is_the_one_that_is_reinforced() -> None:

@@ -196,3 +196,17 @@ def test_an_export_takes_the_host_memory_of_one_rank_only(options: TrainerOption
     for rank, num_kept in ((0, num_weights), (1, 0)):
         trainer = Trainer(options, Ranks(rank=rank))
         assert len(whole_weights(trainer, dtype=torch.bfloat16)) == num_kept
+
+
+def test_a_checkpoint_whose_baselines_are_means_and_weights_is_read(
+    options: TrainerOptions, tmp_path: Path
+) -> None:
+    options = replace(options, algorithm="areal_sdk.algorithms.presets:running_baseline")
+    old = Trainer(options)
+    old.baselines = {"task-0": (0.5, 12.0)}
+    save_checkpoint(old, tmp_path / "step-1", {})
+    trainer = Trainer(options)
+    load_checkpoint(trainer, tmp_path / "step-1")
+    losses(trainer, range(1))
+    assert trainer.baselines["task-0"][0] == [0.5]
+    assert len(trainer.baselines["task-0"]) == 5, "and the four episodes of this step"

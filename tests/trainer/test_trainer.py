@@ -293,3 +293,19 @@ def test_bfloat16_stays_close_to_float32(options: TrainerOptions) -> None:
     )
     assert torch.cosine_similarity(flat, rough_flat, dim=0) > 0.99
     assert all(p.dtype is torch.float32 for p in rough.policy.parameters())
+
+
+def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
+    preset = "areal_sdk.algorithms.presets:running_baseline"
+    trainer = Trainer(TrainerOptions(model_dir, precision="float32", algorithm=preset))
+    usual, wrong = make_groups(2, seed=1), make_groups(2, seed=2)
+    first, *others = wrong[1].trajectories
+    wrong[1] = replace(wrong[1], trajectories=(replace(first, reward=1e6), *others))
+    assert trainer.step(usual, version=0)["num_outlying_sources"] == 0.0
+    assert trainer.notices == []
+    assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
+    (notice,) = trainer.notices
+    assert notice.startswith("task-1: a reward of 1e+06, where 0.")
+    assert "algorithm.max_surprise" in notice
+    assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
+    assert trainer.notices == []

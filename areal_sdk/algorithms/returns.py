@@ -1,0 +1,132 @@
+"""What came of a turn: its return, and the rows of a group as the episodes that they belong to."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_sdk.types import Trajectory, TrajectoryGroup
+
+Floats = NDArray[np.float32]
+
+HUGE = 1e100
+"""Rewards beyond this count as this, so that no sum or square of them overflows."""
+
+
+def turn_returns(
+    trajectory: Trajectory, num_turns: int = 1, *, discount: float = 1.0
+) -> list[float | None]:
+    """For each turn, its reward and those of its consequences; None where none of them was scored.
+
+    Those are all later turns, but for other answers to the same prompt and what came of them.
+
+    >>> from areal_sdk.types import Trajectory
+    >>> def rewarded(*turn_rewards):
+    ...     return Trajectory("e", "t", (), (), (), (), (), (), 2.0, turn_rewards)
+    >>> turn_returns(rewarded(0.5, None, 1.0, None))
+    [1.5, 1.0, 1.0, None]
+
+    With a discount, a reward counts that much less for each turn between it and its cause.
+
+    >>> turn_returns(rewarded(0.5, None, 1.0, None), discount=0.5)
+    [0.75, 0.5, 1.0, None]
+
+    A reward for the whole episode was earned by its end: it is the return of every turn.
+
+    >>> turn_returns(rewarded(), num_turns=3)
+    [2.0, 2.0, 2.0]
+    >>> turn_returns(rewarded(), num_turns=3, discount=0.5)
+    [0.5, 1.0, 2.0]
+    """
+    if not trajectory.turn_rewards:
+        last = bounded(trajectory.reward)
+        return [last * discount**later for later in reversed(range(num_turns))]
+    if trajectory.turn_rivals:
+        return _branching_returns(trajectory, discount)
+    returns: list[float | None] = []
+    following: float | None = None
+    for reward in reversed(trajectory.turn_rewards):
+        if following is not None:
+            following *= discount
+        if reward is not None:
+            following = bounded(reward) + (following or 0.0)
+        returns.append(following)
+    return returns[::-1]
+
+
+def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | None]:
+    """Where some turns answer the same prompt: distance is counted along what led to what."""
+    count = len(trajectory.turn_rewards)
+    leads_to = np.array(
+        [
+            [later > turn and later not in rivals for later in range(count)]
+            for turn, rivals in enumerate(trajectory.turn_rivals)
+        ]
+    )
+    between = leads_to.astype(np.float64) @ leads_to
+    weights = np.eye(count) + leads_to * discount ** (1.0 + between)
+    is_scored = np.array([reward is not None for reward in trajectory.turn_rewards])
+    rewards = np.array([bounded(reward or 0.0) for reward in trajectory.turn_rewards])
+    has_return = (weights > 0.0) @ is_scored
+    return [
+        float(value) if known else None
+        for value, known in zip(weights @ rewards, has_return, strict=True)
+    ]
+
+
+def return_at(returns: Sequence[float | None], turn: int) -> float | None:
+    """What an episode counts with at `turn`: where its returns ended before, with the last of them.
+
+    >>> return_at([0.5, 1.0], 0), return_at([0.5, 1.0], 7), return_at([0.5, None], 1)
+    (0.5, 1.0, 0.5)
+    """
+    return next((value for value in reversed(returns[: turn + 1]) if value is not None), None)
+
+
+def bounded(reward: float) -> float:
+    return min(max(reward, -HUGE), HUGE)
+
+
+def episodes_of(group: TrajectoryGroup) -> dict[str, Trajectory]:
+    """One trajectory for each episode: reward and turn rewards are the same on all its branches."""
+    first: dict[str, Trajectory] = {}
+    for trajectory in group.trajectories:
+        known = first.setdefault(trajectory.episode_id, trajectory)
+        if known.reward != trajectory.reward:
+            raise ValueError(
+                f"branches of episode {trajectory.episode_id!r} have different rewards: "
+                f"{known.reward} and {trajectory.reward}"
+            )
+    return first
+
+
+def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[float | None]]:
+    """The returns of each episode's turns."""
+    num_turns: dict[str, int] = {}
+    for trajectory in group.trajectories:
+        last = max(trajectory.turn_of_token, default=0)
+        key = trajectory.episode_id
+        num_turns[key] = max(num_turns.get(key, 1), int(last) + 1)
+    return {
+        key: turn_returns(episode, num_turns[key], discount=discount)
+        for key, episode in episodes_of(group).items()
+    }
+
+
+def spread(trajectory: Trajectory, advantage: float) -> Floats:
+    """One advantage for all trained tokens."""
+    return np.where(
+        np.asarray(trajectory.loss_mask, dtype=bool), np.float32(advantage), 0.0
+    ).astype(np.float32)
+
+
+def spread_turns(trajectory: Trajectory, by_turn: Sequence[float]) -> Floats:
+    """One advantage for the trained tokens of each turn."""
+
+    def value(turn: int) -> float:
+        return by_turn[turn] if turn < len(by_turn) else 0.0
+
+    turns: Iterable[int] = trajectory.turn_of_token
+    per_token = np.array([value(turn) if turn >= 0 else 0.0 for turn in turns], dtype=np.float32)
+    mask = np.asarray(trajectory.loss_mask, dtype=bool)
+    return np.where(mask, per_token, np.float32(0.0)).astype(np.float32)

@@ -1,0 +1,205 @@
+"""What a source's returns usually are, for episodes that have no siblings to be compared with.
+
+A source is remembered by the returns of its latest episodes. They give the usual return of a turn
+and its spread. A return far from the others counts as a bounded one: a wrong reward moves its own source a
+little and for a while, and no other source at all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from areal_sdk.algorithms.advantages import MIN_STD, Advantages, Baselines
+from areal_sdk.algorithms.returns import (
+    Floats,
+    bounded,
+    episodes_of,
+    return_at,
+    returns_of,
+    spread,
+    spread_turns,
+)
+from areal_sdk.types import Trajectory, TrajectoryGroup
+
+TURNS = 32
+"""Turns of an episode that are remembered; later ones are compared with the last of these."""
+NORMAL = 1.4826
+"""The standard deviation of normally distributed values is so many of their median deviations."""
+
+Remembered = list[list[float | None]]
+"""Of one source: the returns of its latest episodes, turn by turn, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The usual return of a turn: mean and spread of those remembered, far ones bounded."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+    """The sum of squared deviations from the mean."""
+    median: float = 0.0
+    typical: float = 0.0
+    """A robust spread: of those returns that are not the median itself, the median deviation."""
+
+    @classmethod
+    def of(cls, returns: Sequence[float], *, bound: float) -> "Usual":
+        """
+        >>> Usual.of([0.0, 1.0, 1.0, 0.0], bound=5.0)
+        Usual(count=4, mean=0.5, squares=1.0, median=0.5, typical=0.7413)
+
+        1,000,000 counts as 5 typical deviations above the median, 7.413:
+
+        >>> Usual.of([0.0, 1.0, 0.0, 1e6, 0.0], bound=5.0).mean == (1 + 5 * 1.4826) / 5
+        True
+        """
+        if not returns:
+            return cls()
+        values = np.array(returns, dtype=np.float64)
+        middle = float(np.median(values))
+        deviations = np.abs(values - middle)
+        others = np.sort(deviations[deviations > MIN_STD])
+        typical = NORMAL * float(others[(len(others) - 1) // 2]) if len(others) else 0.0
+        values = values.clip(middle - bound * typical, middle + bound * typical)
+        mean = float(values.mean())
+        return cls(len(values), mean, float(np.square(values - mean).sum()), middle, typical)
+
+    def surprise(self, value: float, *, bound: float) -> float:
+        """How many spreads `value` lies above the mean; 0 with nothing to compare with.
+
+        The spread counts `value` too: among a few values none stands out by much.
+
+        >>> round(Usual.of([0.0], bound=5.0).surprise(1.0, bound=5.0), 4)  # the root of 2
+        1.4142
+        >>> Usual.of([1.0] * 32, bound=5.0).surprise(-1e6, bound=5.0)
+        -5.0
+        """
+        if not self.count:
+            return 0.0
+        distance = value - self.mean
+        scale = float(np.sqrt((self.squares + distance**2) / (self.count + 1)))
+        return min(max(distance / scale, -bound), bound) if scale >= MIN_STD else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBaseline:
+    """For callers that come alone: a return against what its source usually gets.
+
+    The source is the task id: of live traffic, who calls. An episode is compared with the latest
+    episodes of its source, and a rewarded turn with the returns from the same turn on in those; one
+    that ended earlier counts, as in `GroupRelative`, with the return of its last turn. The first
+    reward of a source is compared with nothing and so teaches nothing.
+
+    Advantages are in spreads of the same source, never centred over the batch: a batch of successes
+    stays good news, and what one source posts changes nothing for another.
+
+    Earlier episodes are independent of what is sampled now, so comparing with them leaves the
+    expected gradient as it is. Spread and bound do change it: they weigh sources and surprises, and
+    never turn a sign.
+    """
+
+    discount: float = 1.0
+    """What a reward is worth to the turn before the one that earned it."""
+    max_surprise: float = 5.0
+    """Spreads of its source that a return may count for, in advantages and in baselines."""
+    memory: int = 32
+    """Episodes of a source that are remembered. With 32, chance in their mean adds 3 % to the
+    variance of an advantage, and a wrong reward is forgotten after 32 episodes of its source."""
+
+    def __call__(
+        self, groups: Sequence[TrajectoryGroup], baselines: Baselines
+    ) -> tuple[Advantages, Baselines]:
+        known = dict(baselines)
+        return [self._judge(group, known) for group in groups], known
+
+    def outliers(
+        self, groups: Sequence[TrajectoryGroup], baselines: Baselines
+    ) -> Mapping[str, str]:
+        """For each source with a return too far from its usual ones, a line on the first such."""
+        known, found = dict(baselines), dict[str, str]()
+        for group in groups:
+            usual = self._usual(known, group.task_id)
+            for values in self._returns(group).values():
+                for value, compared in zip(values, usual, strict=False):
+                    if value is not None and self._is_far(value, compared, known, groups):
+                        found.setdefault(group.task_id, self._describe(value, compared))
+            self._judge(group, known)
+        return found
+
+    def _judge(self, group: TrajectoryGroup, known: dict[str, Any]) -> list[Floats]:
+        """The advantages of a group, whose returns are remembered in `known` from then on."""
+        usual, returns = self._usual(known, group.task_id), self._returns(group)
+        # Every episode of the group is judged before any of them moves the baseline.
+        scores = {
+            key: [
+                0.0
+                if value is None
+                else usual[min(turn, len(usual) - 1)].surprise(value, bound=self.max_surprise)
+                for turn, value in enumerate(values)
+            ]
+            for key, values in returns.items()
+        }
+        episodes = [*remembered(known, group.task_id), *(v[:TURNS] for v in returns.values())]
+        known[group.task_id] = episodes[-self.memory :]
+        return [
+            spread_turns(t, scores[t.episode_id])
+            if self._is_by_turn(t)
+            else spread(t, scores[t.episode_id][0])
+            for t in group.trajectories
+        ]
+
+    def _is_by_turn(self, trajectory: Trajectory) -> bool:
+        return bool(trajectory.turn_rewards) or self.discount < 1.0
+
+    def _returns(self, group: TrajectoryGroup) -> dict[str, list[float | None]]:
+        """By turn where turns were rewarded; else one for the whole episode."""
+        by_turn = returns_of(group, discount=self.discount)
+        return {
+            key: by_turn[key] if self._is_by_turn(episode) else [bounded(episode.reward)]
+            for key, episode in episodes_of(group).items()
+        }
+
+    def _usual(self, known: Baselines, source: str) -> list[Usual]:
+        """For each turn that is remembered; at least one."""
+        episodes = remembered(known, source)
+        by_turn = (
+            [value for e in episodes if (value := return_at(e, turn)) is not None]
+            for turn in range(max([1, *map(len, episodes)]))
+        )
+        return [Usual.of(returns, bound=self.max_surprise) for returns in by_turn]
+
+    def _is_far(
+        self, value: float, usual: Usual, known: Baselines, groups: Sequence[TrajectoryGroup]
+    ) -> bool:
+        """Beyond the bound of its source. One whose returns were all equal has that of the others."""
+        distance = abs(value - usual.median)
+        if usual.count < 2 or distance <= MIN_STD:
+            return False
+        typical = usual.typical
+        if not typical:
+            others = (self._usual(known, source)[0] for source in {g.task_id for g in groups})
+            spreads = [other.typical for other in others if other.typical]
+            typical = median(spreads) if spreads else distance
+        return distance > self.max_surprise * typical
+
+    def _describe(self, value: float, usual: Usual) -> str:
+        return (
+            f"a reward of {value:g}, where {usual.median:g} is usual, counts as "
+            f"{self.max_surprise:g} spreads at most (algorithm.max_surprise)"
+        )
+
+
+def remembered(baselines: Baselines, source: str) -> Remembered:
+    """What `baselines` hold of a source. They once held (mean, weight): that counts as one episode.
+
+    >>> remembered({"a": [[0.0], [0.5, 1.0]]}, "a"), remembered({"a": [0.25, 10.0]}, "a")
+    ([[0.0], [0.5, 1.0]], [[0.25]])
+    """
+    held = baselines.get(source, ())
+    if held and not isinstance(held[0], Sequence):
+        mean, _ = held
+        return [[mean]]
+    return [list(episode) for episode in held]
