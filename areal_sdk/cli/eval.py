@@ -5,8 +5,10 @@ from typing import Any
 
 import click
 
+from areal_sdk.cli.main import OnceCommand
 
-@click.command(name="eval")
+
+@click.command(name="eval", cls=OnceCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from typing import Any, NoReturn
@@ -36,8 +37,33 @@ COMMANDS = {
 }
 """Our own commands; `areal_sdk.cli.NAME` has the command of that name."""
 
+_SEVERAL = {
+    "tasks": ", or put the tasks of all into one file",
+    "eval_tasks": ", or put the tasks of all into one file",
+}
+"""What to do in place of giving an option several times."""
+
 PLAY = ("train", "eval", "serve")
 """Those that run code of the user's: whatever it started ends with them."""
+
+
+class OnceCommand(click.Command):
+    """Refuses an option that takes one value and is given two: the first would be lost in silence."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option, times in Counter(given).items():
+            if isinstance(option, click.Option) and times > 1 and not _may_repeat(option):
+                raise click.UsageError(
+                    f"{option.opts[0]} is given {times} times, and takes one value: leave all but "
+                    f"one out{_SEVERAL.get(option.name or '', '')}",
+                    ctx,
+                )
+        return super().parse_args(ctx, args)
+
+
+def _may_repeat(option: click.Option) -> bool:
+    return option.multiple or option.is_flag
 
 
 class CommandGroup(click.Group):

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from areal_sdk.cli.main import OnceCommand
+
 if TYPE_CHECKING:
     from areal_sdk.config import Config
     from areal_sdk.loop.state import RunSummary
@@ -13,7 +15,7 @@ DEFAULT_PORT = 8000
 """Clients keep the address, so it is the same every time; runs that nobody calls take any."""
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")

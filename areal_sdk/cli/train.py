@@ -5,8 +5,10 @@ from typing import Any
 
 import click
 
+from areal_sdk.cli.main import OnceCommand
 
-@click.command()
+
+@click.command(cls=OnceCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`.")
 @click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")

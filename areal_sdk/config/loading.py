@@ -13,6 +13,9 @@ from areal_sdk.config.sections import Config
 from areal_sdk.config.tables import gather_options, refuse_lost_secrets
 from areal_sdk.errors import ConfigError
 
+_NEAR = 0.7
+"""How alike two names are that a slip of the keyboard tells apart (of `difflib`, at most 1)."""
+
 
 def load_config(
     *,
@@ -68,13 +71,30 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _meant(key: str, known: list[str]) -> str:
-    """The setting that `key` resembles; else one of that name in another section; else all."""
-    sections = sorted({name.partition(".")[0] for name in known if "." in name})
-    candidates = known if "." in key else [*known, *sections]
-    near = difflib.get_close_matches(key, candidates, n=1) or [
-        name for name in known if name.endswith(f".{key.rpartition('.')[2]}")
-    ]
-    return f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(known)}"
+    """The setting that `key` is spelt like; else one of that name elsewhere; else its neighbours.
+
+    A section that is right says nothing about the rest: only the names within it are compared.
+
+    >>> _meant("run.step", ["run.steps", "model"])
+    ": did you mean 'run.steps'?"
+    >>> _meant("run.lora", ["run.dir", "run.steps", "model"])
+    '; known in run: dir, steps'
+    """
+    section, _, name = key.rpartition(".")
+    sections = sorted({other.partition(".")[0] for other in known if "." in other})
+    inside: list[str] = []
+    whole = [other for other in known if section or "." not in other]
+    if near := difflib.get_close_matches(section, sections, n=1, cutoff=_NEAR):
+        inside = [other.partition(".")[2] for other in known if other.startswith(f"{near[0]}.")]
+        if spelt := difflib.get_close_matches(name, inside, n=1, cutoff=_NEAR):
+            return f": did you mean {f'{near[0]}.{spelt[0]}'!r}?"
+    elif spelt := difflib.get_close_matches(key, [*whole, *sections], n=1, cutoff=_NEAR):
+        return f": did you mean {spelt[0]!r}?"
+    if named := [repr(other) for other in known if other.rpartition(".")[2] == name]:
+        return f": did you mean {' or '.join(named)}?"
+    if inside:
+        return f"; known in {near[0]}: {', '.join(inside)}"
+    return f"; known sections: {', '.join(sections)}" if section else f"; known: {', '.join(known)}"
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

@@ -81,10 +81,12 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
 
 
 def check_names(config: Config, plugins: Plugins) -> None:
-    """ConfigError where no plugin has the engine, a reward or the algorithm that was named."""
+    """ConfigError where no plugin has the engine, a reward or the algorithm that was named, or
+    where the algorithm could not learn."""
     check_engine(config, plugins)
     reward_specs(config, plugins)
     plugins.algorithms.reference(config.algorithm.name)
+    check_learns(config)
 
 
 def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
@@ -130,7 +132,7 @@ async def run_training(
         ) as rig,
     ):
         assert rig.trainer is not None
-        check_learns(config, rig.trainer)
+        check_learns(config, learns_alone=rig.trainer.learns_alone)
         ledger, tasks = Ledger(), _source(plan)
         if checkpoint is not None:
             progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")

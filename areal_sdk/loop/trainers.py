@@ -11,6 +11,9 @@ from areal_sdk.process.listen import Listener
 from areal_sdk.trainer.client import START_TIMEOUT_S, TrainerClient
 from areal_sdk.trainer.options import TrainerOptions
 
+COMPARE_SIBLINGS = ("grpo",)
+"""The built-in algorithms that learn nothing from an episode without siblings."""
+
 
 async def make_trainer(
     config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
@@ -44,14 +47,27 @@ async def make_trainer(
     return TrainerClient(options, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
 
 
-def check_learns(config: Config, trainer: TrainerClient) -> None:
-    """ConfigError for an algorithm that compares siblings where callers have none."""
-    if config.serve.learn and config.rollout.group_size == 1 and not trainer.learns_alone:
+def check_learns(config: Config, *, learns_alone: bool | None = None) -> None:
+    """ConfigError for an algorithm that compares siblings where episodes have none.
+
+    `learns_alone` is what the trainer found; without it only the built-in algorithms are known.
+    """
+    if learns_alone is None:
+        learns_alone = config.algorithm.name not in COMPARE_SIBLINGS
+    if config.rollout.group_size > 1 or learns_alone:
+        return
+    name = config.algorithm.name
+    if config.serve.learn:
         raise ConfigError(
-            f"algorithm.name = {config.algorithm.name!r} compares siblings, and callers come alone: "
-            "choose running_baseline, or set rollout.group_size and open groups of that size "
+            f"algorithm.name = {name!r} compares siblings, and callers come alone: choose "
+            "running_baseline, or set rollout.group_size and open groups of that size "
             "(POST /control/sessions)"
         )
+    raise ConfigError(
+        f"algorithm.name = {name!r} compares the attempts at a task, and rollout.group_size = 1 "
+        "makes one of each, so it would learn nothing: raise rollout.group_size, or choose "
+        'algorithm.name = "running_baseline"'
+    )
 
 
 async def _launcher(config: Config, log_dir: Path, say: Callable[[str], None]) -> Launcher:

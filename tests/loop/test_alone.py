@@ -1,0 +1,53 @@
+"""An algorithm that compares siblings is refused where there are none, before anything starts."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from areal_sdk.algorithms.alone import learns_alone
+from areal_sdk.algorithms.presets import Knobs
+from areal_sdk.config import parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.api import check, train
+from areal_sdk.loop.trainers import COMPARE_SIBLINGS
+from areal_sdk.plugins import load_plugins
+from areal_sdk.types import Task
+
+AGENT = Path(__file__).with_name("vowels.py")
+
+
+def test_grpo_on_groups_of_one_names_the_algorithm_that_learns_from_them(tmp_path: Path) -> None:
+    async def agent(task: object, context: object) -> float:
+        return 1.0
+
+    with pytest.raises(ConfigError, match=r"grpo.*rollout\.group_size = 1.*running_baseline"):
+        train(
+            agent,
+            model="tiny",
+            tasks=[Task("one")],
+            rollout={"group_size": 1},
+            run={"dir": tmp_path / "runs"},
+        )
+    assert not (tmp_path / "runs").exists()
+
+
+def test_live_callers_without_siblings_are_told_of_groups_before_anything_starts() -> None:
+    live = {"model": "tiny", "serve": {"learn": True}, "algorithm": {"name": "grpo"}}
+    with pytest.raises(ConfigError, match="POST /control/sessions"):
+        check(parse_config(live))
+
+
+def test_running_baseline_takes_groups_of_one() -> None:
+    alone = {"rollout": {"group_size": 1}, "algorithm": {"name": "running_baseline"}}
+    check(parse_config({"model": "tiny", "agent": str(AGENT), **alone}))
+
+
+def test_the_list_says_what_the_built_in_algorithms_do() -> None:
+    algorithms = load_plugins().algorithms
+    compare = {
+        name
+        for name in algorithms.names()
+        if not learns_alone(cast(Any, algorithms.get(name))(Knobs()).advantages)
+    }
+    assert compare == set(COMPARE_SIBLINGS)
