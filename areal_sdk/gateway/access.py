@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -102,6 +102,18 @@ class Access:
             yield session
         finally:
             session.close()
+
+    @contextmanager
+    def counting(self, request: web.Request) -> Iterator[Session]:
+        """As `reading`, for a request that costs what a prompt costs: it counts against the quota."""
+        caller = self.caller(request)
+        live = None if caller.session is None else self._live.get(caller.session.id)
+        account = caller.account or (live.account if live is not None else None)
+        with (
+            account.request() if account is not None else nullcontext(),
+            self.reading(request) as s,
+        ):
+            yield s
 
     def find(self, caller: Caller, reply_id: str | None = None) -> Session:
         """The session that a caller means, open or waiting for its reward; else a 404."""

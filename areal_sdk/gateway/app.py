@@ -30,9 +30,9 @@ from areal_sdk.gateway.wire.completions import CompletionsReply
 from areal_sdk.gateway.wire.endpoint import Endpoint
 from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.http import (
-    MAX_BODY_BYTES,
     ErrorBody,
     Handler,
+    body_limit,
     guarded,
     json_response,
     not_found,
@@ -80,6 +80,7 @@ class Gateway:
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
         self._completer = completer
         self._metrics = completer.metrics
+        self._body_limit = body_limit(completer.max_context, tokenizer.most_characters_a_token)
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
         self.sessions = SessionStore(completer, sampling=sampling or SamplingPolicy())
@@ -128,9 +129,10 @@ class Gateway:
         self.live.close_all()
         self.sessions.close_all()
         await self._server.aclose()
+        self._completer.close()
 
     def _application(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app = web.Application(client_max_size=self._body_limit)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
@@ -202,16 +204,22 @@ class Gateway:
         return handler
 
     async def _count_input_tokens(self, request: web.Request) -> web.Response:
-        with self._access.reading(request) as session:
-            body = parse_body(await read_body(request))
-            return json_response(self._responses.count(body, session))
+        self._access.caller(request)  # before its body is read
+        raw = await read_body(request)
+        with self._access.counting(request) as session:
+            body = await self._completer.large.run(len(raw), lambda: parse_body(raw))
+            counted = await self._responses.count(body, session, num_bytes=len(raw))
+            return json_response(counted)
 
     async def _count_tokens(self, request: web.Request) -> web.Response:
-        with self._access.reading(request) as session:
-            body = parse_body(await read_body(request))
+        self._access.caller(request)
+        raw = await read_body(request)
+        with self._access.counting(request) as session:
+            body = await self._completer.large.run(len(raw), lambda: parse_body(raw))
             fields = Fields(body, lenient=self._lenient)
             asked = parse_messages_request(fields, max_new_tokens=None)
-            return json_response({"input_tokens": self._completer.count(session, asked)})
+            number = await self._completer.count(session, asked, num_bytes=len(raw))
+            return json_response({"input_tokens": number})
 
     async def _no_embeddings(self, request: web.Request) -> web.Response:
         self._access.caller(request)

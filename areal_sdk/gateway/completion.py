@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
+import orjson
+
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import (
     ContextOverflowError,
@@ -17,6 +19,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.gateway.deadline import Deadline
 from areal_sdk.gateway.errors import bad_request, context_overflow, session_closed
+from areal_sdk.gateway.large import LARGE, LargeWork
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.reading import Completed, CompletionReader, Delta, Prepared, engine_fault
 from areal_sdk.gateway.renderer import Chat, Prompt, Renderer
@@ -25,11 +28,13 @@ from areal_sdk.gateway.request import ChatRequest, ToolUse, without_oldest
 from areal_sdk.gateway.session import Session
 from areal_sdk.gateway.templates import TemplateRefusal
 from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.types import FinishReason, ForkReason, Tool, Turn
+from areal_sdk.types import FinishReason, ForkReason, Message, Tool, Turn
 
 logger = logging.getLogger(__name__)
 
 _MAX_ANNOUNCED = 100
+
+_LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
 
 OnLeft = Callable[[RecordLeft], None]
 """Takes what would make a turn of a completion whose client left in its midst."""
@@ -50,6 +55,7 @@ class Completer:
         self.renderer = renderer
         self._engine = engine
         self._max_request_s = max_request_s
+        self.large = LargeWork()
         self._announced: set[str] = set()
         self.metrics = GatewayMetrics()
 
@@ -59,7 +65,7 @@ class Completer:
 
     async def complete(self, session: Session, request: ChatRequest) -> Turn:
         """Sample and record one turn."""
-        prepared = self.prepare(session, request)
+        prepared = await self.prepare(session, request)
         with session.noting_faults():
             async with aclosing(self.run(session, prepared)) as deltas:
                 async for delta in deltas:
@@ -67,19 +73,30 @@ class Completer:
                         return delta.turn
         raise AssertionError("a completion ends with Completed or an error")
 
-    def count(self, session: Session, request: ChatRequest) -> int:
-        """Prompt tokens that the request would have in this session."""
-        return len(self._place_messages(session, request).prompt.tokens)
+    def close(self) -> None:
+        """Begin no more large requests."""
+        self.large.close()
 
-    def prepare(self, session: Session, request: ChatRequest) -> Prepared:
-        """Place the request in the session's tree and render its prompt; refuse what cannot be."""
+    async def count(
+        self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
+    ) -> int:
+        """Prompt tokens that the request would have in this session."""
+        return len((await self._place_messages(session, request, num_bytes)).prompt.tokens)
+
+    async def prepare(
+        self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
+    ) -> Prepared:
+        """Place the request in the session's tree and render its prompt; refuse what cannot be.
+
+        `num_bytes`: of the body that it came in, if any.
+        """
         allowed = session.admit()
         if request.json_schema is not None and not self._engine.info.constrains_json:
             raise bad_request(
                 f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
                 param=request.schema_field,
             )
-        placed = self._place(session, request)
+        placed = await self._place(session, request, num_bytes)
         num_prompt = len(placed.prompt.tokens)
         room = self.max_context - num_prompt
         if room <= 0:
@@ -95,20 +112,62 @@ class Completer:
             sampling=session.sampling.decide(request.sampling),
         )
 
-    def _place(self, session: Session, request: ChatRequest) -> Prepared:
+    async def _place(
+        self, session: Session, request: ChatRequest, num_bytes: int | None
+    ) -> Prepared:
+        if request.prompt_text is not None:
+            text = request.prompt_text
+            self._check_length(session, len(text), param="prompt")
+            tokens = await self.large.run(len(text), lambda: self.tokenizer.encode_document(text))
+            if not tokens:
+                raise bad_request("prompt is empty: send at least one token", param="prompt")
+            request = replace(request, prompt_tokens=tokens, prompt_text=None)
+            return self._place_tokens(session, request, tokens)
         if request.prompt_tokens is not None:
             return self._place_tokens(session, request, request.prompt_tokens)
-        placed = self._place_messages(session, request)
+        while request.drops_oldest and self._least_tokens(request, num_bytes) > self.max_context:
+            shorter = without_oldest(request.messages)
+            if shorter is None:
+                break
+            session.notice(_LEFT_OUT)
+            request = replace(request, messages=shorter)
+        placed = await self._place_messages(session, request, num_bytes)
         while request.drops_oldest and len(placed.prompt.tokens) >= self.max_context:
             shorter = without_oldest(request.messages)
             if shorter is None:
                 break
-            session.notice("the oldest messages were left out: the client asked for truncation")
+            session.notice(_LEFT_OUT)
             request = replace(request, messages=shorter)
-            placed = self._place_messages(session, request)
+            placed = await self._place_messages(session, request, num_bytes)
         return placed
 
-    def _place_messages(self, session: Session, request: ChatRequest) -> Prepared:
+    def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
+        """Tokens that the prompt has at least, by the characters and the number of its messages.
+
+        A template may trim their texts, and leave the thoughts of an assistant out.
+        """
+        messages, most = request.messages, self.tokenizer.most_characters_a_token
+        if most is None or (num_bytes is not None and num_bytes <= most * self.max_context):
+            return len(messages)
+        said = (text.rpartition("</think>")[2] for m in messages for text in _texts(m))
+        num_characters = sum(len(text.strip()) for text in said)
+        return max(len(messages), -(-num_characters // most))
+
+    def _check_length(self, session: Session, num_characters: int, *, param: str) -> None:
+        most = self.tokenizer.most_characters_a_token
+        least = 0 if most is None else -(-num_characters // most)
+        if least > self.max_context:
+            session.truncated = True
+            raise context_overflow(
+                prompt_tokens=least, max_context=self.max_context, at_least=True, param=param
+            )
+
+    async def _place_messages(
+        self, session: Session, request: ChatRequest, num_bytes: int | None
+    ) -> Prepared:
+        if (least := self._least_tokens(request, num_bytes)) > self.max_context:
+            session.truncated = True
+            raise context_overflow(prompt_tokens=least, max_context=self.max_context, at_least=True)
         messages = session.history.canonical(
             request.messages, splits_reasoning=self.renderer.reasons
         )
@@ -117,16 +176,22 @@ class Completer:
         opening = self._opening(session, request)
         chat = Chat(messages, self._tools_to_render(request), options)
         if placement.parent is None:
-            prompt = self._first(chat, opening)
+            prompt = await self._first(chat, opening, num_bytes)
             return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
         turn = session.turns[placement.parent]
         known = placement.num_matched
         last_token = (turn.output_tokens or turn.prompt_tokens)[-1]
+        size = sum(map(_num_characters, messages[known:]))
         try:
-            added = self.renderer.addition(last_token, chat, known, opening=opening)
+            added = await self.large.run(
+                size,
+                lambda: self.renderer.addition(
+                    last_token, chat, known, opening=opening, apart=size > LARGE
+                ),
+            )
         except TemplateRefusal:
             unstable = replace(placement, parent=None, num_matched=0)
-            prompt = self._first(chat, opening)
+            prompt = await self._first(chat, opening, num_bytes)
             fork = ForkReason.TEMPLATE_UNSTABLE
             return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
         return Prepared(
@@ -138,9 +203,14 @@ class Completer:
             opening=opening,
         )
 
-    def _first(self, chat: Chat, opening: str) -> Prompt:
+    async def _first(self, chat: Chat, opening: str, num_bytes: int | None) -> Prompt:
+        size = num_bytes
+        if size is None:
+            size = sum(map(_num_characters, chat.messages)) + len(orjson.dumps(chat.tools))
         try:
-            return self.renderer.first(chat, opening=opening)
+            return await self.large.run(
+                size, lambda: self.renderer.first(chat, opening=opening, apart=size > LARGE)
+            )
         except TemplateRefusal as exc:
             raise bad_request(
                 f"the model's chat template does not accept these messages: {exc}", param="messages"
@@ -287,6 +357,23 @@ class Completer:
             ) from exc
         except (EngineError, ProcessError) as exc:
             raise engine_fault(f"the engine failed: {exc}") from exc
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """The texts of a message's content, as clients write them."""
+    content = message.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                yield part["text"]
+
+
+def _num_characters(message: Message) -> int:
+    """About as many as the message has, its calls included."""
+    rest = (value for name, value in message.items() if name != "content")
+    return sum(map(len, _texts(message))) + sum(len(str(value)) for value in rest)
 
 
 async def _nothing() -> AsyncIterator[GenerateChunk]:

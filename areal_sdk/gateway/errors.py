@@ -83,13 +83,15 @@ def bad_request(message: str, *, param: str | None = None, code: str | None = No
     return ApiError(400, message, param=param, code=code)
 
 
-def context_overflow(*, prompt_tokens: int, max_context: int) -> ApiError:
+def context_overflow(
+    *, prompt_tokens: int, max_context: int, at_least: bool = False, param: str = "messages"
+) -> ApiError:
     """Agents shorten their history when they see exactly this code."""
     return ApiError(
         400,
         f"This model's maximum context length is {max_context} tokens. However, your messages "
-        f"resulted in {prompt_tokens} tokens. Please reduce the length of the messages.",
-        param="messages",
+        f"resulted in {'at least ' if at_least else ''}{prompt_tokens} tokens. Please reduce the length of the messages.",
+        param=param,
         code="context_length_exceeded",
     )
 

@@ -41,6 +41,11 @@ class GrowingBody:
         """Digest of its bytes up to there."""
         self._messages: list[Any] = []
 
+    def num_new(self, raw: bytes) -> int:
+        """Bytes that `read` would look at one by one."""
+        known = blake2b(raw[: self._end], digest_size=16).digest() == self._beginning
+        return len(raw) - self._end if known else len(raw)
+
     def read(self, raw: bytes, *, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
         """The value of a body and the digest of its bytes.
 

@@ -81,13 +81,13 @@ class Renderer:
         """What the template makes of a chat, up to where the model is asked for an answer."""
         return self._render(chat.messages, chat, add_generation_prompt=asks).replace(BREAKER, "")
 
-    def first(self, chat: Chat, *, opening: str = "") -> Prompt:
+    def first(self, chat: Chat, *, opening: str = "", apart: bool = False) -> Prompt:
         """The prompt of a conversation that continues no recorded turn.
 
-        `opening` begins the answer: the model goes on from there.
+        `opening` begins the answer: the model goes on from there. `apart` as in `Tokenizer.encode`.
         """
         text, opens_reasoning = _open(self._render(chat.messages, chat), opening)
-        return Prompt(self._tokenizer.encode(text), opens_reasoning)
+        return Prompt(self._tokenizer.encode(text, apart=apart), opens_reasoning)
 
     def extend(
         self, before: tuple[int, ...], chat: Chat, num_known: int, *, opening: str = ""
@@ -99,12 +99,20 @@ class Renderer:
         addition = self.addition(before[-1], chat, num_known, opening=opening)
         return Prompt(before + addition.tokens, addition.opens_reasoning)
 
-    def addition(self, last_token: int, chat: Chat, num_known: int, *, opening: str = "") -> Prompt:
+    def addition(
+        self,
+        last_token: int,
+        chat: Chat,
+        num_known: int,
+        *,
+        opening: str = "",
+        apart: bool = False,
+    ) -> Prompt:
         """What `extend` adds to tokens that end with `last_token`."""
         head = self._short_head(chat.messages) if self._is_local else chat.messages[: num_known - 1]
         answer, new = chat.messages[num_known - 1], chat.messages[num_known:]
         text, opens_reasoning = _open(self._after_answer(head, answer, new, chat), opening)
-        tokens = self._tokenizer.encode_continuation(text)
+        tokens = self._tokenizer.encode_continuation(text, apart=apart)
         if tokens and tokens[0] == last_token and last_token in self._added_ids:
             tokens = tokens[1:]  # the model ended its turn itself
         return Prompt(tokens, opens_reasoning)

@@ -60,6 +60,8 @@ class ChatRequest:
     """OpenAI chat messages; contents are strings."""
     prompt_tokens: tuple[int, ...] | None = None
     """Token ids taken as they are, instead of messages."""
+    prompt_text: str | None = None
+    """Raw text without a chat template, instead of messages."""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
     parallel_tool_calls: bool = True

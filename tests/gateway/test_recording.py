@@ -250,7 +250,7 @@ async def test_a_session_closed_before_its_first_token_reaches_no_engine(
     """Between placing a request and sampling it, its episode may end."""
     gateway, engine = await start_gateway(Reply(fault=Fault.HANG), max_request_s=30)
     session = gateway.sessions.open("e")
-    prepared = gateway._completer.prepare(session, ChatRequest(messages=tuple(HI)))
+    prepared = await gateway._completer.prepare(session, ChatRequest(messages=tuple(HI)))
     session.close()
     with pytest.raises(ApiError) as error:
         async with asyncio.timeout(5), aclosing(gateway._completer.run(session, prepared)) as run:

@@ -17,7 +17,10 @@ from areal_sdk.gateway.wire.reply import event
 
 _DEFAULT_MAX_TOKENS = 16
 
-Prompts = list[tuple[int, ...]]
+_MOST_CHOICES = 4096
+"""Of one request, all of its prompts together."""
+
+Prompt = str | tuple[int, ...]
 
 
 class CompletionsReply:
@@ -33,9 +36,17 @@ class CompletionsReply:
         num_choices = fields.integer("n", least=1, most=128) or 1
         if best_of not in (None, num_choices):
             raise bad_request("best_of must equal n: every sample is returned", param="best_of")
+        prompts = _parse_prompts(require(fields.get("prompt"), "prompt"), tokenizer)
+        if len(prompts) * num_choices > _MOST_CHOICES:
+            raise bad_request(
+                f"{len(prompts)} prompts with n={num_choices} are more than {_MOST_CHOICES} choices: "
+                "send them in several requests",
+                param="prompt",
+            )
         self.requests: Sequence[ChatRequest] = [
             ChatRequest(
-                prompt_tokens=prompt,
+                prompt_text=prompt if isinstance(prompt, str) else None,
+                prompt_tokens=None if isinstance(prompt, str) else prompt,
                 max_new_tokens=fields.integer("max_tokens", least=1) or _DEFAULT_MAX_TOKENS,
                 stop=parse_stop(fields.get("stop")),
                 num_choices=num_choices,
@@ -44,7 +55,7 @@ class CompletionsReply:
                 logprobs=num_logprobs is not None,
                 num_top_logprobs=num_logprobs or 0,
             )
-            for prompt in _parse_prompts(require(fields.get("prompt"), "prompt"), tokenizer)
+            for prompt in prompts
         ]
         self.stream = fields.flag("stream")
         self._include_usage = Fields(fields.mapping("stream_options") or {}).flag("include_usage")
@@ -137,30 +148,23 @@ def _no_logprobs() -> dict[str, list[Any]]:
     return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
 
 
-def _parse_prompts(value: Any, tokenizer: Tokenizer) -> Prompts:
+def _parse_prompts(value: Any, tokenizer: Tokenizer) -> list[Prompt]:
     """A string, token ids, or a list of either."""
     if isinstance(value, str):
-        return [_encode(value, tokenizer)]
+        return [value]
     if not isinstance(value, list) or not value:
         raise bad_request("prompt must be a string, token ids, or a list of these", param="prompt")
-    if all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+    if all(type(item) is int for item in value):
         return [_check_ids(value, tokenizer)]
     return [_parse_one(item, tokenizer) for item in value]
 
 
-def _parse_one(value: Any, tokenizer: Tokenizer) -> tuple[int, ...]:
+def _parse_one(value: Any, tokenizer: Tokenizer) -> Prompt:
     if isinstance(value, str):
-        return _encode(value, tokenizer)
+        return value
     if isinstance(value, list) and value and all(type(item) is int for item in value):
         return _check_ids(value, tokenizer)
     raise bad_request("prompt must hold strings or lists of token ids", param="prompt")
-
-
-def _encode(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    tokens = tokenizer.encode_document(text)
-    if not tokens:
-        raise bad_request("prompt is empty: send at least one token", param="prompt")
-    return tokens
 
 
 def _check_ids(ids: list[int], tokenizer: Tokenizer) -> tuple[int, ...]:

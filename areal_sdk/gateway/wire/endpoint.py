@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -12,6 +13,7 @@ from aiohttp import web
 from areal_sdk.gateway.choices import run_choices
 from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.large import LARGE
 from areal_sdk.gateway.reading import Completed, Prepared
 from areal_sdk.gateway.replies import LeftReply, RecordLeft
 from areal_sdk.gateway.session import Session
@@ -19,6 +21,9 @@ from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.http import parse_body, read_body
 from areal_sdk.gateway.wire.reply import ParseRequest, Reply
 from areal_sdk.gateway.wire.sse import send_events
+
+_LARGE_BODY = 8 * LARGE
+"""Bytes. Reading takes less time than rendering and encoding, which `Completer` does elsewhere."""
 
 
 class Endpoint:
@@ -32,7 +37,7 @@ class Endpoint:
 
     async def answer(self, request: web.Request, session: Session) -> web.StreamResponse:
         raw = await read_body(request)
-        body, digest = session.body.read(raw, parse=parse_body)
+        body, digest = await self._read_body(session, raw)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         attempt = _Attempt(session, digest, _num_retries(request))
         session.begin_attempt(digest, num_retries=attempt.num_retries)
@@ -43,17 +48,24 @@ class Endpoint:
             session.notice(notice)
         if attempt.num_retries and (kept := session.kept_reply(digest)) is not None:
             return _replay(kept, stream=reply.stream)
-        choices = [
-            prepared
-            for asked in reply.requests
-            for prepared in [self._completer.prepare(session, asked)] * asked.num_choices
-        ]
+        choices: list[Prepared] = []
+        for asked in reply.requests:
+            prepared = await self._completer.prepare(session, asked, num_bytes=len(raw))
+            choices += [prepared] * asked.num_choices
         reply.begin(choices)
         try:
             return await self._respond(request, attempt, choices, reply)
         except ApiError as exc:  # it has a status of its own: the client's SDK may ask again
             attempt.may_forgive(exc)
             raise
+
+    async def _read_body(self, session: Session, raw: bytes) -> tuple[Any, bytes]:
+        """The body and its digest. Where much of it is new it is read in a thread, as a whole."""
+        if len(raw) <= _LARGE_BODY or session.body.num_new(raw) <= _LARGE_BODY:
+            return session.body.read(raw, parse=parse_body)
+        return await self._completer.large.run(
+            len(raw), lambda: (parse_body(raw), blake2b(raw, digest_size=16).digest())
+        )
 
     async def _respond(
         self,

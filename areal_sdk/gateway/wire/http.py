@@ -1,5 +1,6 @@
 """What every endpoint does with a request before and after its own work."""
 
+import asyncio
 import json
 import logging
 from collections import Counter
@@ -16,18 +17,46 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 
+_LEAST_LIMIT = 4 * 1024 * 1024
+"""Tools, metadata and escapes are in a body too, whatever the context."""
+
+_JSON_BYTES = 6
+"""Of one character that is written as an escape."""
+
+BODY_S = 120.0
+"""In which a whole body must have come."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ErrorBody = Callable[[ApiError], dict[str, Any]]
 
 
+def body_limit(max_context: int, most_characters_a_token: int | None) -> int:
+    """Bytes of the longest body that may fit the context, however its text is written in JSON."""
+    if most_characters_a_token is None:
+        return MAX_BODY_BYTES
+    longest = max_context * most_characters_a_token * _JSON_BYTES
+    return max(_LEAST_LIMIT, min(longest, MAX_BODY_BYTES))
+
+
 async def read_body(request: web.Request) -> bytes:
+    """The body, refused before it is read where its length says that it is too long."""
+    limit = request.client_max_size
     try:
-        return await request.read()
+        if (request.content_length or 0) > limit:
+            raise web.HTTPRequestEntityTooLarge(limit, request.content_length or 0)
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
     except web.HTTPRequestEntityTooLarge as exc:
-        limit = MAX_BODY_BYTES // 2**20
         raise ApiError(
-            413, f"The request body is over {limit} MiB.", code="request_too_large"
+            413,
+            f"The request body is over {limit / 2**20:.3g} MiB, which is more than the model's context "
+            "can hold: send less.",
+            code="request_too_large",
+        ) from exc
+    except TimeoutError as exc:
+        raise ApiError(
+            408, f"The request body did not come within {BODY_S:g} s.", code="request_timeout"
         ) from exc
 
 

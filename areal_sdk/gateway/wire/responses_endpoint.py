@@ -37,11 +37,11 @@ class ResponsesEndpoint(Endpoint):
             store=self.store(session),
         )
 
-    def count(self, body: Any, session: Session) -> dict[str, Any]:
+    async def count(self, body: Any, session: Session, *, num_bytes: int) -> dict[str, Any]:
         """Prompt tokens that a request would have, without a turn."""
         fields = Fields(body, lenient=self._lenient)
         asked = parse_count(fields, self.store(session), session.raw_inputs)
-        num_tokens = self._completer.count(session, asked)
+        num_tokens = await self._completer.count(session, asked, num_bytes=num_bytes)
         return {"object": "response.input_tokens", "input_tokens": num_tokens}
 
     def store(self, session: Session) -> ResponseStore:

@@ -1,0 +1,240 @@
+"""Requests as large as a client likes: refused before they cost much, or worked on beside the loop."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from areal_sdk.gateway.accounts import Quota, User
+from areal_sdk.gateway.large import LARGE
+from areal_sdk.gateway.renderer import Prompt
+from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.wire.http import body_limit
+from tests.gateway.conftest import StartGateway
+from tests.gateway.model_dirs import TEMPLATES
+from tests.gateway.test_bad_clients import BODY, address, close
+from tests.gateway.test_http import get, post
+from tests.gateway.test_live import ALICE, call, until
+
+SPECIALS = [
+    "<|im_end|>",
+    "<|im_start|>",
+    "</s>",
+    "<think>",
+    "<tool_call>",
+    "<",
+    "\n\n",
+    " the",
+    "é",
+]
+
+
+def asked(path: str, text: str) -> dict[str, Any]:
+    messages = [{"role": "user", "content": text}]
+    bodies: dict[str, dict[str, Any]] = {
+        "chat/completions": {"messages": messages},
+        "completions": {"prompt": text},
+        "responses": {"input": text},
+        "responses/input_tokens": {"input": text},
+        "messages": {"messages": messages, "max_tokens": 5},
+        "messages/count_tokens": {"messages": messages},
+    }
+    return bodies[path]
+
+
+PATHS = [
+    "chat/completions",
+    "completions",
+    "responses",
+    "responses/input_tokens",
+    "messages",
+    "messages/count_tokens",
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(
+    start_gateway: StartGateway, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, engine = await start_gateway("ok", max_context=256)
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("it was encoded")
+
+    for name in ("encode", "encode_document", "encode_continuation"):
+        monkeypatch.setattr(gateway._completer.tokenizer, name, never)
+    session = gateway.sessions.open("e")
+    status, body = await post(session, gateway, asked(path, "long " * 600_000), path=path)
+    assert status == 400, body
+    assert "maximum context length is 256" in body["error"]["message"]
+    if not path.startswith("messages"):
+        assert body["error"]["code"] == "context_length_exceeded"
+    assert engine.num_requests == 0
+
+
+async def test_space_that_a_template_trims_counts_for_nothing(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", max_context=256)
+    request = asked("chat/completions", " " * 300_000)
+    status, body = await post(gateway.sessions.open("e"), gateway, request)
+    assert status == 400
+    assert "at least" not in body["error"]["message"], "it was encoded, for it might have fitted"
+
+
+async def test_more_messages_than_tokens_are_refused_unread(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", max_context=256)
+    messages = [{"role": "user", "content": ""}] * 5000
+    status, body = await post(gateway.sessions.open("e"), gateway, {"messages": messages})
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_the_oldest_are_left_out_of_a_text_that_cannot_fit(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", max_context=256)
+    items = [{"role": "user", "content": "long " * 600_000}, {"role": "user", "content": "Hi"}]
+    body = {"input": items, "truncation": "auto"}
+    session = gateway.sessions.open("e")
+    status, reply = await post(session, gateway, body, path="responses")
+    assert status == 200, reply
+    assert "left out" in session.notices[0]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages/count_tokens", "completions"])
+async def test_others_are_answered_while_a_large_prompt_is_prepared(
+    start_gateway: StartGateway, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, _ = await start_gateway("ok", max_context=1_000_000, users=[ALICE])
+    begun, go_on = threading.Event(), threading.Event()
+    encode, encode_document = (
+        gateway._completer.renderer.first,
+        gateway._completer.tokenizer.encode_document,
+    )
+
+    def first(*args: Any, **options: Any) -> Prompt:
+        begun.set()
+        assert go_on.wait(20)
+        return encode(*args, **options)
+
+    def document(text: str) -> tuple[int, ...]:
+        begun.set()
+        assert go_on.wait(20)
+        return encode_document(text)
+
+    session = gateway.sessions.open("e")
+    with monkeypatch.context() as patch:
+        patch.setattr(gateway._completer.renderer, "first", first)
+        patch.setattr(gateway._completer.tokenizer, "encode_document", document)
+        large = asyncio.create_task(post(session, gateway, asked(path, "word " * LARGE), path=path))
+        await until(begun.is_set)
+        assert (await get(gateway.base_url.replace("/v1", "/health")))[0] == 200
+        assert not large.done()
+        go_on.set()
+        assert (await large)[0] == 200
+    if path == "chat/completions":
+        (turn,) = session.turns
+        whole = gateway._completer.tokenizer.encode("word " * LARGE)
+        assert len(turn.prompt_tokens) > len(whole)
+
+
+@pytest.mark.parametrize("shape", list(TEMPLATES))
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_a_large_text_has_the_tokens_that_it_has_piece_by_piece(
+    model_dirs: dict[str, Path], shape: str, data: st.DataObject
+) -> None:
+    tokenizer = Tokenizer.load(model_dirs[shape])
+    known = [*SPECIALS, *tokenizer.added]
+    unit = data.draw(st.lists(st.one_of(st.sampled_from(known), st.text(max_size=4)), max_size=6))
+    filler = data.draw(st.sampled_from(["x", "<", "ab ", "é"])) * data.draw(
+        st.integers(LARGE - 12, LARGE + 12)
+    )
+    text = "".join(unit) + filler + "".join(unit)
+    one_by_one = tokenizer.defuse(text[: len(text) // 2])  # shorter than a window: at once
+    pattern = tokenizer._any_added
+    assert [m.span() for m in tokenizer._matches(pattern, text)] == [
+        m.span() for m in pattern.finditer(text)
+    ]
+    safe = tokenizer.defuse(text)
+    assert tokenizer.encode(safe, apart=True) == tokenizer.encode(safe)
+    assert tokenizer.encode(text, apart=True) == tokenizer.encode(text)
+    assert tokenizer.encode_continuation(one_by_one, apart=True) == tokenizer.encode_continuation(
+        one_by_one
+    )
+
+
+@pytest.mark.parametrize("shape", list(TEMPLATES))
+@settings(max_examples=40, deadline=None)
+@given(text=st.one_of(st.text(), st.sampled_from(["A\u030a", "\u1100\u1161\u11a8", "x " * 99])))
+def test_no_text_has_fewer_tokens_than_its_characters_say(
+    model_dirs: dict[str, Path], shape: str, text: str
+) -> None:
+    tokenizer = Tokenizer.load(model_dirs[shape])
+    most = tokenizer.most_characters_a_token
+    if most is not None:
+        assert len(text) <= most * len(tokenizer.encode(tokenizer.defuse(text)))
+
+
+@pytest.mark.parametrize("path", ["messages/count_tokens", "responses/input_tokens"])
+async def test_counting_tokens_counts_against_the_quota(
+    start_gateway: StartGateway, path: str
+) -> None:
+    few = User("few", "sk-few-0123456789abcdef", Quota(requests_per_minute=2))
+    gateway, _ = await start_gateway("ok", users=[few])
+    body = {"model": "m", **asked(path, "Hi")}
+    for key in (few.api_key, f"{few.api_key}/name"):
+        assert (await call(gateway, f"/v1/{path}", body, key=key))[0] == 200
+    status, _, headers = await call(gateway, f"/v1/{path}", body, key=few.api_key)
+    assert status == 429
+    assert int(headers["Retry-After"]) > 0
+
+
+def test_the_largest_body_follows_from_the_context() -> None:
+    assert body_limit(100, 16) == 4 * 2**20, "for tools and metadata"
+    assert body_limit(32_768, 64) == 32_768 * 64 * 6
+    assert body_limit(1_000_000, 128) == 32 * 2**20
+    assert body_limit(100, None) == 32 * 2**20
+
+
+async def test_a_body_that_says_it_is_too_long_is_refused_unread(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", users=[ALICE])
+    reader, writer = await asyncio.open_connection("127.0.0.1", address(gateway))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Length: 50000000\r\n"
+        + f"Authorization: Bearer {ALICE.api_key}\r\n\r\n".encode()
+    )
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).decode()
+    assert " 413 " in head.splitlines()[0]
+    await close(writer)
+
+
+async def test_too_many_choices_are_refused(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok")
+    body = {"prompt": ["x"] * 100, "n": 128, "best_of": 128}
+    status, reply = await post(gateway.sessions.open("e"), gateway, body, path="completions")
+    assert (status, reply["error"]["param"]) == (400, "prompt")
+
+
+async def test_a_body_that_stops_coming_is_given_up(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("areal_sdk.gateway.wire.http.BODY_S", 0.05)
+    gateway, _ = await start_gateway("ok", users=[ALICE])
+
+    async def half() -> Any:
+        yield b'{"model": '
+        await asyncio.Event().wait()
+
+    headers = {"x-api-key": ALICE.api_key}
+    async with (
+        aiohttp.ClientSession(headers=headers) as http,
+        http.post(f"{gateway.base_url}/chat/completions", data=half()) as reply,
+    ):
+        assert reply.status == 408
+    assert (await call(gateway, body=BODY, key=ALICE.api_key))[0] == 200
