@@ -122,6 +122,13 @@ class Turn:
     def __getstate__(self) -> list[Any]:
         return _state(self, new_tokens=self.prompt_tokens, _before=None)
 
+    def __repr__(self) -> str:
+        """What a person wants to see of it; `dataclasses.asdict` has the tokens."""
+        sampled = f"{self.num_prompt} + {len(self.output_tokens)} tokens"
+        calls = [str(call["function"]["name"]) for call in self.message.get("tool_calls") or ()]
+        called = f", calls {', '.join(calls)}" if calls else ""
+        return f"<Turn {sampled}, {self.finish_reason}{called}: {_excerpt(self.text)}>"
+
     @property
     def num_tokens(self) -> int:
         return self.num_prompt + len(self.output_tokens)
@@ -163,6 +170,15 @@ class Turn:
     def text(self) -> str:
         """The text the client saw; empty when the turn was only a tool call."""
         return str(self.message.get("content") or "")
+
+
+def _excerpt(text: str, *, most: int = 60) -> str:
+    """In quotes and on one line, cut if it is long.
+
+    >>> _excerpt("yes\\n"), _excerpt("a" * 99, most=4)
+    ("'yes\\\\n'", "'aaaa'...")
+    """
+    return repr(text) if len(text) <= most else f"{text[:most]!r}..."
 
 
 def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
@@ -284,6 +300,19 @@ class Episode:
             turns.append(turn)
         object.__setattr__(self, "turns", tuple(turns))
 
+    def __repr__(self) -> str:
+        outcome = self.outcome
+        verdict = "abstained"
+        if outcome.reward is not None:
+            verdict = f"reward {outcome.reward:g}"
+        elif outcome.kind is OutcomeKind.ERROR:
+            verdict = f"{outcome.error} error {_excerpt(outcome.message)}"
+        sampled = sum(len(turn.output_tokens) for turn in self.turns)
+        size = f"{len(self.turns)} turns, {sampled} tokens sampled"
+        cut = ", truncated" if self.truncated else ""
+        about = f"{self.id} of {self.task.id}: {verdict}, {size}{cut}"
+        return f"<Episode {about}: {_excerpt(self.final_text)}>"
+
     @property
     def reward(self) -> float | None:
         return self.outcome.reward
@@ -339,6 +368,10 @@ class Trajectory:
         if len(lengths) != 1:
             raise ValueError(f"the per-token fields of a trajectory differ in length: {lengths}")
 
+    def __repr__(self) -> str:
+        size = f"{len(self.tokens)} tokens, {self.num_trained} of them trained"
+        return f"<Trajectory of {self.episode_id}: reward {self.reward:g}, {size}>"
+
     @property
     def num_trained(self) -> int:
         return sum(self.loss_mask)
@@ -360,6 +393,12 @@ class TrajectoryGroup:
     id: str
     task_id: str
     trajectories: tuple[Trajectory, ...]
+
+    def __repr__(self) -> str:
+        rewards = {t.episode_id: f"{t.reward:g}" for t in self.trajectories}
+        listed = " ".join([*rewards.values()][:16]) + (" ..." if len(rewards) > 16 else "")
+        size = f"{len(rewards)} episodes in {len(self.trajectories)} trajectories"
+        return f"<TrajectoryGroup {self.id} of {self.task_id}: {size}, rewards {listed or 'none'}>"
 
     @property
     def num_episodes(self) -> int:

@@ -25,7 +25,7 @@ from areal_sdk.loop.resuming import (
     finished_summary,
     why_finished,
 )
-from areal_sdk.loop.running import StoppedAtOnce, run_to_the_end
+from areal_sdk.loop.running import StoppedAtOnce, refuse_inside_a_loop, run_to_the_end
 from areal_sdk.loop.runs import Plan, make_plan, run_training
 from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.state import RunState, RunSummary
@@ -56,6 +56,7 @@ def train(
     `smollm2` unless another is given. `resume` is the directory of a run to go on with, with the
     same agent and tasks; settings may then raise its limits.
     """
+    refuse_inside_a_loop()  # before anything is loaded or written
     given = _given_tasks(train=tasks, eval=eval_tasks)
     item = None if isinstance(agent, str) else agent
     call = {

@@ -33,12 +33,11 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
     Raises KeyboardInterrupt on Ctrl-C or SIGTERM once `main` has unwound, as `asyncio.run` does;
     a second one waits for nothing and raises `StoppedAtOnce`.
     """
-    if _is_in_a_loop():
+    try:
+        refuse_inside_a_loop()
+    except ConfigError:
         main.close()
-        raise ConfigError(
-            "this runs an event loop of its own, and one runs here already: call it from a "
-            "thread, as in `await asyncio.to_thread(areal_sdk.train, ...)`"
-        )
+        raise
     # A loop that Ctrl-C left half made could not be closed: it is heard when there is one.
     heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -93,9 +92,16 @@ def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     """For the tasks left behind: `deadline` has named those that it left to themselves."""
 
 
-def _is_in_a_loop() -> bool:
+def refuse_inside_a_loop() -> None:
+    """ConfigError where an event loop runs already, as it does in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return
+    raise ConfigError(
+        "this runs an event loop of its own, and one runs here already, as in a notebook. Put the "
+        "agent in a file and give it to the command, in a notebook as a cell `!areal-sdk train "
+        "my_agent.py`, which its stop button ends. Or call it from a thread, as in `await "
+        "asyncio.to_thread(areal_sdk.train, ...)`: nothing stops that before its last step, so say "
+        "when it ends (run.steps, run.max_minutes)"
+    )

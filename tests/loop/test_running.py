@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.api import train
 from areal_sdk.loop.running import run_to_the_end
+from areal_sdk.types import Task
 from tests.loop.runs import finish, run_dir, start_command, told
 
 STUBBORN_AGENTS = """
@@ -109,6 +111,24 @@ def test_inside_a_running_loop_the_error_names_the_way_out() -> None:
             run_to_the_end(asyncio.sleep(0))
 
     asyncio.run(main())
+
+
+def test_training_inside_a_running_loop_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    async def cell() -> None:
+        with pytest.raises(
+            ConfigError, match=r"!areal-sdk train .* stop button .*run\.max_minutes"
+        ):
+            train(
+                lambda task, context: 1.0,
+                model="tiny",
+                tasks=[Task("one")],
+                run={"dir": tmp_path / "runs"},
+            )
+
+    asyncio.run(cell())
+    assert not (tmp_path / "runs").exists()
 
 
 SLOW = pytest.mark.slow
