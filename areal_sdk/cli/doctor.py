@@ -62,7 +62,7 @@ class Finding:
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.pass_context
 def doctor(ctx: click.Context, model: str, port: int, as_json: bool) -> None:
-    """Check Python, torch, devices, ports, plugins, the cache and a model's chat template.
+    """Check Python, torch, devices, ports, plugins, the cache, and a model: template and family.
 
     Exits with 1 when something failed. torch is tried in a process of its own.
     """
@@ -242,12 +242,36 @@ def _template(model: str) -> Iterator[Finding]:
         cure = "an agent that sends tools gets a 400: describe them in its own user messages"
         yield Finding(Level.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
         yield _certificate(model, directory)
+        yield from _family(model, directory)
         return
     dialect = Dialect.of(template)
     own = dialect.describes_tools and dialect.writes_calls
     tools = "its template renders tools" if own else "no tools in its template: our plain format"
     yield Finding(Level.OK, f"model {model}", tools)
     yield _certificate(model, directory)
+    yield from _family(model, directory)
+
+
+def _family(model: str, directory: Path) -> Iterator[Finding]:
+    """Whether the trainer trains this checkpoint, and which engines sample from it."""
+    from areal_sdk.backends.local.architecture import Architecture
+    from areal_sdk.errors import ConfigError, EngineError
+    from areal_sdk.models.families import check_trained
+
+    try:
+        check_trained(directory)
+    except ConfigError as exc:
+        yield Finding(
+            Level.NOTE, "trainer", str(exc), "it can be evaluated and served all the same"
+        )
+    else:
+        yield Finding(Level.OK, "trainer", f"trains {model}")
+    try:
+        Architecture.load(directory)
+    except EngineError as exc:
+        yield Finding(Level.NOTE, "local engine", str(exc))
+    else:
+        yield Finding(Level.OK, "local engine", f"runs {model}")
 
 
 def _certificate(model: str, directory: Path) -> Finding:

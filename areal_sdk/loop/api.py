@@ -1,10 +1,11 @@
 """The commands as functions: configuration in, summary out. Each runs its own event loop."""
 
 import logging
+import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from areal_sdk.gateway.upstream import check_address
 from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
 from areal_sdk.loop.eval_view import EvalView
 from areal_sdk.loop.evaluation import run_evaluation
+from areal_sdk.loop.models import find_served_model
 from areal_sdk.loop.online import make_live_plan
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
@@ -143,24 +145,28 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
         return _train(_plan(config))
-    run_dir = None
+    run_dir = model_dir = None
+    plugins = _load_plugins(config)
     if config.serve.upstream is not None:
         check_address(config.serve.upstream)  # before it is written anywhere
+    else:
+        model_dir = find_served_model(config, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
         say(f"run directory: {run_dir.path}")
     server = (
         run_upstream(config, run_dir=run_dir, say=say)
-        if config.serve.upstream is not None
-        else run_server(config, plugins=_load_plugins(config), run_dir=run_dir, say=say)
+        if model_dir is None
+        else run_server(config, model_dir=model_dir, plugins=plugins, run_dir=run_dir, say=say)
     )
-    try:
-        run_to_the_end(server)
-    except KeyboardInterrupt:
-        pass  # how servers end
-    except ExceptionGroup as group:
-        raise _cause(group) from None
+    with _removed_if_refused(run_dir):
+        try:
+            run_to_the_end(server)
+        except KeyboardInterrupt:
+            pass  # how servers end
+        except ExceptionGroup as group:
+            raise _cause(group) from None
     return None
 
 
@@ -221,12 +227,14 @@ def _train(
     `changes`: of the settings of a run that is resumed; None: it is a new one.
     """
     config = plan.config
+    new_dir = None
     if run_dir is None:
-        run_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
+        run_dir = new_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
         if call:
             run_dir.record_call(call)
     state = RunState()
-    with run_dir.in_use(), _waits_on_signal():  # of a run that still goes on nothing is touched
+    # A run that still goes on is not touched.
+    with _removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
         run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
         progress = _progress(plan, run_dir, quiet=quiet)
         if changes is not None:
@@ -253,6 +261,17 @@ def _train(
             summary = replace(summary, elapsed_s=progress.elapsed_s)
             plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=summary.numbers())
     return summary
+
+
+@contextmanager
+def _removed_if_refused(run_dir: RunDir | None) -> Iterator[None]:
+    """Leave nothing of a new run that could not start because it was asked for wrongly."""
+    try:
+        yield
+    except ConfigError:
+        if run_dir is not None and not run_dir.has_begun():
+            shutil.rmtree(run_dir.path, ignore_errors=True)
+        raise
 
 
 def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:

@@ -12,7 +12,7 @@ from areal_sdk.environment import Environment
 from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.eval_view import EvalView
-from areal_sdk.loop.models import find_model
+from areal_sdk.loop.models import find_served_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
 from areal_sdk.loop.tasks import HeldOut, load_held_out
@@ -66,7 +66,9 @@ async def _on_model(
     plugins: Plugins,
 ) -> EvalReport:
     view.enter(f"starting: the engine loads {config.model}")
-    model_dir = await in_thread(lambda: find_model(config.model), name="find model")
+    model_dir = await in_thread(
+        lambda: find_served_model(config, plugins=plugins), name="find model"
+    )
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
         async with open_rig(
             config,

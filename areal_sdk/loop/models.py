@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
-from areal_sdk.config import RunSection
-from areal_sdk.errors import ConfigError
+from areal_sdk.backends.local.architecture import Architecture
+from areal_sdk.config import Config, RunSection
+from areal_sdk.errors import ConfigError, EngineError, require_package
+from areal_sdk.gateway.renderer import Renderer
+from areal_sdk.gateway.templates import ChatTemplate
+from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.loop.engines import is_sglang, make_engine
 from areal_sdk.models import resolve_model
+from areal_sdk.models.checkpoint import check_safetensors
+from areal_sdk.models.families import check_trained
+from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 
 EXPORTS = ("best", "final", "waiting")
@@ -25,6 +33,41 @@ def find_model(name: str) -> Path:
         f"{path} has no exported weights yet (checkpoints/best or /final): "
         f"finish it with: {RunDir(path).how_to_resume()}"
     )
+
+
+def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
+    """The directory of the model that a run starts from; ConfigError unless the run can use it.
+
+    Installed packages are looked at first, since a model may have to be fetched.
+    """
+    for package in ("torch", "transformers", "safetensors"):
+        require_package(package, extra="train", needed_for="training")
+    directory = find_model(config.init_from or config.model)
+    check_trained(directory)
+    _check_served(config, directory, plugins)
+    return directory
+
+
+def find_served_model(config: Config, *, plugins: Plugins) -> Path:
+    """The directory of the model to sample from; ConfigError where gateway or engine would refuse it."""
+    if config.engine.name == "local":
+        require_package("torch", extra="train", needed_for="the local engine")
+    directory = find_model(config.model)
+    _check_served(config, directory, plugins)
+    return directory
+
+
+def _check_served(config: Config, directory: Path, plugins: Plugins) -> None:
+    template = ChatTemplate.load(directory)
+    Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
+    if config.engine.name == "local":
+        check_safetensors(directory)
+        try:
+            Architecture.load(directory)
+        except EngineError as exc:
+            raise ConfigError(str(exc)) from None
+    if config.engine.name == "local" or is_sglang(config.engine.name):
+        make_engine(config, directory, plugins=plugins, log_dir=Path())
 
 
 def _is_among_runs(path: Path) -> bool:

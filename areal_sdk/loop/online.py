@@ -6,7 +6,7 @@ from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.gateways import read_users
-from areal_sdk.loop.models import find_model
+from areal_sdk.loop.models import find_trained_model
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.runs import Plan, check_names
 from areal_sdk.plugins import Plugins
@@ -24,7 +24,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> Plan:
         config,
         plugins,
         Program("serve", _nobody),
-        find_model(config.init_from or config.model),
+        find_trained_model(config, plugins=plugins),
         train_tasks=(),
         eval_tasks={},
     )

@@ -16,7 +16,7 @@ from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
 from areal_sdk.loop.engines import check_engine
 from areal_sdk.loop.gateways import rollout_sampling
 from areal_sdk.loop.measure import Evaluator, Reports
-from areal_sdk.loop.models import find_model
+from areal_sdk.loop.models import find_trained_model
 from areal_sdk.loop.patience import stalled_s
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
@@ -73,7 +73,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
         config,
         plugins,
         program,
-        find_model(config.init_from or config.model),
+        find_trained_model(config, plugins=plugins),
         load_tasks(config, program=program, plugins=plugins, say=logger.warning),
         eval_tasks,
         load_demonstrations(config.sft, program=program),

@@ -14,11 +14,9 @@ from areal_sdk.gateway import Gateway, SamplingPolicy, certificate
 from areal_sdk.gateway.upstream import UpstreamGateway
 from areal_sdk.loop.engines import make_engine
 from areal_sdk.loop.gateways import live_limits, make_gateway, quota_of, read_users
-from areal_sdk.loop.models import find_model
 from areal_sdk.loop.recording import Recorder
 from areal_sdk.loop.supervision import kept
 from areal_sdk.plugins import Plugins
-from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 
 UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
@@ -26,10 +24,14 @@ UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
 
 
 async def run_server(
-    config: Config, *, plugins: Plugins, run_dir: RunDir | None, say: Callable[[str], None]
+    config: Config,
+    *,
+    model_dir: Path,
+    plugins: Plugins,
+    run_dir: RunDir | None,
+    say: Callable[[str], None],
 ) -> None:
     """Serve, say where, and run until cancelled. With a run directory, keep every session in it."""
-    model_dir = await in_thread(lambda: find_model(config.model), name="find model")
     if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
         say(doubt)
     async with AsyncExitStack() as stack:

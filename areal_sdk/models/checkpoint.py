@@ -1,4 +1,4 @@
-"""Write a model directory that transformers and SGLang load, without torch."""
+"""Model directories as transformers and SGLang load them, written and looked into without torch."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -8,6 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from areal_sdk.errors import ConfigError
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 
@@ -19,6 +21,33 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     load: Callable[[], Float32]
+
+
+_DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def stored_dtypes(directory: Path) -> dict[str, str]:
+    """Name and dtype of every tensor in the safetensors files of `directory`, from their headers."""
+    found: dict[str, str] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        except (OSError, ValueError) as exc:
+            raise ConfigError(f"{path} cannot be read: {exc}") from exc
+        for name, entry in header.items():
+            if name != "__metadata__":
+                found[name] = _DTYPES.get(entry["dtype"], entry["dtype"])
+    return found
+
+
+def check_safetensors(directory: Path) -> None:
+    """ConfigError unless `directory` holds safetensors."""
+    if not stored_dtypes(directory):
+        raise ConfigError(
+            f"{directory} holds no .safetensors file: convert its weights with "
+            "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
+        )
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -90,7 +90,8 @@ class RunDir:
 
     def has_begun(self) -> bool:
         """Whether it holds more than settings: a run that failed at its start left only those."""
-        return self.metrics.is_file() or any(self.episodes.glob("*"))
+        written = (self.metrics, *self.episodes.glob("*"))
+        return any(path.is_file() and path.stat().st_size > 0 for path in written)
 
     @property
     def config(self) -> Path:

@@ -6,7 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError, require_package
+from areal_sdk.errors import (
+    ChildDiedError,
+    ConfigError,
+    ProcessError,
+    RemoteError,
+    require_package,
+)
 from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
 from areal_sdk.process.threads import in_thread
@@ -79,7 +85,12 @@ class TrainerClient:
             )
             for rank in range(self.options.num_ranks)
         ]
-        self._ranks = await self._launcher.launch(specs)
+        try:
+            self._ranks = await self._launcher.launch(specs)
+        except RemoteError as exc:
+            if exc.kind == ConfigError.__name__:  # asked for wrongly, not broken
+                raise ConfigError(exc.message) from exc
+            raise
         hello = self._ranks[0].hello
         self.num_parameters, self.device = hello["num_parameters"], hello["device"]
         self.learns_alone = hello["learns_alone"]

@@ -12,6 +12,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.errors import ConfigError
+from areal_sdk.models.checkpoint import stored_dtypes
+from areal_sdk.models.families import check_trained, logit_scale
 from areal_sdk.trainer.attention import ATTENTION, attention_blocks
 
 CHUNK_ELEMENTS = 2**22
@@ -28,13 +30,14 @@ class Policy(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.logit_scale = logit_scale(self.model.config)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         hidden_NH = self._base(batch)
         return token_logprobs(
             hidden_NH[batch.nodes_R],
             self.head.weight,
-            batch.temperatures_R,
+            batch.temperatures_R / self.logit_scale,
             batch.rows_T,
             batch.targets_T,
         )
@@ -70,28 +73,34 @@ class Policy(nn.Module):
 
 def load_policy(model_dir: Path, *, device: torch.device | str = "cpu") -> Policy:
     """The policy of checkpoint `model_dir`, in float32, whatever the file holds."""
+    check_trained(model_dir)
     config = AutoConfig.from_pretrained(model_dir)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or _has_window(config):
-        raise ConfigError(
-            f"{model_dir}: the trainer needs full attention in every layer, and this "
-            f"{config.model_type!r} model has sliding windows or other kinds of layers: choose a "
-            "dense Llama, Qwen2 or Qwen3 checkpoint"
-        )
     model = AutoModelForCausalLM.from_pretrained(
         model_dir, config=config, dtype=torch.float32, attn_implementation=ATTENTION
     )
-    if getattr(model.get_output_embeddings(), "bias", None) is not None:
+    policy = Policy(model)
+    _check_weights(policy, model_dir)
+    return policy.to(device)
+
+
+def _check_weights(policy: Policy, model_dir: Path) -> None:
+    """ConfigError where the policy is not what the files hold, or would be published as another."""
+    model = policy.model
+    absent = sorted(policy.named_weights().keys() - stored_dtypes(model_dir).keys())
+    if absent:
+        raise ConfigError(
+            f"{model_dir}: its files have no {absent[0]}"
+            + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
+            + " that its config.json asks for: save the whole model with save_pretrained"
+        )
+    is_tied = policy.head.weight is model.get_input_embeddings().weight
+    if model.config.tie_word_embeddings and not is_tied:
+        raise ConfigError(
+            f"{model_dir}: config.json ties the output layer to the embedding, and the files hold two "
+            "that differ: set tie_word_embeddings to false there"
+        )
+    if getattr(policy.head, "bias", None) is not None:
         raise ConfigError(f"{model_dir}: an output layer with a bias is not supported")
-    model.to(device)
-    return Policy(model)
-
-
-def _has_window(config: Any) -> bool:
-    """Whether all layers are windowed, in families that do not list the kinds of their layers."""
-    return (
-        not hasattr(config, "layer_types") and getattr(config, "sliding_window", None) is not None
-    )
 
 
 def token_logprobs(

@@ -107,6 +107,19 @@ def test_a_model_without_a_tokenizer_fails_the_check(tmp_path: Path) -> None:
     assert "tokenizer.json" in finding.found
 
 
+def test_a_family_is_told_whether_it_trains_and_where_it_runs(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(resolve_model("tiny"), tmp_path / "model"))
+    assert find("trainer")[0].found == "trains tiny"
+    assert find("local engine")[0].found == "runs tiny"
+    config = model / "config.json"
+    config.write_text(config.read_text().replace('"qwen3"', '"gemma2"'))
+    (trainer,) = find("trainer", model=str(model))
+    (engine,) = find("local engine", model=str(model))
+    assert trainer.level is engine.level is Level.NOTE
+    assert "does not train 'gemma2' models; it trains" in trainer.found
+    assert "serve this model with SGLang" in engine.found
+
+
 def test_a_template_that_takes_no_tools_is_noticed_and_an_agent_with_tools_is_told(
     tmp_path: Path,
 ) -> None:

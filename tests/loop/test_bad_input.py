@@ -1,14 +1,22 @@
 """What a user can get wrong is one line that names the cure, before anything heavy starts."""
 
+import json
 import os
+import re
+import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.loop.runs import AGENT, finish, start_training
+from areal_sdk.config import parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop import check
+from areal_sdk.models import resolve_model
+from tests.loop.runs import AGENT, finish, start_command, start_training
 
 TWO_AGENTS = """
 from areal_sdk import Agent, Task
@@ -100,9 +108,90 @@ def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
         output = finish(start_training(tmp_path, gateway__port=port), code=2)
     assert f"cannot listen on 127.0.0.1:{port}" in output
     assert "choose another port" in output
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_prompt_longer_than_the_context_ends_the_run_and_says_so(tmp_path: Path) -> None:
     output = finish(start_training(tmp_path, engine__max_context=16), code=1)
     assert "episodes in a row gave no group to train" in output
     assert "context" in output
+
+
+def without_template(model: Path) -> None:
+    (model / "chat_template.jinja").unlink(missing_ok=True)
+    path = model / "tokenizer_config.json"
+    words = json.loads(path.read_text())
+    words.pop("chat_template", None)
+    path.write_text(json.dumps(words))
+
+
+def without_safetensors(model: Path) -> None:
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+
+
+def without_tokenizer(model: Path) -> None:
+    (model / "tokenizer.json").unlink()
+
+
+def configured(model: Path, **fields: object) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def broken(directory: Path, breaks: Callable[[Path], None]) -> Path:
+    """A copy of the tiny model in which something is wrong."""
+    model = Path(shutil.copytree(resolve_model("tiny"), directory / "model"))
+    breaks(model)
+    return model
+
+
+WRONG_MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "without a chat template": (without_template, "has no chat template"),
+    "without safetensors": (without_safetensors, "no .safetensors file"),
+    "without a tokenizer": (without_tokenizer, "has no tokenizer.json"),
+    "of a family that is not trained": (
+        lambda model: configured(model, model_type="gemma2"),
+        "the trainer does not train 'gemma2' models; it trains",
+    ),
+    "that only SGLang serves": (
+        lambda model: configured(model, model_type="granite"),
+        "not model_type 'granite': serve this model with SGLang",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_MODELS)
+def test_a_dry_run_refuses_a_model_that_cannot_be_trained(wrong: str, tmp_path: Path) -> None:
+    breaks, told = WRONG_MODELS[wrong]
+    model = broken(tmp_path, breaks)
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        check(parse_config({"agent": str(AGENT), "model": str(model)}))
+
+
+def test_a_dry_run_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ConfigError, match=r'pip install "areal-sdk\[train\]"'):
+        check(parse_config({"agent": str(AGENT), "model": "tiny"}))
+
+
+def test_a_dry_run_without_sglang_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AREAL_SDK_SGLANG_ENV", str(tmp_path))
+    with pytest.raises(ConfigError, match="areal-sdk engine install sglang"):
+        check(parse_config({"agent": str(AGENT), "model": "tiny", "engine": {"name": "sglang"}}))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("train", str(AGENT)), ("eval", str(AGENT)), ("serve", "--record", "--port", "0")],
+    ids=lambda command: command[0],
+)
+def test_a_command_with_a_model_that_no_engine_of_ours_runs_is_refused_and_leaves_nothing(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = broken(tmp_path, lambda model: configured(model, model_type="granite"))
+    monkeypatch.chdir(tmp_path)
+    output = finish(start_command(*command, "--model", str(model)), code=2)
+    assert "serve this model with SGLang" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]

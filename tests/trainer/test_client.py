@@ -1,7 +1,9 @@
 """The trainer through its client: real processes, one and two ranks."""
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from typing import ClassVar
 import pytest
 from safetensors.torch import load_file
 
-from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError
+from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.trainer.checkpoint import load_checkpoint
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.trainer.directories import CheckpointError
@@ -157,6 +159,17 @@ async def test_the_death_of_any_rank_fails_the_call_at_once(
             await asyncio.wait_for(step, timeout=30)
         with pytest.raises(ChildDiedError):
             await client.step(make_groups(), version=0, timeout_s=10)
+
+
+async def test_a_model_that_the_ranks_refuse_is_asked_for_wrongly(
+    options: TrainerOptions, tmp_path: Path
+) -> None:
+    shutil.copytree(options.model_dir, tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 9}))
+    with pytest.raises(ConfigError, match=r"its files have no model\.layers\."):
+        async with running(replace(options, model_dir=tmp_path / "model"), tmp_path):
+            pass
 
 
 def test_the_client_imports_no_torch() -> None:

@@ -8,6 +8,30 @@ from typing import Any
 from areal_sdk.errors import EngineError
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
+CURE = 'serve this model with SGLang (engine.name = "sglang"; docs/models.md says which train)'
+
+_NEUTRAL: dict[str, Any] = {
+    "attention_multiplier": None,
+    "attn_logit_softcapping": None,
+    "embedding_multiplier": 1,
+    "final_logit_softcapping": None,
+    "logit_scale": 1,
+    "logits_scaling": 1,
+    "num_experts": 0,
+    "num_local_experts": 0,
+    "residual_multiplier": 1,
+}
+"""Fields that change what related models compute, and the value with which they change nothing."""
+_ROPE_FIELDS = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +99,7 @@ class Architecture:
         if model_type not in SUPPORTED:
             raise EngineError(
                 f"{where}: the local engine runs dense {', '.join(SUPPORTED)} models, "
-                f"not model_type {model_type!r}: serve this one with SGLang"
+                f"not model_type {model_type!r}: {CURE}"
             )
         _refuse_unsupported(config, where)
         try:
@@ -118,10 +142,12 @@ def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
         problems.append(f"layer_types {sorted(set(config['layer_types']))}")
     if config.get("quantization_config"):
         problems.append("quantized weights")
+    for field, neutral in _NEUTRAL.items():
+        if config.get(field) not in (None, neutral):
+            problems.append(f"{field} {config[field]!r}")
     if problems:
         raise EngineError(
-            f"{where}: the local engine does not support {', '.join(problems)}: "
-            "serve this model with SGLang"
+            f"{where}: the local engine does not support {', '.join(problems)}: {CURE}"
         )
 
 
@@ -133,10 +159,14 @@ def _rope(config: dict[str, Any], where: str) -> Rope:
     if kind not in ("default", "linear", "llama3"):
         raise EngineError(
             f"{where}: rope scaling {kind!r} is not supported by the local engine "
-            "(default, linear and llama3 are): serve this model with SGLang"
+            f"(default, linear and llama3 are): {CURE}"
         )
     if float(scaling.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))) != 1.0:
-        raise EngineError(f"{where}: partial rotary embeddings are not supported: use SGLang")
+        raise EngineError(f"{where}: partial rotary embeddings are not supported: {CURE}")
+    if unknown := sorted(scaling.keys() - _ROPE_FIELDS):
+        raise EngineError(
+            f"{where}: the local engine does not know the rope fields {', '.join(unknown)}: {CURE}"
+        )
     if kind == "default":
         return Rope(theta)
     if kind == "linear":

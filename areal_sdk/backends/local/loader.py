@@ -178,11 +178,23 @@ def _check(source: Mapping[str, _File], a: Architecture, path: Path) -> None:
             problems.append(f"{name} has shape {list(shape)}, not {list(expected[name])}")
         if dtype not in _FLOAT_TYPES:
             problems.append(f"{name} has dtype {dtype}, not one of {', '.join(_FLOAT_TYPES)}")
+    if not problems and not _ties_agree(source, a):
+        problems.append(
+            "lm_head.weight differs from the embedding, to which config.json ties it "
+            "(set tie_word_embeddings to false there)"
+        )
     if problems:
         more = f" and {len(problems) - 3} more problems" if len(problems) > 3 else ""
         raise EngineError(
             f"the weights at {path} do not fit the model: {'; '.join(problems[:3])}{more}"
         )
+
+
+def _ties_agree(source: Mapping[str, _File], a: Architecture) -> bool:
+    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    if not a.tied_embeddings or head not in source:
+        return True
+    return torch.equal(source[head].get_tensor(head), source[embedding].get_tensor(embedding))
 
 
 def _copy(model: Model, source: Mapping[str, _File]) -> None:

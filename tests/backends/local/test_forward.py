@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.core import CoreOptions, EngineCore
@@ -134,6 +135,12 @@ def test_decoding_attends_to_each_rows_own_length(num_rows: int) -> None:
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
         ({"quantization_config": {"quant_method": "awq"}}, "quantized"),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}, "rope_parameters": None}, "yarn"),
+        ({"rope_parameters": {"rope_theta": 1e4, "mrope_section": [2, 3, 3]}}, "mrope_section"),
+        ({"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "partial rotary"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0"),
+        ({"logit_scale": 0.0625}, "logit_scale 0.0625"),
+        ({"logits_scaling": 8.0}, "logits_scaling 8.0"),
+        ({"num_local_experts": 8}, "num_local_experts 8"),
     ],
 )
 def test_what_the_forward_would_get_wrong_is_refused_by_name(
@@ -145,6 +152,18 @@ def test_what_the_forward_would_get_wrong_is_refused_by_name(
     with pytest.raises(EngineError, match=named) as caught:
         Architecture.from_config({**config, **change})
     assert "SGLang" in str(caught.value)
+
+
+def test_an_output_layer_that_is_tied_and_differs_is_refused(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path, "qwen3-tied")
+    path = directory / "model.safetensors"
+    tensors = load_file(path)
+    architecture = Architecture.load(directory)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, path)
+    open_weights(directory, architecture)
+    save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"] + 1}, path)
+    with pytest.raises(EngineError, match=r"lm_head\.weight differs from the embedding"):
+        open_weights(directory, architecture)
 
 
 def test_rope_of_older_checkpoints_is_read() -> None:

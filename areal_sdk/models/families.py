@@ -1,0 +1,120 @@
+"""Which checkpoints the trainer trains, read from their files. Imports no torch.
+
+The list is the only one: plans, `--dry-run`, `doctor`, the trainer and docs/models.md all use it. A
+family is on it because a tiny random model of it, trained here, has the logprobs, gradients and names
+of plain transformers (tests/trainer/test_families.py, one case for each entry).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.models.checkpoint import check_safetensors, stored_dtypes
+
+TRAINED_FAMILIES = (
+    "arcee",
+    "cohere",
+    "ernie4_5",
+    "exaone4",
+    "gemma",
+    "glm",
+    "glm4",
+    "granite",
+    "helium",
+    "hunyuan_v1_dense",
+    "llama",
+    "mistral",
+    "olmo",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "seed_oss",
+    "smollm3",
+    "starcoder2",
+)
+"""`model_type` of config.json."""
+
+_ROPE_OF_LENGTH = ("dynamic", "longrope", "su")
+"""Rotary scalings that depend on the longest position of a row: the trainer packs samples of all
+lengths into one row, so that a short sample would be rotated as a long one."""
+
+
+def check_trained(directory: Path) -> None:
+    """ConfigError, with the reason and what to do, unless the trainer trains this checkpoint."""
+    config = read_config(directory)
+    problem = _problem(config)
+    if problem is not None:
+        raise ConfigError(
+            f"{directory}: the trainer does not train {problem}; it trains dense models with full "
+            f"attention of these families: {', '.join(TRAINED_FAMILIES)}"
+        )
+    check_safetensors(directory)
+
+
+def stored_dtype(directory: Path) -> str:
+    """`float32`, `bfloat16` or `float16`: what a checkpoint says it is stored in, else what it holds."""
+    config = read_config(directory)
+    named = config.get("dtype") or config.get("torch_dtype")
+    if named:
+        return str(named).removeprefix("torch.")
+    found = list(stored_dtypes(directory).values())
+    return max(found, key=found.count, default="float32")
+
+
+def logit_scale(config: Any) -> float:
+    """What a trained family multiplies its logits with before the softmax.
+
+    `config` is the attribute view that transformers gives of config.json.
+    """
+    if config.model_type == "cohere":
+        return float(config.logit_scale)
+    if config.model_type == "granite":
+        return 1.0 / float(config.logits_scaling)
+    return 1.0
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{directory} is not a model directory: it has no config.json") from None
+    except json.JSONDecodeError as exc:
+        raise ConfigError(f"{path} is not JSON: {exc}") from None
+    return config if isinstance(config, dict) else {}
+
+
+def _problem(config: dict[str, Any]) -> str | None:
+    model_type = config.get("model_type")
+    if model_type not in TRAINED_FAMILIES:
+        return f"{model_type!r} models"
+    if _has_window(config):
+        return f"{model_type!r} models with sliding-window attention"
+    kinds = set(config.get("layer_types") or ["full_attention"])
+    if kinds != {"full_attention"}:
+        return f"{model_type!r} models with layers of the kinds {', '.join(sorted(kinds))}"
+    if config.get("quantization_config"):
+        return "quantized weights"
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type")
+    if kind in _ROPE_OF_LENGTH:
+        return f"rotary embeddings that depend on the length of the text (rope_type {kind!r})"
+    return None
+
+
+def _has_window(config: dict[str, Any]) -> bool:
+    family = config["model_type"]
+    if family in _LISTS_LAYERS and config.get("layer_types"):
+        return False  # the list says which layers have one
+    if family in _SWITCHED_WINDOW:
+        return bool(config.get("use_sliding_window"))
+    return family in _WINDOW and config.get("sliding_window", _WINDOW[family]) is not None
+
+
+_SWITCHED_WINDOW = ("qwen2", "qwen3", "smollm3")
+"""`sliding_window` counts only with `use_sliding_window`, which is off unless it is written."""
+_LISTS_LAYERS = (*_SWITCHED_WINDOW, "exaone4")
+_WINDOW = {"exaone4": 4096, "mistral": 4096, "phi3": None, "starcoder2": None}
+"""`sliding_window` where config.json does not write it."""
