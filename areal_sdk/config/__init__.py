@@ -5,7 +5,14 @@ An unknown key is an error that names the nearest known one.
 """
 
 from areal_sdk.config.idle import idle_settings
-from areal_sdk.config.loading import explain, known_keys, load_config, parse_config, read_toml
+from areal_sdk.config.loading import (
+    explain,
+    known_keys,
+    load_config,
+    parse_config,
+    read_toml,
+    with_absolute_paths,
+)
 from areal_sdk.config.sections import (
     AlgorithmSection,
     Config,
@@ -46,4 +53,5 @@ __all__ = [
     "load_config",
     "parse_config",
     "read_toml",
+    "with_absolute_paths",
 ]

@@ -2,9 +2,9 @@
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -42,6 +42,40 @@ def parse_config(values: Mapping[str, Any]) -> Config:
         return Config.model_validate(gathered)
     except ValidationError as exc:
         raise ConfigError(explain(exc, Config)) from None
+
+
+def with_absolute_paths(config: Config, *, built_in: Container[str]) -> Config:
+    """The same settings for a reader in another directory.
+
+    What names no file here is left alone: a module, a plugin's name, a hub id, a `built_in` model.
+    """
+    agent, separator, name = config.agent.partition("::")
+    sft, serve = config.sft, config.serve
+    options = {table: dict(values) for table, values in config.options.items()}
+    if environment := options.get("engine.sglang", {}).get("environment"):
+        options["engine.sglang"]["environment"] = _absolute(environment)
+    changed = {
+        "agent": _absolute(agent) + separator + name if agent.endswith(".py") else config.agent,
+        "model": config.model if config.model in built_in else _absolute(config.model),
+        "tasks": _absolute(config.tasks),
+        "eval_tasks": _absolute(config.eval_tasks),
+        "plugins": tuple(map(_absolute, config.plugins)),
+        "init_from": _absolute(config.init_from),
+        "sft": sft.model_copy(update={"demonstrations": _absolute(sft.demonstrations)}),
+        "serve": serve.model_copy(update={"users": _absolute(serve.users)}),
+        "options": options,
+    }
+    return config.model_copy(update=changed)
+
+
+PathLike = TypeVar("PathLike", str, Path, str | None, Path | None)
+
+
+def _absolute(path: PathLike) -> PathLike:
+    if path is None:
+        return path
+    whole = Path(path).expanduser().absolute()
+    return type(path)(whole) if whole.exists() else path
 
 
 def read_toml(path: Path) -> JSON:

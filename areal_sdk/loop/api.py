@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.config import Config, idle_settings, load_config, parse_config
+from areal_sdk.config import Config, idle_settings, load_config, parse_config, with_absolute_paths
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.upstream import check_address
@@ -31,6 +31,7 @@ from areal_sdk.loop.running import StoppedAtOnce, refuse_inside_a_loop, run_to_t
 from areal_sdk.loop.runs import Plan, make_plan, run_training
 from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
@@ -153,7 +154,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
         model_dir = find_served_model(config, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
-        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
+        _write_config(run_dir, config)
         say(f"run directory: {run_dir.path}")
     server = (
         run_upstream(config, run_dir=run_dir, say=say)
@@ -235,7 +236,7 @@ def _train(
     state = RunState()
     # A run that still goes on is not touched.
     with _removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
-        run_dir.write_config(config.model_dump(mode="json", exclude_none=True))
+        _write_config(run_dir, config)
         progress = _progress(plan, run_dir, quiet=quiet)
         if changes is not None:
             step = step_of(checkpoint) if checkpoint is not None else 0
@@ -261,6 +262,11 @@ def _train(
             summary = replace(summary, elapsed_s=progress.elapsed_s)
             plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=summary.numbers())
     return summary
+
+
+def _write_config(run_dir: RunDir, config: Config) -> None:
+    located = with_absolute_paths(config, built_in=BUILT_IN)  # it may be resumed from elsewhere
+    run_dir.write_config(located.model_dump(mode="json", exclude_none=True))
 
 
 @contextmanager

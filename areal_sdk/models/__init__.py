@@ -14,7 +14,7 @@ from areal_sdk.models.cache import Cache
 from areal_sdk.models.smollm2 import make_smollm2
 from areal_sdk.models.tiny import make_tiny_model
 
-_BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
+BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
     # name -> (directory in the cache, maker); the number changes when the result does
     "smollm2": ("smollm2-135m-instruct-1", make_smollm2),
     "tiny": ("tiny-1", make_tiny_model),
@@ -30,23 +30,23 @@ def resolve_model(name: str, *, cache_dir: Path | None = None, weights: bool = T
     Blocks, for minutes when there is something to download: call it before the event loop starts,
     or in a thread. Without `weights`, only the small files are fetched from the hub.
     """
-    if name in _BUILT_IN:
-        entry, make = _BUILT_IN[name]
+    if name in BUILT_IN:
+        entry, make = BUILT_IN[name]
         return Cache(cache_dir).directory(entry, make)
     path = Path(name).expanduser()
     if path.is_dir():
         return _checked(path.resolve())
     if _HUB_ID.fullmatch(name):
         return _from_hub(name, weights=weights)
-    known = ", ".join(sorted(_BUILT_IN))
-    close = difflib.get_close_matches(name, _BUILT_IN, n=1)
+    known = ", ".join(sorted(BUILT_IN))
+    close = difflib.get_close_matches(name, BUILT_IN, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"or one of: {known}"
     raise ConfigError(f"no model {name!r}: give a directory, a hub id such as 'org/name', {hint}")
 
 
 def find_model(name: str, *, cache_dir: Path | None = None) -> Path | None:
     """The directory of model `name` if it is on this machine's disk; never fetches or makes one."""
-    entry = _BUILT_IN.get(name)
+    entry = BUILT_IN.get(name)
     path = Cache(cache_dir).root / entry[0] if entry else Path(name).expanduser()
     return path if (path / "config.json").is_file() else None
 
@@ -81,4 +81,4 @@ def _from_hub(name: str, *, weights: bool) -> Path:
     return _checked(Path(directory))
 
 
-__all__ = ["find_model", "make_tiny_model", "resolve_model"]
+__all__ = ["BUILT_IN", "find_model", "make_tiny_model", "resolve_model"]

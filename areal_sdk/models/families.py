@@ -54,13 +54,12 @@ def check_trained(directory: Path) -> None:
 
 
 def stored_dtype(directory: Path) -> str:
-    """`float32`, `bfloat16` or `float16`: what a checkpoint says it is stored in, else what it holds."""
+    """`float32`, `bfloat16` or `float16`: what config.json says, else what most tensors are in."""
     config = read_config(directory)
-    named = config.get("dtype") or config.get("torch_dtype")
-    if named:
-        return str(named).removeprefix("torch.")
     found = list(stored_dtypes(directory).values())
-    return max(found, key=found.count, default="float32")
+    held = max(found, key=found.count, default="float32")
+    named = str(config.get("dtype") or config.get("torch_dtype") or held).removeprefix("torch.")
+    return named if named in ("bfloat16", "float16") else "float32"
 
 
 def logit_scale(config: Any) -> float:

@@ -7,6 +7,7 @@ step-000020/
 
 import json
 import shutil
+import stat
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -119,17 +120,22 @@ def whole_weights(trainer: Trainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
 def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor]) -> None:
     dtype = next(iter(weights.values())).dtype
     with whole_directory(directory) as partial:
+        mode = stat.S_IMODE(partial.stat().st_mode)
         shutil.copytree(
             model_dir,
             partial,
             ignore=shutil.ignore_patterns(*_NOT_COPIED),
+            copy_function=shutil.copyfile,  # not the modes: a model may be kept read-only
             dirs_exist_ok=True,
         )
+        partial.chmod(mode)
         config = json.loads((partial / "config.json").read_text())
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
         (partial / "config.json").write_text(json.dumps(config, indent=2))
-        save_file(dict(weights), partial / "model.safetensors", metadata={"format": "pt"})
+        path = partial / "model.safetensors"
+        save_file(dict(weights), path, metadata={"format": "pt"})
+        path.chmod((partial / "config.json").stat().st_mode)  # `save_file` lets nobody else read it
 
 
 def _write(trainer: Trainer, partial: Path, directory: Path) -> None:

@@ -14,6 +14,7 @@ from areal_sdk.errors import (
     require_package,
 )
 from areal_sdk.launch import Launcher, LocalLauncher
+from areal_sdk.models.families import stored_dtype
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
 from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer.directories import CheckpointError, forget_old
@@ -223,6 +224,6 @@ def _metrics(values: Mapping[str, JSON]) -> dict[str, float]:
 def _published_size(options: TrainerOptions) -> int:
     """About how many bytes the published versions take, with one to spare."""
     size = sum(file.stat().st_size for file in options.model_dir.glob("*.safetensors"))
-    if options.publish_dtype == "float32":
-        size *= 2  # what the checkpoint holds may be half as wide
+    if options.publish_dtype == "float32" and stored_dtype(options.model_dir) != "float32":
+        size *= 2
     return size * (NUM_PUBLISHED + 1)

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 import areal_sdk
 from areal_sdk.cli.train import overrides
-from areal_sdk.config import REMOVED, Config, load_config, parse_config
+from areal_sdk.config import REMOVED, Config, load_config, parse_config, with_absolute_paths
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.engines import check_engine
+from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir, rundir
 from areal_sdk.testing import ScriptedEngine
@@ -93,3 +95,56 @@ def test_engine_settings_that_a_plugins_engine_would_ignore_are_refused() -> Non
     with pytest.raises(ConfigError, match=r"engine\.max_slots would be ignored"):
         check_engine(parse_config({"engine": {"name": "theirs", "max_slots": 8}}), plugins)
     check_engine(parse_config({"engine": {"name": "theirs"}}), plugins)
+
+
+def test_what_a_run_stores_is_found_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "agent.py",
+        "plugin.py",
+        "tasks.jsonl",
+        "held_out.jsonl",
+        "sft.jsonl",
+        "users.toml",
+    ):
+        Path(name).write_text("")
+    for name in ("model", "earlier", "tiny", "environment", "calculator"):
+        Path(name).mkdir()
+    settings: dict[str, Any] = {
+        "agent": "agent.py::Mine",
+        "model": "model",
+        "tasks": "tasks.jsonl",
+        "eval_tasks": "held_out.jsonl",
+        "plugins": ["plugin.py"],
+        "init_from": "earlier",
+        "sft": {"demonstrations": "sft.jsonl"},
+        "serve": {"users": "users.toml"},
+        "engine": {"name": "sglang", "sglang": {"environment": "environment"}},
+    }
+    found = with_absolute_paths(parse_config(settings), built_in=BUILT_IN)
+    assert found.agent == f"{tmp_path}/agent.py::Mine"
+    assert found.plugins == (f"{tmp_path}/plugin.py",)
+    assert found.sft.demonstrations == f"{tmp_path}/sft.jsonl"
+    assert found.serve.users == tmp_path / "users.toml"
+    assert found.options["engine.sglang"]["environment"] == f"{tmp_path}/environment"
+    names = (found.model, found.tasks, found.eval_tasks, found.init_from)
+    assert {str(Path(name or "").parent) for name in names} == {str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"agent": "calculator", "model": "tiny", "tasks": "gsm8k"},
+        {"agent": "package.module:Agent", "model": "org/name"},
+    ],
+)
+def test_a_name_that_is_no_path_is_stored_as_it_is(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("tiny", "calculator"):
+        Path(name).mkdir()
+    config = parse_config(settings)
+    assert with_absolute_paths(config, built_in=BUILT_IN) == config

@@ -1,6 +1,7 @@
 """Kill and resume: the loss curve is that of the run that was never killed, bit for bit."""
 
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.config import parse_config
+from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
 from areal_sdk.loop.state import RunState
@@ -65,6 +66,19 @@ def test_resuming_a_run_that_still_goes_on_changes_nothing_in_it(tmp_path: Path)
             api.resume_training(run.path, settings=["run.steps=7"], quiet=True)
         after = {path.name: path.read_bytes() for path in run.path.iterdir()}
     assert after == before
+
+
+def test_a_run_is_resumed_from_another_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    shutil.copy(AGENT, tmp_path / "project" / "mine.py")
+    monkeypatch.chdir(tmp_path / "project")
+    plan = api._plan(parse_config({"agent": "mine.py", "model": "tiny", "run": {"dir": "runs"}}))
+    run = RunDir.create(plan.config.run.dir, "run")
+    api._write_config(run, plan.config)
+    monkeypatch.chdir(tmp_path)
+    api.check(load_config(file=Path("project/runs/run/config.toml")))
 
 
 def test_a_checkpoint_that_stores_more_than_the_state_has_is_read() -> None:

@@ -1,5 +1,7 @@
 """From the settings to the trainer's ranks."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from areal_sdk.config import parse_config
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
 from areal_sdk.loop.trainers import _launcher, make_trainer
+from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.trainer.client import START_TIMEOUT_S
 
@@ -24,7 +27,25 @@ async def test_the_bounds_of_credit_reach_the_trainer(tmp_path: Path) -> None:
     algorithm = {"name": "running_baseline", "discount": 0.5, "max_surprise": 3.0}
     config = parse_config({"algorithm": algorithm})
     client = await make_trainer(
-        config, tmp_path, plugins=load_plugins(), log_dir=tmp_path, say=lambda text: None
+        config, resolve_model("tiny"), plugins=load_plugins(), log_dir=tmp_path, say=print
     )
     assert (client.options.discount, client.options.max_surprise) == (0.5, 3.0)
     await client.aclose()
+
+
+@pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+async def test_weights_are_published_in_the_dtype_of_the_checkpoint_unless_one_is_asked_for(
+    stored: str, asked: str, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(resolve_model("tiny"), tmp_path / "model"))
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": stored}))
+    trainer = await make_trainer(
+        parse_config({"engine": {"dtype": asked}}),
+        model,
+        plugins=load_plugins(),
+        log_dir=tmp_path,
+        say=print,
+    )
+    assert trainer.options.publish_dtype == (stored if asked == "auto" else asked)

@@ -220,9 +220,10 @@ def test_a_run_directory_is_never_reused(tmp_path: Path) -> None:
 def test_what_is_not_a_run_is_refused_with_the_nearest_run(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "real")
     run.write_config({"run": {"seed": 1}})
-    run.metrics.write_text("")
+    run.metrics.write_text('{"kind": "step", "step": 1}\n')
     failed = RunDir.create(tmp_path, "failed")  # at its start: newer, and nothing to look at
     failed.write_config({})
+    failed.metrics.write_text("")  # opened, and nothing was measured
     assert RunDir.open(run.path) == run
     with pytest.raises(
         ConfigError, match=r"is not a run directory.*the newest run beside it: .*real"

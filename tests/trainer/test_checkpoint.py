@@ -2,8 +2,11 @@
 
 import errno
 import json
+import os
 import resource
+import shutil
 import signal
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -142,6 +145,24 @@ def test_an_export_loads_in_transformers_with_its_tokenizer(
     # Tied embeddings are saved once; a trainer can start from the result.
     assert "lm_head.weight" not in load_file(tmp_path / "best" / "model.safetensors")
     Trainer(replace(options, model_dir=tmp_path / "best"))
+
+
+def test_an_export_has_the_modes_that_the_umask_gives_it(
+    options: TrainerOptions, tmp_path: Path
+) -> None:
+    source = Path(shutil.copytree(options.model_dir, tmp_path / "model"))
+    for path in (*source.iterdir(), source):  # as a cache keeps what nobody is to change
+        path.chmod(0o555 if path.is_dir() else 0o400)
+    before = os.umask(0o027)
+    try:
+        trainer = Trainer(replace(options, model_dir=source))
+        export_model(trainer, tmp_path / "best", dtype=torch.float32)
+    finally:
+        os.umask(before)
+    modes = {p.name: stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "best").iterdir()}
+    assert modes["model.safetensors"] == 0o640
+    assert set(modes.values()) == {0o640}
+    assert stat.S_IMODE((tmp_path / "best").stat().st_mode) == 0o750
 
 
 def fill_and_fail(target: Path) -> None:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_sdk.backends.sglang.environment import SGLangEnvironment
-from areal_sdk.backends.sglang.model_info import checkpoint_dtype
 from areal_sdk.errors import ConfigError, EngineError
+from areal_sdk.models.families import stored_dtype
 
 BASE_LABEL = "base"
 """The weight label of a server that still serves the checkpoint it started from."""
@@ -58,7 +58,7 @@ class ServerOptions:
         flags: list[str] = [
             *("--model-path", str(self.model)),
             *("--host", "127.0.0.1", "--port", str(port)),
-            *("--dtype", checkpoint_dtype(self.model) if self.dtype == "auto" else self.dtype),
+            *("--dtype", stored_dtype(self.model) if self.dtype == "auto" else self.dtype),
             *("--weight-version", BASE_LABEL),
             "--incremental-streaming-output",
             "--sleep-on-idle",

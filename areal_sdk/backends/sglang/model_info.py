@@ -6,6 +6,7 @@ from typing import Any
 
 from areal_sdk.engine import EngineInfo
 from areal_sdk.errors import ConfigError
+from areal_sdk.models.families import stored_dtype
 
 
 def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
@@ -23,16 +24,9 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
     )
 
 
-def checkpoint_dtype(directory: Path) -> str:
-    """`float32`, `bfloat16` or `float16`: what the checkpoint was saved in."""
-    config = _read(directory / "config.json") or {}
-    named = config.get("dtype") or config.get("torch_dtype") or "float32"
-    return str(named).removeprefix("torch.")
-
-
 def dtype_when_auto(directory: Path) -> str:
     """What SGLang makes of `--dtype auto`: it halves float32 checkpoints to float16."""
-    saved = checkpoint_dtype(directory)
+    saved = stored_dtype(directory)
     return "float16" if saved == "float32" else saved
 
 
