@@ -221,7 +221,8 @@ class Outcome:
     kind: OutcomeKind
     reward: float | None = None
     turn_rewards: tuple[float | None, ...] = ()
-    """One per turn where the reward is given per turn; empty otherwise."""
+    """One per turn where the reward is given per turn; empty otherwise. Where there are some, they
+    are what is trained, and `reward` what is reported."""
     success: bool | None = None
     """Whether the task was solved, where that is not simply `reward == 1`. Reported, never trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)

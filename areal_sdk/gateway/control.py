@@ -14,7 +14,7 @@ from areal_sdk.gateway.accounts import ADMIN, Accounts
 from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
 from areal_sdk.gateway.live import Ending, LiveSession, LiveSessions
 from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.session import PostedReward, Session, SessionLimits
+from areal_sdk.gateway.session import LARGEST_REWARD, PostedReward, Session, SessionLimits
 from areal_sdk.gateway.sessions import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.http import Handler, json_response, parse_body, read_body
@@ -160,7 +160,9 @@ class ControlPlane:
         return json_response(self._summary(session))
 
     def _judge(self, session: Session, fields: Fields) -> web.Response:
-        reward = require(fields.number("reward", least=float("-inf")), "reward")
+        reward = require(
+            fields.number("reward", least=-LARGEST_REWARD, most=LARGEST_REWARD), "reward"
+        )
         turn = fields.get("turn")
         if isinstance(turn, bool) or not isinstance(turn, (int, str, type(None))):
             raise bad_request("turn must be a turn's index or a reply's id", param="turn")

@@ -1,7 +1,6 @@
 """A session: one episode's view of the policy, and the only place where its turns are recorded."""
 
 import asyncio
-import math
 import random
 import re
 import secrets
@@ -28,6 +27,8 @@ _ID_ALPHABET = string.ascii_letters + string.digits
 
 _NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
 
+LARGEST_REWARD = 1e100
+"""So that the rewards of an episode can be added up."""
 _MAX_METADATA = 64
 _MAX_METADATA_BYTES = 16 * 1024
 """Of one field."""
@@ -319,8 +320,12 @@ class Session:
 
         Of a reply with several choices `choice` is the one that is meant, by its number.
         """
-        if not math.isfinite(reward):
-            raise bad_request("reward must be a finite number", param="reward")
+        if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
+            raise bad_request(
+                f"reward is {reward:g}; it must be a number between {-LARGEST_REWARD:g} and "
+                f"{LARGEST_REWARD:g}",
+                param="reward",
+            )
         if choice is not None and not isinstance(turn, str):
             raise bad_request(
                 'choice says which one of a reply: give the reply\'s id as "turn"', param="choice"

@@ -232,7 +232,11 @@ def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:
 
 
 def posted_outcome(live: LiveSession) -> Outcome:
-    """The last reward for the episode, else the sum of those for its turns; no reward abstains."""
+    """The rewards that were posted, the last for each turn and for the episode; none abstains.
+
+    A reward for the episode was earned by its end: where turns have rewards too, it comes on top of
+    what the last turn earned.
+    """
     session = live.session
     if session.faults:
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
@@ -242,5 +246,13 @@ def posted_outcome(live: LiveSession) -> Outcome:
         return Outcome.abstained("its caller got no answer, or waited for none")
     if not whole and not by_turn:
         return Outcome.abstained("nobody posted a reward in time")
-    per_turn = tuple(by_turn.get(turn) for turn in range(len(session.turns))) if by_turn else ()
-    return Outcome.scored(whole[-1] if whole else sum(by_turn.values()), turn_rewards=per_turn)
+    if not by_turn:
+        return Outcome.scored(whole[-1])
+    if whole:
+        last = len(session.turns) - 1
+        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
+    return Outcome.scored(
+        sum(by_turn.values()),
+        success=whole[-1] == 1.0 if whole else None,
+        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
+    )

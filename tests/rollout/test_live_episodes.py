@@ -339,3 +339,50 @@ async def test_the_books_balance_whatever_callers_do(
             assert len(store) == sum(one.ended is None for one in live)
         assert version > 3
         assert run.ledger.trained > 8
+
+
+@pytest.mark.parametrize(
+    ("by_turn", "verdict", "expected", "total"),
+    [
+        ((0.25, 0.5), 1.0, (0.25, 1.5), 1.75),
+        ((0.25, None), 1.0, (0.25, 1.0), 1.25),
+        ((None, 0.5), 0.0, (None, 0.5), 0.5),
+        ((None, None), 1.0, (), 1.0),
+    ],
+)
+async def test_a_verdict_on_the_episode_comes_on_top_of_the_rewards_of_its_turns(
+    start_gateway: StartGateway,  # noqa: F811
+    by_turn: tuple[float | None, ...],
+    verdict: float,
+    expected: tuple[float | None, ...],
+    total: float,
+) -> None:
+    async with learn(start_gateway) as run:
+        for reward in by_turn:
+            reply = await run.chat("e")
+            if reward is not None:
+                await run.reward(reward, "e", turn=reply)
+        await run.reward(verdict, "e")
+        await run.settled()
+        ((episode, kept),) = run.told
+        assert isinstance(kept, Member)
+        assert (episode.reward, episode.outcome.turn_rewards) == (total, expected)
+        assert episode.outcome.success is (verdict == 1.0 if expected else None)
+        assert {t.turn_rewards for t in kept.trajectories} == {expected}
+
+
+async def test_rewards_too_large_to_add_up_are_refused_and_harm_nobody(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway) as run:
+        reply = await run.chat("e")
+        for reward in (1.7e308, -1.7e308):
+            status, answer, _ = await call(
+                run.gateway, "/v1/reward", {"reward": reward, "turn": reply}, key=f"{KEY}/e"
+            )
+            assert status == 400
+            assert "reward" in answer["error"]["message"]
+        await run.reward(1e99, "e", turn=reply)
+        await run.reward(1.0, "e")
+        await run.settled()
+        assert run.fates() == ["kept"]
