@@ -56,28 +56,21 @@ def print_summary(summary: "RunSummary") -> None:
 
 def best_weights(run_dir: "RunDir") -> list[str]:
     """Which step's weights a run keeps as its best, and by what; and which may be better."""
-    from areal_sdk.telemetry.rundir import BEST, WAITING, read_measured
+    from areal_sdk.telemetry.rundir import BEST, WAITING, read_measured, scores_of
 
     lines = []
     best = read_measured(run_dir.checkpoints / BEST)
     if best is not None:
         by = f", by {best['by']}" if best.get("by") else ", the only ones measured"
-        lines.append(f"best weights: step {best['step']}{by}: {_scores(best)}")
+        lines.append(f"best weights: step {best['step']}{by}: {scores_of(best)}")
     waiting = read_measured(run_dir.checkpoints / WAITING)
     if waiting is not None:
         span = f"v{waiting['from_version']}-v{waiting['to_version']}"
         lines.append(
-            f"step {waiting['step']} looked better, {_scores(waiting)}, while its weights changed "
+            f"step {waiting['step']} looked better, {scores_of(waiting)}, while its weights changed "
             f"({span}): it is measured again when the run ends"
         )
     return lines
-
-
-def _scores(measured: Mapping[str, Any]) -> str:
-    reward = measured.get("reward")
-    return f"success {measured['success']:.3f}" + (
-        "" if reward is None else f", reward {reward:.3f}"
-    )
 
 
 def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:

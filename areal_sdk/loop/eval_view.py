@@ -66,6 +66,11 @@ class EvalView:
         else:
             logger.warning("%s", text)
 
+    def inform(self, text: str) -> None:
+        """A line that stays, where somebody looks: it is no warning."""
+        if self._writer is not None:
+            self.say(text)
+
     def enter(self, phase: str) -> None:
         """What happens from now on, before the first episode."""
         self._note = phase

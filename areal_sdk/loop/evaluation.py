@@ -12,7 +12,7 @@ from areal_sdk.environment import Environment
 from areal_sdk.errors import AgentError, ConfigError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.eval_view import EvalView
-from areal_sdk.loop.models import find_served_model
+from areal_sdk.loop.models import find_served_model, whose_weights
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.rig import open_rig
 from areal_sdk.loop.tasks import HeldOut, load_held_out
@@ -69,6 +69,8 @@ async def _on_model(
     model_dir = await in_thread(
         lambda: find_served_model(config, plugins=plugins), name="find model"
     )
+    if whose := whose_weights(model_dir):
+        view.inform(whose)
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
         async with open_rig(
             config,

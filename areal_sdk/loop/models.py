@@ -14,8 +14,9 @@ from areal_sdk.models.checkpoint import check_safetensors
 from areal_sdk.models.families import check_trained
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.rundir import BEST, WAITING, read_measured, scores_of
 
-EXPORTS = ("best", "final", "waiting")
+EXPORTS = (BEST, "final", WAITING)
 """The last: of a run that did not get to its end, weights whose evaluation they changed under."""
 
 
@@ -68,6 +69,18 @@ def _check_served(config: Config, directory: Path, plugins: Plugins) -> None:
             raise ConfigError(str(exc)) from None
     if config.engine.name == "local" or is_sglang(config.engine.name):
         make_engine(config, directory, plugins=plugins, log_dir=Path())
+
+
+def whose_weights(model_dir: Path) -> str:
+    """Which of a run's weights these are, and what they achieved; empty for any other model."""
+    measured, name = read_measured(model_dir), model_dir.name
+    if model_dir.parent.name != "checkpoints" or name not in EXPORTS:
+        return ""
+    found = f"weights: checkpoints/{name} of {model_dir.parent.parent}"
+    if measured is None:
+        return found
+    doubt = ", while they changed" if name == WAITING else ""
+    return f"{found}: step {measured['step']}, {scores_of(measured)}{doubt}"
 
 
 def _is_among_runs(path: Path) -> bool:

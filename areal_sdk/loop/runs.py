@@ -16,7 +16,7 @@ from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
 from areal_sdk.loop.engines import check_engine
 from areal_sdk.loop.gateways import rollout_sampling
 from areal_sdk.loop.measure import Evaluator, Reports
-from areal_sdk.loop.models import find_trained_model
+from areal_sdk.loop.models import find_trained_model, whose_weights
 from areal_sdk.loop.patience import stalled_s
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.progress import Progress
@@ -119,6 +119,8 @@ async def run_training(
     """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
     config = plan.config
     progress.begin(state)
+    if checkpoint is None and (whose := whose_weights(plan.model_dir)):
+        progress.say(whose)
     async with (
         progress,
         open_rig(

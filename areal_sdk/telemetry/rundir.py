@@ -291,3 +291,15 @@ def read_measured(exported: Path) -> dict[str, Any] | None:
     """What the weights in `exported` achieved; None where they were not measured, or are not there."""
     measured: dict[str, Any] | None = read_json(exported / MEASURED_FILE)
     return measured
+
+
+def scores_of(measured: Mapping[str, Any]) -> str:
+    """What exported weights achieved, in words.
+
+    >>> scores_of({"step": 4, "success": 0.0, "reward": 0.71})
+    'success 0.000, reward 0.710'
+    """
+    reward = measured.get("reward")
+    return f"success {measured['success']:.3f}" + (
+        "" if reward is None else f", reward {reward:.3f}"
+    )

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from areal_sdk.loop.best import BestWeights, Measured
-from areal_sdk.loop.models import find_model
+from areal_sdk.loop.models import find_model, whose_weights
 from areal_sdk.telemetry.rundir import read_measured
 from tests.loop.runs import finish, run_dir, start_command, start_training
 
@@ -115,7 +115,22 @@ def test_an_unfinished_run_without_best_weights_gives_those_that_wait(tmp_path: 
     (tmp_path / "config.toml").write_text("")
     checkpoints = tmp_path / "checkpoints"
     BestWeights(checkpoints).offer(export(checkpoints, 10), measured(10, 0.5, until=12))
-    assert find_model(str(tmp_path)) == checkpoints / "waiting"
+    found = find_model(str(tmp_path))
+    assert found == checkpoints / "waiting"
+    assert whose_weights(found) == (
+        f"weights: checkpoints/waiting of {tmp_path}: step 10, success 0.500, reward 0.000, "
+        "while they changed"
+    )
+
+
+def test_who_takes_the_weights_of_a_run_is_told_which(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("")
+    checkpoints = tmp_path / "checkpoints"
+    BestWeights(checkpoints).offer(export(checkpoints, 10), measured(10, 0.5, 0.7))
+    assert whose_weights(find_model(str(tmp_path))) == (
+        f"weights: checkpoints/best of {tmp_path}: step 10, success 0.500, reward 0.700"
+    )
+    assert whose_weights(tmp_path) == ""
 
 
 def assert_same_weights(exported: Path, published: Path) -> None:
@@ -181,7 +196,7 @@ class Changing(Agent):
             while Changing.step < 4:
                 await asyncio.sleep(0.01)
             await context.generate(message, max_new_tokens=8)
-        return REWARDS[evaluation]
+        return REWARDS.get(evaluation, 0.4)
 
 @hookimpl
 def on_step(step):
