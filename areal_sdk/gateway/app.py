@@ -228,6 +228,13 @@ class Gateway:
         )
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
+        if not (self._server.is_loopback or self._access.is_admin(request)):
+            raise ApiError(
+                401,
+                "Where others reach this server its metrics need the admin key, as "
+                "`Authorization: Bearer KEY` (in Prometheus: authorization.credentials).",
+                code="invalid_api_key",
+            )
         text = self._metrics.render(len(self.sessions), self._engine.version)
         return web.Response(text=text, content_type="text/plain")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
@@ -272,6 +273,7 @@ class Completer:
             self.tokenizer, self.renderer, session, prepared, streams=left is not None
         )
         begun = time.monotonic()
+        latest = -math.inf  # nothing came yet
 
         def record(completed: Completed) -> int:
             self.metrics.observe(completed.turn, num_cached=completed.num_cached)
@@ -289,16 +291,24 @@ class Completer:
         )
         self.metrics.num_running += 1
         try:
-            with (
-                self._client_errors(session, schema_field=prepared.request.schema_field),
-                Deadline(self._max_request_s) as deadline,
-                session.sampling_until(deadline.expire, leave=leave),
-            ):
-                while not reader.is_done:
-                    deadline.wait()
-                    chunk = await anext(stream)
-                    deadline.rest()
-                    for delta in reader.read(chunk):
+            with self._client_errors(session, schema_field=prepared.request.schema_field):
+                try:
+                    with (
+                        Deadline(self._max_request_s) as deadline,
+                        session.sampling_until(deadline.expire, leave=leave),
+                    ):
+                        while not reader.is_done:
+                            deadline.wait()
+                            chunk = await anext(stream)
+                            deadline.rest()
+                            latest = time.monotonic()
+                            for delta in reader.read(chunk):
+                                yield delta
+                except TimeoutError:
+                    is_alive = time.monotonic() - latest < self._max_request_s / 2
+                    if session.is_closed or not (is_alive and _is_unlimited(session, prepared)):
+                        raise
+                    for delta in reader.read(_CUT):
                         yield delta
             completed = reader.record(time.monotonic() - begun)
         except (GeneratorExit, asyncio.CancelledError):
@@ -374,6 +384,15 @@ def _num_characters(message: Message) -> int:
     """About as many as the message has, its calls included."""
     rest = (value for name, value in message.items() if name != "content")
     return sum(map(len, _texts(message))) + sum(len(str(value)) for value in rest)
+
+
+def _is_unlimited(session: Session, prepared: Prepared) -> bool:
+    """Nobody said how long the answer may be: then the time that it may take says so."""
+    return session.limits.max_new_tokens is None and prepared.request.max_new_tokens is None
+
+
+_CUT = GenerateChunk((), (), (), FinishReason.LENGTH)
+"""Ends an answer that rambles on until its time is over: an outcome, for its engine is well."""
 
 
 async def _nothing() -> AsyncIterator[GenerateChunk]:

@@ -1,6 +1,11 @@
 """The listening socket of a gateway."""
 
+import asyncio
+import re
+import resource
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
 
@@ -9,6 +14,16 @@ from areal_sdk.errors import ConfigError
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _ALLOWED_HEADERS = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
+_EXPOSED_HEADERS = "retry-after, x-should-retry, x-request-id, x-areal-reply"
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(\s*,\s*[A-Za-z0-9-]+)*")
+
+HEAD_S = 30.0
+"""In which a new connection must have sent the head of its first request."""
+
+KEEP_ALIVE_S = 75.0
+"""Without another request a connection is closed."""
+
+_MOST_FILES = 65_536
 
 
 class HttpServer:
@@ -20,6 +35,13 @@ class HttpServer:
         self._cors_origins = frozenset(cors_origins)
         self._runner: web.AppRunner | None = None
         self._base_url = ""
+        self._is_loopback = False
+        self._silent: asyncio.Task[None] | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine reaches it."""
+        return self._is_loopback
 
     @property
     def base_url(self) -> str:
@@ -47,6 +69,7 @@ class HttpServer:
             access_log=None,
             handler_cancellation=True,  # a client that leaves frees its slot in the engine
             shutdown_timeout=1.0,
+            keepalive_timeout=KEEP_ALIVE_S,
         )
         await runner.setup()
         site = web.TCPSite(runner, host, port)
@@ -59,11 +82,19 @@ class HttpServer:
                 "0 for any free one"
             ) from exc
         self._runner = runner
+        self._is_loopback = host in _LOOPBACK
+        assert runner.server is not None, "it is set up"
+        most_silent = _raise_file_limit() // 2
+        self._silent = asyncio.create_task(_close_silent(runner.server, most=most_silent))
         bound = runner.addresses[0][1]
         self._base_url = f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1"
 
     async def aclose(self) -> None:
         """Stop listening. Safe to call twice."""
+        silent, self._silent = self._silent, None
+        if silent is not None:
+            silent.cancel()
+            await asyncio.gather(silent, return_exceptions=True)
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -76,7 +107,8 @@ class HttpServer:
             response.headers["Vary"] = "Origin"
             if origin in self._cors_origins or "*" in self._cors_origins:
                 response.headers["Access-Control-Allow-Origin"] = origin or "*"
-                response.headers["Access-Control-Allow-Headers"] = _ALLOWED_HEADERS
+                response.headers["Access-Control-Allow-Headers"] = _allowed_headers(request)
+                response.headers["Access-Control-Expose-Headers"] = _EXPOSED_HEADERS
                 response.headers["Access-Control-Allow-Methods"] = "GET, POST, DELETE"
 
         app.on_response_prepare.append(allow)
@@ -90,3 +122,47 @@ async def _preflight(
     if request.method == "OPTIONS":
         return web.Response(status=204)
     return await handler(request)
+
+
+def _allowed_headers(request: web.Request) -> str:
+    """Those that the page asks for: SDKs in browsers send a dozen of their own (`x-stainless-*`)."""
+    asked = request.headers.get("Access-Control-Request-Headers", "")
+    return f"{_ALLOWED_HEADERS}, {asked}" if _HEADER_NAMES.fullmatch(asked) else _ALLOWED_HEADERS
+
+
+async def _close_silent(server: web.Server, *, most: int) -> None:
+    """Close connections that send no request: after `HEAD_S`, the oldest at once where many are open.
+
+    Without this, half a request a connection would hold every connection that the process may have.
+    """
+    loop = asyncio.get_running_loop()
+    spoke: set[Any] = set()
+    since: dict[Any, float] = {}
+    make_request = server.request_factory
+
+    def note(message: Any, payload: Any, protocol: Any, *rest: Any) -> web.BaseRequest:
+        spoke.add(protocol)
+        return make_request(message, payload, protocol, *rest)
+
+    server.request_factory = note
+    while True:
+        now = loop.time()
+        connected = server.connections
+        spoke.intersection_update(connected)
+        since = {c: since.get(c, now) for c in connected if c not in spoke}
+        oldest = list(since)[: max(0, len(since) - most)]
+        for connection in {*oldest, *(c for c in since if now - since[c] > HEAD_S)}:
+            connection.force_close()
+        await asyncio.sleep(min(1.0, HEAD_S / 2))
+
+
+def _raise_file_limit() -> int:
+    """As many connections as the system lets this process have; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
+    with suppress(ValueError, OSError):  # a system that forbids it
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft

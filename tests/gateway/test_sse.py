@@ -1,6 +1,7 @@
 """Events reach whoever reads them, however slowly."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator
 
 import aiohttp
@@ -28,7 +29,7 @@ async def test_what_comes_while_a_slow_client_reads_is_sent_too() -> None:
         is_over.set()
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return await send_events(request, events(), write_error=_write_error)
+        return await send_events(request, events(), write_error=_write_error, errors=Counter())
 
     app = web.Application()
     app.router.add_get("/", answer)

@@ -76,7 +76,12 @@ class Endpoint:
     ) -> web.StreamResponse:
         if reply.stream:
             events = self._events(attempt, choices, reply)
-            return await send_events(request, events, write_error=reply.error_event)
+            return await send_events(
+                request,
+                events,
+                write_error=reply.error_event,
+                errors=self._completer.metrics.errors,
+            )
         with attempt.owed():
             completed = await self._complete(attempt.session, choices, reply)
             body = orjson.dumps(reply.body(completed))

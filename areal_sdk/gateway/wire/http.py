@@ -98,6 +98,8 @@ def guarded(
             return await handler(request)
         except ApiError as exc:
             errors[exc.code or exc.type] += 1
+            if exc.fault is not None:
+                logger.warning("%s %s: %s", request.method, request.path, exc)
             return json_response(error_body(exc), status=exc.status, headers=exc.headers())
         except Exception:
             errors["internal"] += 1

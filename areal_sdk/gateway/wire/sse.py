@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
@@ -25,12 +26,14 @@ async def send_events(
     events: AsyncGenerator[bytes, None],
     *,
     write_error: Callable[[ApiError], bytes],
+    errors: Counter[str],
     keep_alive: bytes = b": keep-alive\n\n",
 ) -> web.StreamResponse:
     """Send `events` as the response to `request`.
 
     The status is real: nothing is sent before the first event, so an error up to there is raised
-    here and gets its own status. One that comes later becomes the last event.
+    here and gets its own status. One that comes later becomes the last event; it is logged, and counted
+    in `errors`.
     """
     feed = _Feed(events)
     task = asyncio.create_task(feed.pump())
@@ -43,7 +46,10 @@ async def send_events(
             if feed.error is not None:
                 if not data and not response.prepared:
                     raise feed.error
-                data += write_error(as_api_error(feed.error))
+                error = as_api_error(feed.error)
+                errors[error.code or "internal"] += 1
+                logger.warning("%s %s broke off: %s", request.method, request.path, error)
+                data += write_error(error)
             elif not data and not is_last:
                 data = keep_alive
             if not response.prepared:
