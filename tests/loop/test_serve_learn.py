@@ -77,8 +77,9 @@ class Caller:
         await self._client.close()
         await self._http.close()
 
-    async def call(self, number: int) -> None:
-        answer_id, reward = await _ask(self._client, number)
+    async def call(self, number: int, *, reward: float | None = None) -> None:
+        answer_id, earned = await _ask(self._client, number)
+        reward = earned if reward is None else reward
         await self._post(f"{self._url}/reward", {"reward": reward, "turn": answer_id})
         self.rewards.append(reward)
 
@@ -262,6 +263,25 @@ async def test_a_server_learns_from_groups_that_are_opened(tmp_path: Path) -> No
     steps = run.read_steps()
     assert [step["batch/groups"] for step in steps] == [4] * 6
     assert sorted(step["batch/episodes"] for step in steps) == [15] + [16] * 5
+
+
+@pytest.mark.slow
+async def test_a_server_says_who_posted_a_wrong_reward(tmp_path: Path) -> None:
+    keys = {name: f"sk-{name}-0123456789abcdef" for name in ("alice", "bob")}
+    users = tmp_path / "users.toml"
+    users.write_text("".join(f'[{name}]\napi_key = "{key}"\n' for name, key in keys.items()))
+    arguments = ("--users", str(users), "--steps", "2")
+    with serving(tmp_path, *arguments, rollout__batch=8) as (server, url, _):
+        for number in range(16):
+            name = ("alice", "bob")[number % 2]
+            reward = 1e6 if number == 9 else float(number % 4 < 2)
+            async with Caller(url, keys[name]) as caller:
+                await caller.call(number, reward=reward)
+        output = await asyncio.to_thread(finish, server)
+    (note,) = [line for line in output.splitlines() if line.startswith("note: ")]
+    assert note.startswith("note: bob: a reward of 1e+06, where 0.5 is usual")
+    steps = run_dir(tmp_path).read_steps()
+    assert [step["train/num_outlying_sources"] for step in steps] == [0.0, 1.0]
 
 
 def test_callers_without_siblings_cannot_be_compared(tmp_path: Path) -> None:
