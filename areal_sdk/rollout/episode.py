@@ -68,9 +68,14 @@ class EpisodeRunner(SharesHttpClient):
         self._ages: dict[str, Callable[[], int | None]] = {}
         """By episode, from its first token to its verdict."""
         self._warned = False
+        self._turnstile = asyncio.Lock()
+        """One episode begins at a time: a first step often builds a client, which takes tens of ms,
+        and the event loop answers the others in between."""
 
     async def run(self, plan: EpisodePlan) -> Episode:
         """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
+        async with self._turnstile:
+            await asyncio.sleep(0)
         attempt = 0
         while True:
             episode = await self._attempt(plan, attempt)
