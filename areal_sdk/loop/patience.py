@@ -1,5 +1,7 @@
 """How long a run waits: for its parts, from how long each may take, and for gradients."""
 
+import math
+
 from areal_sdk.config import Config
 
 MIN_CUT_TIMEOUT_S = 3600.0
@@ -14,12 +16,14 @@ NO_CALLERS_S = 365 * 24 * 3600.0
 
 
 def cut_timeout_s(config: Config) -> float:
-    """For a batch: two generations of the longest episodes, with every retry."""
+    """For a batch: two generations of the longest episodes, with every retry, and their judges."""
     if config.serve.learn:
         return NO_CALLERS_S
     rollout = config.rollout
     longest_s = rollout.episode_timeout_s * (1 + rollout.infra_retries)
-    return max(MIN_CUT_TIMEOUT_S, 2 * longest_s + rollout.wait_s)
+    num_judgements = rollout.max_inflight * len(config.rewards)
+    judged_s = rollout.reward_timeout_s * math.ceil(num_judgements / rollout.reward_workers)
+    return max(MIN_CUT_TIMEOUT_S, 2 * (longest_s + judged_s) + rollout.wait_s)
 
 
 def stalled_s(config: Config) -> float:

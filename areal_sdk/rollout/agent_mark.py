@@ -18,6 +18,9 @@ from typing import Any, Self
 
 _LAYOUT = struct.Struct("=Qd")
 
+Step = tuple[int, float]
+"""Number of the episode whose code runs (0: none), and since when (`time.monotonic`)."""
+
 PLAYING: contextvars.ContextVar[int] = contextvars.ContextVar("playing", default=0)
 """Number of the episode that the current code belongs to; tasks that it starts inherit it."""
 
@@ -47,8 +50,7 @@ class Mark:
     def leave(self) -> None:
         _LAYOUT.pack_into(self._memory, 0, 0, 0.0)
 
-    def read(self) -> tuple[int, float]:
-        """The episode whose step is running (0: none), and since when (`time.monotonic`)."""
+    def read(self) -> Step:
         number, since = _LAYOUT.unpack_from(self._memory, 0)
         return number, since
 

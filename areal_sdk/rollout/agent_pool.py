@@ -134,9 +134,7 @@ class AgentPool(RolloutWorkflow):
         """The least busy worker. Waits only where all are lost, for the first to be replaced."""
         if self._is_closed:
             raise ProcessError("the agent's workers are closed")
-        for index, place in enumerate(self._places):
-            if _is_vacant(place):
-                self._places[index] = self._begin(index)
+        self._fill_places(retry=True)
         while True:
             workers = [place.result() for place in self._places if _is_taken(place)]
             if workers:
@@ -148,19 +146,24 @@ class AgentPool(RolloutWorkflow):
                 raise ProcessError(f"no worker for agent {self.name}: {error}") from error
             if self._is_closed:
                 raise ProcessError("the agent's workers are closed")
+            self._fill_places(retry=False)
+
+    def _fill_places(self, *, retry: bool) -> None:
+        """Start a worker in the place of each that is lost; `retry`: of each that did not start too."""
+        for index, place in enumerate(self._places):
+            if _is_vacant(place) and (retry or not _did_not_start(place)):
+                self._places[index] = self._begin(index)
 
     async def _watch(self) -> None:
         """Replace lost workers; kill one that has been in one step of one episode for too long."""
         while True:
             await asyncio.sleep(min(WATCH_EVERY_S, self._block_limit_s / 4))
-            for index, place in enumerate(self._places):
-                if _is_vacant(place) and not _did_not_start(place):  # that is left to an episode
-                    self._places[index] = self._begin(index)
+            self._fill_places(retry=False)  # what did not start is left to an episode
             for worker in list(self._workers):
                 if worker.is_gone:
                     self._workers.discard(worker)
-                elif not worker.is_condemned and worker.blocked_s > self._block_limit_s:
-                    self._own(worker.kill_for_blocking(), f"kill {worker.name}")
+                elif (step := worker.step_over(self._block_limit_s)) is not None:
+                    self._own(worker.kill_for_blocking(step), f"kill {worker.name}")
 
     async def _stop(self, worker: AgentProcess, number: int) -> None:
         """Cancel an episode. A worker with code that cannot be stopped gets no new episodes."""

@@ -20,7 +20,7 @@ from areal_sdk.errors import (
     ProcessError,
 )
 from areal_sdk.process import Child, ProcessSpec, Reply, spawn
-from areal_sdk.rollout.agent_mark import Mark
+from areal_sdk.rollout.agent_mark import Mark, Step
 from areal_sdk.rollout.agent_spec import AgentSpec
 from areal_sdk.rollout.agent_wire import error_of, pack_answer, unpack_request, unpack_result
 from areal_sdk.rollout.agents import PlayResult
@@ -65,6 +65,7 @@ class AgentProcess:
         self._agent = agent
         self._postmortem: Postmortem | None = None
         self._blocked_in = ""
+        self._is_suspected = False
 
     @classmethod
     async def start(
@@ -105,11 +106,12 @@ class AgentProcess:
         """Whether another must take its place."""
         return self.is_gone or self.is_condemned or self.is_retired
 
-    @property
-    def blocked_s(self) -> float:
-        """How long the step that it is in has taken so far."""
-        number, since = self._mark.read()
-        return time.monotonic() - since if number and since else 0.0
+    def step_over(self, limit_s: float) -> Step | None:
+        """The step that it has been in for longer than `limit_s`, unless that is dealt with."""
+        if self.is_condemned or self._is_suspected:
+            return None
+        step = self._mark.read()
+        return step if _age_s(step) > limit_s else None
 
     async def play(self, number: int, order: bytes, context: EpisodeContext) -> PlayResult:
         """What the agent returned. Raises `EpisodeError`, as playing it here would."""
@@ -142,13 +144,31 @@ class AgentProcess:
         reply = await self._child.call("stop", {"number": number}, timeout_s=timeout_s)
         return bool(reply.payload["is_gone"])
 
-    async def kill_for_blocking(self) -> None:
-        """End it with all aboard, because of the step that it does not come back from."""
-        culprit, _ = self._mark.read()
+    async def kill_for_blocking(self, step: Step | None = None) -> None:
+        """End it with all aboard, because it does not come back from a step.
+
+        Nothing happens if it has come back from `step`; None: from whatever it is at.
+        """
+        self._is_suspected = True
+        try:
+            if step is not None and self._mark.read() != step:
+                return
+            self._child.signal(signal.SIGUSR1)  # faulthandler writes every stack to the log
+            await asyncio.sleep(STACKS_S)
+            if step is not None and self._mark.read() != step:
+                return
+            self._condemn(step or self._mark.read())
+        finally:
+            self._is_suspected = False
+        with contextlib.suppress(ProcessError):
+            await self._child.kill()
+
+    def _condemn(self, step: Step) -> None:
+        culprit, _ = step
         where = f" in {self._blocked_in}" if self._blocked_in else ""
         blocked = (
             f"agent {self._agent}: it held the event loop of {self.name} (pid {self.pid}) for "
-            f"{self.blocked_s:.0f} s{where}"
+            f"{_age_s(step):.0f} s{where}"
         )
         self._postmortem = Postmortem(
             culprit or None,
@@ -164,10 +184,6 @@ class AgentProcess:
             len(self.aboard),
             self._child.log_path,
         )
-        self._child.signal(signal.SIGUSR1)  # faulthandler writes every stack to the log
-        await asyncio.sleep(STACKS_S)
-        with contextlib.suppress(ProcessError):
-            await self._child.kill()
 
     async def aclose(self) -> None:
         await self._child.aclose(grace_s=CLOSE_GRACE_S)
@@ -203,6 +219,12 @@ class AgentProcess:
             AgentError(f"agent {self._agent} took its worker down: {death}"),
             f"its worker died under it: {death}",
         )
+
+
+def _age_s(step: Step) -> float:
+    """How long the step has taken so far; 0 where it is none."""
+    number, since = step
+    return time.monotonic() - since if number and since else 0.0
 
 
 class _Answers:

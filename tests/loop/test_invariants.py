@@ -189,3 +189,7 @@ def test_waits_are_as_long_as_what_they_wait_for_may_take() -> None:
     assert cut_timeout_s(usual) == 2 * 600.0 * 3 + 30.0
     assert cut_timeout_s(patient) == 2 * 20_000.0 * 2 + 30.0
     assert stalled_s(patient) > cut_timeout_s(patient) + patient.trainer.step_timeout_s
+    judged = {"max_inflight": 10, "reward_workers": 4, "reward_timeout_s": 5_000.0}
+    rewards = {"contains_answer": 1.0, "exact_match": 1.0}
+    judging = parse_config({"agent": "a.py", "rollout": judged, "rewards": rewards})
+    assert cut_timeout_s(judging) == 2 * (600.0 * 3 + 5 * 5_000.0) + 30.0

@@ -382,6 +382,43 @@ async def test_an_agent_that_blocks_its_worker_is_named_killed_and_alone_to_blam
     ), "faulthandler wrote where it stands"
 
 
+@pytest.mark.parametrize("ends", ["before", "meanwhile"])
+async def test_a_step_that_just_ended_costs_no_worker(
+    ends: str, model_dir: Path, tmp_path: Path
+) -> None:
+    async with playing(sample_agents.plain_agent, model_dir, tmp_path) as play:
+        (worker,) = play.pool._workers
+        worker._mark.enter(7)
+        step = worker.step_over(0.0)
+        assert step is not None
+        if ends == "before":
+            worker._mark.enter(8)
+        killing = asyncio.create_task(worker.kill_for_blocking(step))
+        await asyncio.sleep(0)
+        worker._mark.leave()
+        await killing
+        assert not worker.is_lost
+        assert (await play()).reward
+        assert play.pool.num_started == 1
+
+
+async def test_who_waits_for_a_worker_replaces_one_that_is_lost_meanwhile(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    async with playing(sample_agents.plain_agent, model_dir, tmp_path) as play:
+        pool = play.pool
+        for chore in pool._chores:
+            chore.cancel()  # nobody else watches
+        (first,) = pool._workers
+        first.is_retired = True
+        pool._places[0] = pool._begin(0)
+        pool._places[0].add_done_callback(lambda place: setattr(place.result(), "is_retired", True))
+        async with asyncio.timeout(PATIENCE_S):
+            worker = await pool._pick()
+        assert not worker.is_lost
+        assert pool.num_started == 3
+
+
 async def test_what_ignores_its_cancellation_gets_no_new_episodes_and_ends(
     model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
