@@ -50,6 +50,9 @@ class RunSection(Section):
     """Steps between checkpoints; 0 keeps only the one at the end."""
     keep_checkpoints: Positive = 2
     """Older ones are deleted."""
+    stop_grace_s: Seconds = 600.0
+    """After Ctrl-C or SIGTERM, how long the step at work and the last checkpoint may take. Where a
+    batch system kills sooner, what it grants. A second Ctrl-C waits for neither."""
     max_empty_batches: Positive = 10
     """Batches in a row without a gradient before the run ends as solved or hopeless."""
 

@@ -1,11 +1,9 @@
 """When to checkpoint, where, and how a run goes on from one."""
 
-import asyncio
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal_sdk.errors import ArealError
 from areal_sdk.loop.state import RunState
 from areal_sdk.trainer.client import TrainerClient
 
@@ -32,36 +30,21 @@ class Checkpoints:
     def has_saved(self, state: RunState) -> bool:
         """Whether the newest checkpoint is of this step."""
         saved = latest_checkpoint(self.directory)
-        return saved is not None and step_of(saved) >= state.step
-
-    async def save_last(
-        self,
-        trainer: TrainerClient,
-        state: RunState,
-        *,
-        timeout_s: float,
-        say: Callable[[str], None],
-    ) -> None:
-        """Save what is not saved yet, if it can be done: the run ends early, for another reason."""
-        if not state.step or self.has_saved(state):
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.save(trainer, state)
-        except TimeoutError:
-            say(f"warning: step {state.step} was not saved: that takes over {timeout_s:g} s")
-        except ArealError as exc:
-            say(f"warning: step {state.step} was not saved: {exc}")
+        return saved is not None and (step_of(saved) or 0) >= state.step
 
 
-def step_of(checkpoint: Path) -> int:
-    """
+def step_of(checkpoint: Path) -> int | None:
+    """The step of a checkpoint of the run's own; None for what somebody else put beside it.
+
     >>> step_of(Path("checkpoints/step-000020"))
     20
+    >>> step_of(Path("checkpoints/step-000020-good"))
     """
-    return int(checkpoint.name.removeprefix(PREFIX))
+    match = re.fullmatch(rf"{PREFIX}(\d+)", checkpoint.name)
+    return int(match[1]) if match else None
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint: a directory gets its name only once it is whole."""
-    return max(directory.glob(f"{PREFIX}*"), default=None)
+    found = [path for path in directory.glob(f"{PREFIX}*") if step_of(path) is not None]
+    return max(found, key=step_of, default=None)  # type: ignore[arg-type]

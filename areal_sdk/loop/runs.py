@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import Config
-from areal_sdk.errors import ConfigError, StorageError
+from areal_sdk.errors import ArealError, ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.checkpoints import Checkpoints
 from areal_sdk.loop.demonstrations import Conversation, load_demonstrations
@@ -38,10 +38,6 @@ from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
-
-INTERRUPTED_SAVE_S = 2.0
-"""For a last checkpoint: Ctrl-C ends a run within five seconds."""
-SAVE_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,20 +216,35 @@ async def _train(
         )
         try:
             ended = await loop.run()
-        except BaseException as error:  # whatever ends the run, what it learnt is kept
-            if loop.is_settled:
-                is_hurried = isinstance(error, asyncio.CancelledError)
-                timeout_s = INTERRUPTED_SAVE_S if is_hurried else SAVE_TIMEOUT_S
-                await checkpoints.save_last(
-                    rig.trainer, state, timeout_s=timeout_s, say=progress.say
-                )
-            with suppress(StorageError):  # `error` says more
+            # What was running is booked as cancelled by now.
+            if not checkpoints.has_saved(state):
+                await loop.save()
+        except BaseException:  # whatever ends the run, what it learnt is kept
+            await _keep_what_was_learnt(loop, grace_s=config.run.stop_grace_s)
+            with suppress(StorageError):  # the error says more
                 rig.run_dir.write_ledger(ledger.snapshot())
             raise
-    rig.run_dir.write_ledger(ledger.snapshot())  # what was running is booked as cancelled by now
-    if not checkpoints.has_saved(state):
-        await checkpoints.save(rig.trainer, state)
+    rig.run_dir.write_ledger(ledger.snapshot())
     return ended
+
+
+async def _keep_what_was_learnt(loop: TrainingLoop, *, grace_s: float) -> None:
+    """Let the trainer finish what it is doing, and save it; a second Ctrl-C cuts this off."""
+    say, what = loop.progress.say, f"step {loop.state.step}"
+    until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C again: at once)"
+    try:
+        async with asyncio.timeout(grace_s):
+            if (at_work := loop.at_work) is not None:
+                what = at_work
+                say(f"stopping: waits for {what} {until}")
+            if await loop.settle() and loop.has_unsaved:
+                what = f"the checkpoint of step {loop.state.step}"
+                say(f"stopping: writes {what} {until}")
+                await loop.save()
+    except TimeoutError:
+        say(f"warning: {what} was given up: it took longer than run.stop_grace_s = {grace_s:g}")
+    except ArealError as exc:
+        say(f"warning: step {loop.state.step} was not saved: {exc}")
 
 
 @asynccontextmanager

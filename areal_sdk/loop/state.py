@@ -66,10 +66,8 @@ class RunSummary:
             return "no step was taken: a resumed run begins anew"
         first = (self.saved_step or 0) + 1
         steps = f"step {first}" if first == self.steps else f"steps {first} to {self.steps}"
-        return (
-            f"{steps} could not be saved, the trainer was at work: "
-            f"a resumed run takes {'it' if first == self.steps else 'them'} again"
-        )
+        again = "it" if first == self.steps else "them"
+        return f"{steps} could not be saved: a resumed run takes {again} again"
 
     def to_json(self) -> dict[str, Any]:
         values = {field_.name: getattr(self, field_.name) for field_ in fields(self)}

@@ -9,8 +9,9 @@ gate opens for v + 1 only when the engine has confirmed it.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from areal_sdk.errors import DivergedError
 from areal_sdk.loop.checkpoints import Checkpoints
@@ -29,6 +30,8 @@ from areal_sdk.telemetry import waiting
 from areal_sdk.trainer.client import TrainerClient
 from areal_sdk.types import WeightUpdate
 
+T = TypeVar("T")
+
 UPDATE_TIMEOUT_S = 600.0
 
 
@@ -46,14 +49,37 @@ class TrainingLoop:
     evaluator: Evaluator
     progress: Progress
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
+    """What the trainer does to its end although the run is cancelled: `settle` waits for it."""
+    _unreported: tuple[CutBatch, dict[str, float]] | None = None
+    """A step that is taken, and in no metrics yet."""
     _began: float = 0.0
     _num_empty: int = 0
     _num_skipped: int = 0
     _is_in_step: bool = False
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the trainer's weights are those of `state`, so that they can be saved."""
+    def at_work(self) -> str | None:
+        """The step or the checkpoint that the trainer works on now, if any."""
+        return None if self._work is None or self._work.done() else self._work.get_name()
+
+    @property
+    def has_unsaved(self) -> bool:
+        return bool(self.state.step) and not self.checkpoints.has_saved(self.state)
+
+    async def save(self) -> None:
+        """Checkpoint the state as it is."""
+        saving = self.checkpoints.save(self.trainer, self.state)
+        await self._to_its_end(saving, f"the checkpoint of step {self.state.step}")
+
+    async def settle(self) -> bool:
+        """Wait for the step or the save that a cancellation found at work.
+
+        Returns whether the trainer's weights are now those of `state`, so that they can be saved.
+        """
+        if self._work is not None:
+            await asyncio.wait({self._work})
+        self._report()
         has_died = any(rank.exited.done() for rank in self.trainer.children)
         return not self._is_in_step and not has_died
 
@@ -83,7 +109,7 @@ class TrainingLoop:
             await self._train_on(batch)
             await self.evaluator.maybe_begin(self._delivery)
             if self.checkpoints.is_due(self.state.step):
-                await self.checkpoints.save(self.trainer, self.state)
+                await self.save()
             if batch.exhausted:
                 return "tasks"
         return ended
@@ -121,46 +147,64 @@ class TrainingLoop:
     async def _train_on(self, batch: CutBatch) -> None:
         """One step from v to v + 1, and the new weights on their way to the engine."""
         began = time.monotonic()
-        version = self.state.version
-        self._is_in_step = True
         if self.rig.engine.info.shares_device:
             await self._delivered()
         await hand_to_trainer(self.rig.engine)
-        metrics = dict(
-            await self.trainer.step(
-                batch.groups,
-                version=version,
-                timeout_s=self.rig.config.trainer.step_timeout_s,
-            )
+        metrics = await self._to_its_end(
+            self._step(batch, began=began), f"step {self.state.step + 1}"
         )
-        self.buffer.mark_trained(batch)
-        metrics["step_s"] = time.monotonic() - began
         # The engine may still be reading the file that this publish would overwrite.
         await self._delivered()
         has_update = bool(metrics.get("num_updates"))
-        self._count_idle(metrics, has_update=has_update)
-        update = await self._publish(version + 1, has_update=has_update)
+        update = await self._publish(self.state.version, has_update=has_update)
         await hand_to_engine(self.rig.engine, self.trainer)
-        self.state.step = update.version
         self.state.train_seconds = time.monotonic() - self._began
-        self.state.tasks = self.tasks.state()
-        self.state.ledger = self.buffer.ledger.snapshot()
-        self._is_in_step = False
         self._delivery = asyncio.create_task(
             self._deliver(update), name=f"deliver {update.version}"
         )
         for name, seconds in self.rig.cpu_seconds().items():
             metrics[f"cpu_{name}_s"] = seconds
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
-        batch = replace(batch, notices=(*batch.notices, *self.trainer.notices))
-        values = self.progress.report_step(self.state, batch, metrics)
-        self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
+        self._report()
         if self._num_skipped >= MAX_SKIPPED_STEPS:
             raise DivergedError(
                 f"the gradients of {self._num_skipped} steps in a row were not finite, so nothing is "
                 "learnt any more: lower trainer.learning_rate or algorithm.max_weight, or set "
                 'trainer.precision = "float32"; the weights saved last are those before'
             )
+
+    async def _step(self, batch: CutBatch, *, began: float) -> dict[str, float]:
+        """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
+        self._is_in_step = True
+        metrics = dict(
+            await self.trainer.step(
+                batch.groups,
+                version=self.state.version,
+                timeout_s=self.rig.config.trainer.step_timeout_s,
+            )
+        )
+        self.buffer.mark_trained(batch)
+        metrics["step_s"] = time.monotonic() - began
+        self._count_idle(metrics, has_update=bool(metrics.get("num_updates")))
+        self.state.step += 1
+        self.state.train_seconds = time.monotonic() - self._began
+        self.state.tasks = self.tasks.state()
+        self.state.ledger = self.buffer.ledger.snapshot()
+        self._is_in_step = False
+        told = replace(batch, notices=(*batch.notices, *self.trainer.notices))
+        self._unreported = (told, metrics)
+        return metrics
+
+    def _report(self) -> None:
+        if self._unreported is not None:
+            (batch, metrics), self._unreported = self._unreported, None
+            values = self.progress.report_step(self.state, batch, metrics)
+            self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `work`, which a cancellation leaves to `settle`."""
+        task = self._work = asyncio.create_task(work, name=what)
+        return await asyncio.shield(task)
 
     def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:
         """Steps in a row that changed nothing: without anything to train, and with no finite gradient."""

@@ -49,8 +49,9 @@ step. Steps are alike, so all but the largest tensors stay."""
 class TrainerClient:
     """Drives the ranks of one trainer; a rank's death fails the call in progress at once.
 
-    One call at a time. After a failure of `step`, `sft_step` or `load` the ranks no longer agree on
-    anything: close the client and start another from a checkpoint.
+    One call at a time: a cancelled one goes on in the ranks, and the next waits for its end. After a
+    failure of `step`, `sft_step` or `load` the ranks no longer agree on anything: close the client
+    and start another from a checkpoint.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TrainerClient:
         self.options = options
         self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
         self._ranks: list[Child] = []
+        self._last_call: asyncio.Task[Reply] | None = None
         self._own_publish_dir: PublishDir | None = None
         self.num_parameters = 0
         self.device = ""
@@ -160,6 +162,8 @@ class TrainerClient:
     async def aclose(self) -> None:
         """End the ranks and remove what they published. Idempotent."""
         await asyncio.gather(*(child.aclose() for child in self._ranks))
+        if self._last_call is not None:
+            await asyncio.wait({self._last_call})  # with the ranks it has ended
         await self._launcher.aclose()
         if self._own_publish_dir is not None:
             published, self._own_publish_dir = self._own_publish_dir, None
@@ -170,11 +174,22 @@ class TrainerClient:
     ) -> Reply:
         """The answer of rank 0, once all ranks have answered.
 
-        Ranks that fail alone would leave the others waiting in a collective: those get a moment to
-        fail likewise and are then ended.
+        No rank hears that its caller was cancelled: one that had begun and one that had not would
+        then wait for each other in different collectives.
         """
         if not self._ranks:
             raise ProcessError(f"the trainer is not running: {method!r} before start()")
+        if self._last_call is not None:
+            await asyncio.wait({self._last_call})
+        asking = self._ask_all(method, payload, buffers, timeout_s=timeout_s)
+        self._last_call = asyncio.create_task(asking, name=f"trainer: {method}")
+        return await asyncio.shield(self._last_call)
+
+    async def _ask_all(
+        self, method: str, payload: JSON, buffers: Sequence[Buffer], *, timeout_s: float
+    ) -> Reply:
+        """Ranks that fail alone would leave the others waiting in a collective: those get a moment
+        to fail likewise and are then ended."""
         calls = [
             asyncio.create_task(rank.call(method, payload, buffers, timeout_s=timeout_s))
             for rank in self._ranks

@@ -1,6 +1,7 @@
 """The entry of a trainer rank. Every rank gets every request and does the same; rank 0 answers."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ JSON = Any
 def main(channel: Channel, args: JSON) -> None:
     """Serve requests until the main process closes the channel."""
     options = TrainerOptions.from_json(args)
+    # Batch systems send it to every process of a run: the main process decides, after a last save.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     torch.set_num_threads(options.threads)
     torch.use_deterministic_algorithms(options.deterministic)
     torch.manual_seed(options.seed)

@@ -152,8 +152,8 @@ def summary(steps: int, saved_step: int | None) -> RunSummary:
     [
         (0, None, "no step was taken: a resumed run begins anew"),
         (7, 7, "step 7 is saved: no step is lost"),
-        (7, 4, "steps 5 to 7 could not be saved, the trainer was at work"),
-        (5, 4, "step 5 could not be saved, the trainer was at work: a resumed run takes it again"),
+        (7, 4, "steps 5 to 7 could not be saved: a resumed run takes them again"),
+        (5, 4, "step 5 could not be saved: a resumed run takes it again"),
         (2, None, "steps 1 to 2 could not be saved"),
         (0, 20, "step 20 is saved"),  # stopped while it was being resumed
     ],

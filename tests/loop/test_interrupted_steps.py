@@ -1,0 +1,182 @@
+"""Ctrl-C and SIGTERM while the trainer is at work: what it is computing is kept."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loop.runs import (
+    AGENT,
+    DEADLINE_S,
+    children_of,
+    finish,
+    resume_training,
+    run_dir,
+    start_training,
+    told,
+    wait_for_steps,
+)
+
+HELD_STEP = """
+
+def held(knobs):
+    import dataclasses
+    import time
+    from pathlib import Path
+    from areal_sdk.algorithms.presets import grpo
+
+    algorithm = grpo(knobs)
+
+    def advantages(groups, baselines):
+        while Path("{directory}/hold").exists():
+            Path("{directory}/in-step").touch()
+            time.sleep(0.01)
+        return algorithm.advantages(groups, baselines)
+
+    return dataclasses.replace(algorithm, advantages=advantages)
+
+
+@areal_sdk.hookimpl
+def register_algorithms(register):
+    register("held", held)
+"""
+
+UGLY = ("Traceback", "never retrieved", "Exception ignored", "never awaited", "internal error")
+
+Process = subprocess.Popen[str]
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Starts a run and holds it in the middle of a step until `hold` is removed."""
+    agent = tmp_path / "agent.py"
+    agent.write_text(AGENT.read_text() + HELD_STEP.format(directory=tmp_path))
+    started: list[Process] = []
+
+    def start(**settings: Any) -> Process:
+        values = {"run__steps": 10_000, "algorithm__name": "held", **settings}
+        process = start_training(tmp_path, agent=agent, **values)
+        started.append(process)
+        wait_for_steps(process, tmp_path, 2)
+        (tmp_path / "hold").touch()
+        wait_until(process, (tmp_path / "in-step").exists)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(process: Process, happened: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not happened():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def steps_in(directory: Path) -> list[int]:
+    return [row["step"] for row in run_dir(directory).read_metrics(kind="step")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_step_that_is_being_computed_is_finished_and_saved(
+    held: Callable[..., Process], tmp_path: Path, number: signal.Signals
+) -> None:
+    process = held()
+    process.send_signal(number)
+    assert process.stdout is not None
+    said = told(process.stdout, "(.*waits for step.*)")
+    assert "run.stop_grace_s" in said
+    assert "Ctrl-C again" in said
+    (tmp_path / "hold").unlink()
+    output = finish(process, code=1)
+    (step,) = map(int, re.findall("waits for step ([0-9]+)", said))
+    assert f"step {step} is saved: no step is lost" in output
+    assert not any(word in output for word in UGLY), output
+    books = run_dir(tmp_path).read_ledger()
+    assert books is not None
+    assert books["running"] == 0
+    assert books["trained"] == step * 16
+    finish(resume_training(tmp_path, "--steps", str(step + 1)))
+    assert steps_in(tmp_path) == list(range(1, step + 2)), "nothing is done twice or left out"
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step(
+    held: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = held()
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    told(process.stdout, "(waits for step)")
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=1)
+    assert "interrupted" in output
+    assert not any(word in output for word in UGLY), output
+    assert not list(run_dir(tmp_path).checkpoints.glob("step-*"))
+
+
+def test_a_step_that_outlives_the_grace_is_given_up_and_the_setting_named(
+    held: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = held(run__stop_grace_s=0.5)
+    process.send_signal(signal.SIGTERM)
+    output = finish(process, code=1)
+    assert "run.stop_grace_s = 0.5" in output
+    assert re.search("steps 1 to [0-9]+ could not be saved: a resumed run takes them again", output)
+    assert not any(word in output for word in UGLY), output
+
+
+def test_a_signal_to_every_process_of_the_run_still_saves_the_step(
+    held: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = held()
+    (trainer,) = children_of(process.pid, "trainer-0")
+    (engine,) = children_of(process.pid, "engine")
+    for pid in (trainer, engine, process.pid):  # as systemd and batch systems do
+        os.kill(pid, signal.SIGTERM)
+    assert process.stdout is not None
+    told(process.stdout, "(waits for step)")
+    (tmp_path / "hold").unlink()
+    assert re.search("step [0-9]+ is saved: no step is lost", finish(process, code=1))
+
+
+def test_a_save_takes_the_time_it_needs(tmp_path: Path) -> None:
+    process = start_training(tmp_path, run__steps=10_000)
+    wait_for_steps(process, tmp_path, 2)
+    (trainer,) = children_of(process.pid, "trainer-0")
+    os.kill(trainer, signal.SIGSTOP)  # whatever it is asked from now on takes long
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    told(process.stdout, "stopping: (writes the checkpoint|waits for step)")
+    os.kill(trainer, signal.SIGCONT)
+    output = finish(process, code=1)
+    assert "is saved: no step is lost" in output
+    assert not any(word in output for word in UGLY), output
+
+
+def test_a_run_interrupted_anywhere_repeats_the_uninterrupted_one_bit_for_bit(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {"run__deterministic": True, "run__steps": 6}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    finish(start_training(whole, **settings))
+    process = start_training(broken, **settings)
+    for moment in (1, 3):
+        wait_for_steps(process, broken, moment)
+        process.send_signal(signal.SIGINT)
+        assert "no step is lost" in finish(process, code=1)
+        process = resume_training(broken)
+    finish(process)
+    curves = [
+        [(row["step"], row["train/loss"]) for row in run_dir(d).read_metrics(kind="step")]
+        for d in (whole, broken)
+    ]
+    assert curves[0] == curves[1]
