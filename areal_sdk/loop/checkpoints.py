@@ -46,5 +46,9 @@ def step_of(checkpoint: Path) -> int | None:
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The newest complete checkpoint: a directory gets its name only once it is whole."""
-    found = [path for path in directory.glob(f"{PREFIX}*") if step_of(path) is not None]
-    return max(found, key=step_of, default=None)  # type: ignore[arg-type]
+    found = [
+        (step, path)
+        for path in directory.glob(f"{PREFIX}*")
+        if (step := step_of(path)) is not None and path.is_dir()
+    ]
+    return max(found)[1] if found else None

@@ -35,6 +35,7 @@ from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.trainer.directories import recover
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
@@ -114,6 +115,7 @@ async def run_training(
 ) -> RunSummary:
     """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
     config = plan.config
+    await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
     progress.begin(state)
     if checkpoint is None and (whose := whose_weights(plan.model_dir)):
         progress.say(whose)

@@ -1,6 +1,7 @@
 """Directories that appear whole or not at all, and forgetting old ones. Imports nothing heavy."""
 
 import errno
+import logging
 import os
 import re
 import shutil
@@ -10,6 +11,9 @@ from pathlib import Path
 
 from areal_sdk.errors import ArealError
 
+logger = logging.getLogger(__name__)
+
+_PARTIAL, _OLD = ".partial", ".old"
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -56,7 +60,7 @@ def commit(path: Path) -> None:
 
 
 def partial_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.partial")
+    return path.with_name(f".{path.name}{_PARTIAL}")
 
 
 def cannot_write(path: Path, error: OSError) -> CheckpointError:
@@ -75,10 +79,25 @@ def sync_tree(directory: Path) -> None:
         _sync(Path(root))
 
 
+def recover(parent: Path) -> None:
+    """Remove what killed processes began in `parent`, and put back what they were replacing.
+
+    Nobody else may be writing there.
+    """
+    for old in parent.glob(f".*{_OLD}"):
+        path = parent / old.name.removeprefix(".").removesuffix(_OLD)
+        if not path.exists():  # it was killed between two renames
+            old.rename(path)
+    for pattern in (f".*{_OLD}", f".*{_PARTIAL}"):
+        for leftover in parent.glob(pattern):
+            _remove(leftover)
+
+
 def forget_old(path: Path, *, keep: int) -> list[Path]:
     """Remove all but the newest `keep` siblings of `path` that are numbered as it is.
 
     `step-000040` has the siblings `step-000020` and `step-000060`; `best` has none, and stays.
+    What cannot be removed stays too, and is told. Returns what is gone.
     """
     numbered = re.fullmatch(r"(.*?)(\d+)", path.name)
     if numbered is None:
@@ -89,19 +108,26 @@ def forget_old(path: Path, *, keep: int) -> list[Path]:
         for sibling in path.parent.iterdir()
         if (match := pattern.fullmatch(sibling.name))
     ]
-    old = [sibling for _, sibling in sorted(found)[:-keep]]
-    for sibling in old:
-        shutil.rmtree(sibling)
-    return old
+    return [sibling for _, sibling in sorted(found)[:-keep] if _remove(sibling)]
+
+
+def _remove(directory: Path) -> bool:
+    try:
+        shutil.rmtree(directory)
+    except OSError as exc:
+        logger.warning(
+            "%s stays where it is (%s): remove it by hand to free its room", directory, exc
+        )
+    return not directory.exists()
 
 
 def _replace(new: Path, path: Path) -> None:
     if path.exists():  # a directory cannot be renamed over one that has files
-        old = path.with_name(f".{path.name}.old")
+        old = path.with_name(f".{path.name}{_OLD}")
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
         new.rename(path)
-        shutil.rmtree(old)
+        shutil.rmtree(old, ignore_errors=True)  # the new one is there: that is what counts
     else:
         new.rename(path)
     _sync(path.parent)

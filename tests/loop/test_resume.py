@@ -56,6 +56,16 @@ def test_kill_9_and_resume_gives_the_same_losses_bit_for_bit(
     assert len({value for values in expected.values() for value in values}) > 1
 
 
+def test_a_save_that_was_killed_leaves_nothing_once_the_run_goes_on(tmp_path: Path) -> None:
+    finish(start_training(tmp_path, run__steps=1))
+    directory = run_dir(tmp_path).checkpoints
+    (directory / ".step-000002.partial").mkdir()
+    (directory / "step-000001-good").mkdir()  # somebody's copy
+    finish(resume_training(tmp_path, "--steps", "3"))
+    names = sorted(path.name for path in directory.iterdir())
+    assert names == ["final", "step-000001", "step-000001-good", "step-000003"]
+
+
 def test_resuming_a_run_that_still_goes_on_changes_nothing_in_it(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "run")
     config = parse_config({"agent": str(AGENT), "model": "tiny"})

@@ -23,7 +23,12 @@ from areal_sdk.trainer.checkpoint import (
     save_checkpoint,
     whole_weights,
 )
-from areal_sdk.trainer.directories import CheckpointError, forget_old, whole_directory
+from areal_sdk.trainer.directories import (
+    CheckpointError,
+    forget_old,
+    recover,
+    whole_directory,
+)
 from areal_sdk.trainer.fsdp import Ranks
 from areal_sdk.trainer.options import SftRow, TrainerOptions
 from areal_sdk.trainer.trainer import Trainer
@@ -204,6 +209,35 @@ def test_only_numbered_siblings_are_forgotten(tmp_path: Path) -> None:
         "step-x",
     ]
     assert forget_old(tmp_path / "best", keep=1) == []
+
+
+def test_an_old_checkpoint_that_cannot_be_removed_is_told_and_costs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "other-disk").mkdir()
+    (tmp_path / "step-000002").symlink_to(tmp_path / "other-disk")  # rmtree refuses a link
+    for name in ("step-000001", "step-000003", "step-000004"):
+        (tmp_path / name).mkdir()
+    assert forget_old(tmp_path / "step-000004", keep=1) == [
+        tmp_path / "step-000001",
+        tmp_path / "step-000003",
+    ]
+    assert "step-000002" in caplog.text
+    assert "remove it" in caplog.text
+
+
+def test_what_killed_saves_left_behind_is_removed_and_what_they_replaced_is_back(
+    tmp_path: Path,
+) -> None:
+    for name in (".step-000002.partial", ".step-000003.partial", ".final.old", ".best.old", "best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "weights").write_text(name)
+    (tmp_path / ".notes").mkdir()
+    recover(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes", "best", "final"]
+    assert (tmp_path / "final" / "weights").read_text() == ".final.old"
+    assert (tmp_path / "best" / "weights").read_text() == "best"
+    recover(tmp_path / "nowhere")
 
 
 def test_the_saved_state_is_readable(options: TrainerOptions, tmp_path: Path) -> None:
