@@ -308,7 +308,7 @@ class Config(Section):
     plugins: tuple[str, ...] = ()
     """Python files to load as plugins, beside those that are installed."""
     init_from: str | None = None
-    """A run directory whose best (or last) weights to start from."""
+    """A run whose best (or last) weights to start from, finished or not; or one of its checkpoints."""
     run: RunSection = RunSection()
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()

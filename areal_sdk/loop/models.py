@@ -1,39 +1,71 @@
 """A model name as commands take it: what `areal_sdk.models` knows, or a run's own weights."""
 
+import logging
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.config import Config, RunSection
+from areal_sdk.config import Config, RunSection, load_config
 from areal_sdk.errors import ConfigError, EngineError, require_package
 from areal_sdk.gateway.renderer import Renderer
 from areal_sdk.gateway.templates import ChatTemplate
 from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.loop.checkpoints import latest_checkpoint
 from areal_sdk.loop.engines import is_sglang, make_engine
 from areal_sdk.models import resolve_model
 from areal_sdk.models.checkpoint import check_safetensors
-from areal_sdk.models.families import check_trained
+from areal_sdk.models.families import check_trained, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.rundir import BEST, WAITING, read_measured, scores_of
+from areal_sdk.trainer.directories import STATE_FILE
+
+logger = logging.getLogger(__name__)
 
 EXPORTS = (BEST, "final", WAITING)
 """The last: of a run that did not get to its end, weights whose evaluation they changed under."""
 
 
 def find_model(name: str) -> Path:
-    """The directory of model `name`; for a run directory its best weights, else its last."""
+    """The directory of model `name`; for a run its best weights, else its last, finished or not.
+
+    Weights that wait to be measured again looked best to an evaluation, and come before the last.
+    Of a run that was interrupted, and for `RUN/checkpoints/step-N`, the weights of a checkpoint are
+    exported first, once: that takes seconds to minutes.
+    """
     path = Path(name).expanduser()
+    if (path / STATE_FILE).is_file():
+        return _exported(path)
     if not (path / "config.toml").is_file():
         if not path.exists() and _is_among_runs(path):
             raise ConfigError(f"no such run: {path}")
+        if not path.exists() and (path.parent.parent / "config.toml").is_file():
+            there = sorted(p.name for p in path.parent.glob("[!.]*"))
+            raise ConfigError(
+                f"no {path.name} in {path.parent}; there: {', '.join(there) or 'none'}"
+            )
         return resolve_model(name)
+    checkpoints = path / "checkpoints"
+    latest = latest_checkpoint(checkpoints)
     for export in EXPORTS:
-        if (path / "checkpoints" / export / "config.json").is_file():
-            return path / "checkpoints" / export
-    raise ConfigError(
-        f"{path} has no exported weights yet (checkpoints/best or /final): "
-        f"finish it with: {RunDir(path).how_to_resume()}"
-    )
+        directory = checkpoints / export
+        is_outdated = export == "final" and latest is not None and _is_newer(latest, directory)
+        if (directory / "config.json").is_file() and not is_outdated:
+            return directory
+    if latest is None:
+        raise ConfigError(
+            f"{path} has no weights yet (checkpoints/best, /final or /step-N): "
+            f"finish it with: {RunDir(path).how_to_resume()}"
+        )
+    logger.warning("%s is not finished: the weights are those of %s", path, latest.name)
+    return _exported(latest)
+
+
+def sampling_dtype(config: Config, model_dir: Path) -> str:
+    """What the engine samples with, and so the type of exported weights."""
+    return stored_dtype(model_dir) if config.engine.dtype == "auto" else config.engine.dtype
 
 
 def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
@@ -87,3 +119,35 @@ def _is_among_runs(path: Path) -> bool:
     """Whether `path` stands where runs do: `runs/nope` is no id for the hub."""
     default = path.parent == Path(RunSection().dir)
     return default or any(path.parent.glob("*/config.toml"))
+
+
+def _is_newer(checkpoint: Path, export: Path) -> bool:
+    """Whether the run went on after it had written its final weights, if it has."""
+    if not (export / "config.json").is_file():
+        return True
+    return (checkpoint / STATE_FILE).stat().st_mtime > (export / "config.json").stat().st_mtime
+
+
+def _exported(checkpoint: Path) -> Path:
+    """The model directory in `checkpoint`, made by a process of its own: this one has no torch."""
+    directory = checkpoint / "export"
+    if (directory / "config.json").is_file():
+        return directory
+    settings = checkpoint.absolute().parent.parent / "config.toml"
+    if not settings.is_file():
+        raise ConfigError(
+            f"{checkpoint} is a checkpoint without its run, which knows the model that was trained: "
+            "put it back into the run's checkpoints/"
+        )
+    config = load_config(file=settings)
+    model_dir = find_model(config.init_from or config.model)
+    command = [sys.executable, "-P", "-m", "areal_sdk.trainer.checkpoint"]
+    command += [str(checkpoint), str(directory), str(model_dir), sampling_dtype(config, model_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = (done.stderr.strip() or "it was killed").splitlines()[-1]
+        raise ConfigError(
+            f"the weights of {checkpoint} cannot be exported ({why}); to see more: "
+            f"{shlex.join(command)}"
+        )
+    return directory

@@ -6,7 +6,7 @@ from pathlib import Path
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
-from areal_sdk.models.families import stored_dtype
+from areal_sdk.loop.models import sampling_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.listen import Listener
 from areal_sdk.trainer.client import START_TIMEOUT_S, TrainerClient
@@ -43,9 +43,7 @@ async def make_trainer(
         share_prompts=section.share_prompts,
         sft_learning_rate=config.sft.learning_rate,
         deterministic=config.run.deterministic,
-        publish_dtype=stored_dtype(model_dir)
-        if config.engine.dtype == "auto"
-        else config.engine.dtype,
+        publish_dtype=sampling_dtype(config, model_dir),
     )
     return TrainerClient(options, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
 

@@ -3,13 +3,16 @@
 step-000020/
     .metadata, __0_0.distcp, ...     weights, moments, generators; sharded as the ranks were
     trainer.json                     counters, baselines, and what the caller added
+    export/                          the weights as a model, where somebody asked for them
 """
 
+import fcntl
 import json
 import shutil
 import stat
+import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from areal_sdk.trainer.directories import (
+    STATE_FILE,
     CheckpointError,
     begin,
     cannot_write,
@@ -35,8 +40,9 @@ from areal_sdk.trainer.trainer import Trainer
 
 JSON = Any
 
-STATE_FILE = "trainer.json"
 FORMAT = 1
+
+_MODEL = "model."
 
 _NOT_COPIED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.pt", ".*")
 """Weights in any form: an export brings its own."""
@@ -107,6 +113,26 @@ def export_model(trainer: Trainer, directory: Path, *, dtype: torch.dtype) -> No
     trainer.ranks.on_first(lambda: _write_export(trainer.options.model_dir, directory, weights))
 
 
+def export_checkpoint(
+    checkpoint: Path, directory: Path, *, model_dir: Path, dtype: torch.dtype
+) -> None:
+    """Write the weights of `checkpoint` as `export_model` does; takes no ranks and no trainer.
+
+    One tensor is read at a time: in memory the model is as large as it is exported.
+    """
+    saved = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    weights: dict[str, Tensor] = {}
+    for name, stored in saved.items():
+        if not name.startswith(_MODEL):
+            continue
+        assert isinstance(stored, TensorStorageMetadata)
+        tensor = {name: torch.empty(stored.size, dtype=stored.properties.dtype)}
+        with _alone_is_fine():
+            load(tensor, checkpoint_id=checkpoint, no_dist=True)
+        weights[name.removeprefix(_MODEL)] = tensor[name].to(dtype).contiguous()
+    _write_export(model_dir, directory, weights)
+
+
 def whole_weights(trainer: Trainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
     """The model in host memory, on rank 0; elsewhere nothing stays. A collective."""
     weights: dict[str, Tensor] = {}
@@ -174,7 +200,7 @@ def _tensors(trainer: Trainer, *, with_moments: bool, allocate: bool = False) ->
     tensors: dict[str, Tensor] = {}
     optimizer = trainer.optimizer
     for name, parameter in trainer.policy.named_weights().items():
-        tensors[f"model.{name}"] = parameter.detach()
+        tensors[f"{_MODEL}{name}"] = parameter.detach()
         if not with_moments:
             continue
         if allocate:
@@ -190,4 +216,18 @@ def _tensors(trainer: Trainer, *, with_moments: bool, allocate: bool = False) ->
     return tensors
 
 
-__all__ = ["export_model", "load_checkpoint", "save_checkpoint"]
+def main(arguments: Sequence[str]) -> None:
+    """`python -m areal_sdk.trainer.checkpoint CHECKPOINT DIRECTORY MODEL DTYPE`: export it once."""
+    checkpoint, directory, model_dir = map(Path, arguments[:3])
+    with (checkpoint / ".export.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not directory.is_dir():  # made by whoever held the lock before us
+            dtype = getattr(torch, arguments[3])
+            export_checkpoint(checkpoint, directory, model_dir=model_dir, dtype=dtype)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
+
+
+__all__ = ["export_checkpoint", "export_model", "load_checkpoint", "save_checkpoint"]

@@ -13,6 +13,9 @@ from areal_sdk.errors import ArealError
 
 logger = logging.getLogger(__name__)
 
+STATE_FILE = "trainer.json"
+"""What makes a directory a checkpoint, beside its tensors."""
+
 _PARTIAL, _OLD = ".partial", ".old"
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
