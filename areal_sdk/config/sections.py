@@ -163,7 +163,8 @@ class TrainerSection(Section):
     ranks: Positive = 1
     """Trainer processes that share the model and the batch (FSDP2)."""
     launcher: Literal["local", "torchrun"] = "local"
-    """`local`: ranks are our child processes; `torchrun`: you start them, on any machine."""
+    """`local`: ranks are our child processes; `torchrun`: you start them, on any machine that has the
+    run directory and the model at the same paths."""
     listen_host: str = "127.0.0.1"
     """Where ranks under torchrun connect to: an address that their machines reach."""
     listen_port: Port = 0

@@ -1,10 +1,13 @@
 """The trainer as the main process sees it. Light: torch lives in the ranks."""
 
 import asyncio
+import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from areal_sdk.errors import (
     ChildDiedError,
@@ -14,20 +17,19 @@ from areal_sdk.errors import (
     require_package,
 )
 from areal_sdk.launch import Launcher, LocalLauncher
-from areal_sdk.models.families import stored_dtype
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
 from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer.directories import CheckpointError, forget_old
 from areal_sdk.trainer.options import SftRow, TrainerOptions
-from areal_sdk.trainer.publish_dir import PublishDir
+from areal_sdk.trainer.publish_dir import PublishDir, allocate, this_boot
 from areal_sdk.trainer.wire import encode_demonstrations, encode_groups
 from areal_sdk.types import TrajectoryGroup, WeightUpdate
 
 JSON = Any
 
 ENTRY = "areal_sdk.trainer.worker:main"
-NUM_PUBLISHED = 2
-"""Versions kept for engines: the one they read, and the one being written."""
+CHUNK_BYTES = 16 * 2**20
+"""Of published weights that come from another machine: what both sides hold in memory."""
 START_TIMEOUT_S = 600.0
 """For every rank to load the model: tens of gigabytes, perhaps from a network disk."""
 SAVE_TIMEOUT_S = 900.0
@@ -57,11 +59,14 @@ class TrainerClient:
     def __init__(
         self, options: TrainerOptions, *, log_dir: Path, launcher: Launcher | None = None
     ) -> None:
-        self.options = options
+        """`log_dir` lies in the run directory, which every rank has to see: it saves there."""
+        self.options = replace(options, model_dir=options.model_dir.absolute())
+        self._log_dir = log_dir.absolute()
         self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
         self._ranks: list[Child] = []
         self._last_call: asyncio.Task[Reply] | None = None
         self._own_publish_dir: PublishDir | None = None
+        self._shares_memory = True
         self.num_parameters = 0
         self.device = ""
         self.learns_alone = False
@@ -73,16 +78,20 @@ class TrainerClient:
         """Start the ranks; returns when every one has loaded the model."""
         for package in ("torch", "transformers"):
             require_package(package, extra="train", needed_for="training")
-        publish_dir = self.options.publish_dir
-        if publish_dir is None:
-            self._own_publish_dir = PublishDir(size=_published_size(self.options))
-            publish_dir = self._own_publish_dir.path
-        options = replace(self.options, publish_dir=publish_dir).to_json()
+        if self.options.publish_dir is None:
+            self._own_publish_dir = PublishDir(size=self.options.published_size)
+            self.options = replace(self.options, publish_dir=self._own_publish_dir.path)
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        # Its name is new: a rank that finds it sees this directory, and not one like it.
+        with tempfile.NamedTemporaryFile(prefix=".seen-by-ranks-", dir=self._log_dir) as probe:
+            await self._launch({"probe": probe.name, "boot": this_boot()})
+
+    async def _launch(self, surroundings: Mapping[str, str]) -> None:
         specs = [
             ProcessSpec(
                 name=f"trainer-{rank}",
                 entry=ENTRY,
-                args=options,
+                args={**self.options.to_json(), **surroundings},
                 env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.options.deterministic else {}),
                 threads=self.options.threads,
             )
@@ -97,6 +106,7 @@ class TrainerClient:
         hello = self._ranks[0].hello
         self.num_parameters, self.device = hello["num_parameters"], hello["device"]
         self.learns_alone = hello["learns_alone"]
+        self._shares_memory = hello["shares_memory"]
 
     @property
     def children(self) -> Sequence[Child]:
@@ -129,7 +139,27 @@ class TrainerClient:
         confirmed the one before.
         """
         reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)
-        return WeightUpdate(**reply.payload)
+        size = reply.payload.pop("size")
+        update = WeightUpdate(**reply.payload)
+        return update if self._shares_memory else await self._fetch(update, size)
+
+    async def _fetch(self, update: WeightUpdate, size: int) -> WeightUpdate:
+        """`update` copied from the machine of rank 0 to this one, over the connection to it."""
+        assert update.path is not None
+        assert self.options.publish_dir is not None
+        path, crc = self.options.publish_dir / Path(update.path).name, 0
+        with await in_thread(lambda: allocate(path, size), name="allocate weights") as file:
+            for offset in range(0, size, CHUNK_BYTES):
+                part = {"path": update.path, "offset": offset, "size": CHUNK_BYTES}
+                reply = await self._ranks[0].call("fetch", part, timeout_s=PUBLISH_TIMEOUT_S)
+                add = partial(_append, file, reply.buffers[0], crc)
+                crc = await in_thread(add, name="write weights")
+        if f"crc32:{crc:08x}" != update.checksum:
+            raise ProcessError(
+                f"the weights of version {update.version} arrived damaged from rank 0: "
+                f"crc32:{crc:08x} instead of {update.checksum}"
+            )
+        return replace(update, path=str(path))
 
     async def release_memory(self) -> None:
         """Leave to others what no step needs in between: caches, not weights or moments."""
@@ -142,22 +172,20 @@ class TrainerClient:
 
         With `keep`, only the newest `keep` numbered siblings of `directory` remain.
         """
-        payload = {"directory": str(directory), "extra": dict(extra)}
+        payload = {**_place(directory), "extra": dict(extra)}
         await self._call("save", payload, timeout_s=SAVE_TIMEOUT_S)
         if keep is not None:
             await in_thread(lambda: forget_old(directory, keep=keep), name="forget old")
 
     async def load(self, directory: Path) -> Mapping[str, JSON]:
         """Go on from a checkpoint; returns the `extra` it was saved with."""
-        payload = {"directory": str(directory)}
-        extra: Mapping[str, JSON] = (
-            await self._call("load", payload, timeout_s=SAVE_TIMEOUT_S)
-        ).payload
+        reply = await self._call("load", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+        extra: Mapping[str, JSON] = reply.payload
         return extra
 
     async def export(self, directory: Path) -> None:
         """Write a model directory that transformers and engines load."""
-        await self._call("export", {"directory": str(directory)}, timeout_s=SAVE_TIMEOUT_S)
+        await self._call("export", _place(directory), timeout_s=SAVE_TIMEOUT_S)
 
     async def aclose(self) -> None:
         """End the ranks and remove what they published. Idempotent."""
@@ -236,9 +264,11 @@ def _metrics(values: Mapping[str, JSON]) -> dict[str, float]:
     return {name: float("nan") if value is None else value for name, value in values.items()}
 
 
-def _published_size(options: TrainerOptions) -> int:
-    """About how many bytes the published versions take, with one to spare."""
-    size = sum(file.stat().st_size for file in options.model_dir.glob("*.safetensors"))
-    if options.publish_dtype == "float32" and stored_dtype(options.model_dir) != "float32":
-        size *= 2
-    return size * (NUM_PUBLISHED + 1)
+def _place(directory: Path) -> dict[str, JSON]:
+    """Absolute: a rank under torchrun has a working directory of its own."""
+    return {"directory": str(directory.absolute())}
+
+
+def _append(file: BinaryIO, chunk: memoryview, crc: int) -> int:
+    file.write(chunk)
+    return zlib.crc32(chunk, crc)

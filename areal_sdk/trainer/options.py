@@ -5,7 +5,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
+from areal_sdk.models.families import stored_dtype
+
 JSON = Any
+
+NUM_PUBLISHED = 2
+"""Versions kept for engines: the one they read, and the one being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,17 @@ class TrainerOptions:
     publish_dtype: str = "bfloat16"
     """What the engine samples with."""
     publish_dir: Path | None = None
-    """Where published weights lie; default: shared memory if they fit, else the system's
-    directory for temporary files."""
+    """Where the main process wants published weights; it chooses when it starts the ranks."""
     collective_timeout_s: float = 600.0
     """Ranks wait this long for one another before the step fails."""
+
+    @property
+    def published_size(self) -> int:
+        """About how many bytes the published versions take, with one to spare."""
+        size = sum(file.stat().st_size for file in self.model_dir.glob("*.safetensors"))
+        if self.publish_dtype == "float32" and stored_dtype(self.model_dir) != "float32":
+            size *= 2
+        return size * (NUM_PUBLISHED + 1)
 
     def to_json(self) -> dict[str, JSON]:
         return {

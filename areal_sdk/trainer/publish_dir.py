@@ -12,6 +12,9 @@ import shutil
 import tempfile
 from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
+
+from areal_sdk.errors import ConfigError
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -38,6 +41,32 @@ class PublishDir:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def shares_memory(directory: Path, *, boot: str) -> bool:
+    """Whether this process sees `directory` of a process of the boot `boot`, and its memory."""
+    return boot == this_boot() and directory.is_dir()
+
+
+def this_boot() -> str:
+    """Names the kernel that runs here; containers of one machine share it, machines do not."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def allocate(path: Path, size: int) -> BinaryIO:
+    """A new file of `size` bytes, whose room is taken now: a mapped write would be a bus error."""
+    file = path.open("w+b")
+    try:
+        os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as exc:
+        file.close()
+        path.unlink()
+        raise ConfigError(
+            f"no room for {size / 1e9:.2f} GB of published weights in {path.parent}: free some there; "
+            "a run that finds too little shared memory at its start takes the directory for "
+            "temporary files instead (TMPDIR)"
+        ) from exc
+    return file
 
 
 def remove_orphans() -> None:

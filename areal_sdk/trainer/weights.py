@@ -8,7 +8,6 @@ header is written once; a publish copies tensors in place and stamps the version
 
 import json
 import mmap
-import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -17,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from areal_sdk.errors import ConfigError
 from areal_sdk.trainer.fsdp import full
 from areal_sdk.trainer.policy import Policy
+from areal_sdk.trainer.publish_dir import allocate
 from areal_sdk.types import WeightUpdate
 
 NUM_FILES = 2
@@ -35,15 +34,7 @@ class WeightFile:
     def __init__(self, path: Path, shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> None:
         self.path = path
         header, offsets, size = _layout(shapes, dtype)
-        with path.open("w+b") as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, size)  # or a later write is a bus error
-            except OSError as exc:
-                path.unlink()
-                raise ConfigError(
-                    f"no room for {size / 1e9:.2f} GB of published weights in {path.parent}: "
-                    "free some or set trainer.publish_dir"
-                ) from exc
+        with allocate(path, size) as file:
             self._map = mmap.mmap(file.fileno(), size)
         self._map[: len(header)] = header
         self._version_at = header.index(b"0" * _VERSION_DIGITS)

@@ -2,7 +2,9 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from areal_sdk.process import Channel, ChannelClosed, Request
 from areal_sdk.trainer.checkpoint import export_model, load_checkpoint, save_checkpoint
 from areal_sdk.trainer.fsdp import join_ranks
 from areal_sdk.trainer.options import TrainerOptions
+from areal_sdk.trainer.publish_dir import PublishDir, shares_memory
 from areal_sdk.trainer.trainer import Trainer
 from areal_sdk.trainer.weights import Publisher
 from areal_sdk.trainer.wire import decode_demonstrations, decode_groups
@@ -27,6 +30,7 @@ def main(channel: Channel, args: JSON) -> None:
     options = TrainerOptions.from_json(args)
     # Batch systems send it to every process of a run: the main process decides, after a last save.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _check_surroundings(options, Path(args["probe"]))
     torch.set_num_threads(options.threads)
     torch.use_deterministic_algorithms(options.deterministic)
     torch.manual_seed(options.seed)
@@ -37,13 +41,19 @@ def main(channel: Channel, args: JSON) -> None:
         device=_device(options.device),
         timeout_s=options.collective_timeout_s,
     )
+    own: PublishDir | None = None
     try:
-        rank = _Rank(Trainer(options, ranks))
+        assert options.publish_dir is not None, "the client chooses where weights are published"
+        is_shared = shares_memory(options.publish_dir, boot=args["boot"])
+        if ranks.rank == 0 and not is_shared:
+            own = PublishDir(size=options.published_size)  # the main process fetches from here
+        rank = _Rank(Trainer(options, ranks), own.path if own else options.publish_dir)
         channel.ready(
             {
                 "num_parameters": rank.num_parameters,
                 "device": str(ranks.device),
                 "learns_alone": rank.learns_alone,
+                "shares_memory": is_shared,
             }
         )
         while (request := channel.receive()) is not None:
@@ -52,6 +62,23 @@ def main(channel: Channel, args: JSON) -> None:
         return
     finally:
         ranks.leave()
+        if own is not None:
+            own.remove()
+
+
+def _check_surroundings(options: TrainerOptions, probe: Path) -> None:
+    """ConfigError where this machine lacks what only shared paths can give it."""
+    where = f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} does not see"
+    if not probe.is_file():
+        raise ConfigError(
+            f"{where} the run directory {probe.parent.parent}, where the ranks write checkpoints: "
+            "choose a run.dir that every machine of the run has at the same path"
+        )
+    if not (options.model_dir / "config.json").is_file():
+        raise ConfigError(
+            f"{where} the model {options.model_dir}: give a directory that every machine of the run "
+            "has at the same path (--model), or share the cache (AREAL_SDK_CACHE)"
+        )
 
 
 def _device(name: str) -> torch.device:
@@ -69,16 +96,16 @@ def _device(name: str) -> torch.device:
 class _Rank:
     """A trainer behind named methods."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, publish_dir: Path) -> None:
         self._trainer = trainer
         options = trainer.options
         self._dtype: torch.dtype = getattr(torch, options.publish_dtype)
-        assert options.publish_dir is not None, "the client chooses where weights are published"
-        self._publisher = Publisher(options.publish_dir, dtype=self._dtype)
+        self._publisher = Publisher(publish_dir, dtype=self._dtype)
         self._methods: dict[str, Callable[[Request], JSON]] = {
             "step": self._step,
             "sft_step": self._sft_step,
             "publish": self._publish,
+            "fetch": self._fetch,
             "release_memory": self._release_memory,
             "save": self._save,
             "load": self._load,
@@ -100,7 +127,8 @@ class _Rank:
             # The caller's mistake, or a full disk; anything else ends this process with its log.
             request.fail(exc)
         else:
-            request.reply(reply)
+            is_data = isinstance(reply, bytes)
+            request.reply(None if is_data else reply, [reply] if is_data else ())
 
     def _step(self, request: Request) -> JSON:
         payload = request.payload
@@ -116,7 +144,14 @@ class _Rank:
         update = self._publisher.publish(
             self._trainer.policy, request.payload["version"], is_writer=is_writer
         )
-        return {"version": update.version, "path": update.path, "checksum": update.checksum}
+        assert update.path is not None
+        size = Path(update.path).stat().st_size if is_writer else 0
+        return {**asdict(update), "size": size}
+
+    def _fetch(self, request: Request) -> bytes:
+        """A part of what rank 0 has published, for a main process on another machine."""
+        with Path(request.payload["path"]).open("rb") as file:
+            return os.pread(file.fileno(), request.payload["size"], request.payload["offset"])
 
     def _release_memory(self, request: Request) -> JSON:
         if self._trainer.ranks.device.type == "cuda":
