@@ -1,6 +1,9 @@
 """Environments of their own for other people's packages, made once and kept in a cache."""
 
+import json
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -8,6 +11,8 @@ from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "areal-sdk" / "clients"
 INSTALL_TIMEOUT_S = 900
+NODE_VERSION = "22.23.3"
+"""What the clients in JavaScript ask for; Debian's is older."""
 
 
 def environment(name: str, *requirements: str) -> Path:
@@ -20,6 +25,35 @@ def environment(name: str, *requirements: str) -> Path:
         _run(str(python), "-m", "pip", "install", "--quiet", *requirements)
         installed.write_text(wanted)
     return python
+
+
+def npm_environment(name: str, *requirements: str) -> Path:
+    """The folder whose node_modules has these packages of npm. Nothing that they bring is run."""
+    root = CACHE / name
+    installed, wanted = root / "installed.txt", "\n".join(requirements)
+    if not installed.is_file() or installed.read_text() != wanted:
+        if shutil.which("npm") is None:
+            sys.exit("npm is missing: install it to try clients in JavaScript")
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        (root / "package.json").write_text(json.dumps({"private": True, "type": "module"}))
+        options = ["--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(root)]
+        _run("npm", "install", *options, *requirements)
+        installed.write_text(wanted)
+    return root
+
+
+def npm_version(root: Path, package: str) -> str:
+    """The version of a package that is installed there."""
+    described = json.loads((root / "node_modules" / package / "package.json").read_text())
+    return str(described["version"])
+
+
+def node() -> Path:
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    package = f"node-{sys.platform}-{machine}"
+    root = npm_environment("node", f"{package}@{NODE_VERSION}")
+    return root / "node_modules" / package / "bin" / "node"
 
 
 def source(python: Path, package: str) -> Path:

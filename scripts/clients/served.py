@@ -27,6 +27,7 @@ async def served(
     shape: str = "qwen2.5",
     admin_key: str = "sk-admin-of-clients",
     tokens_per_chunk: int = 1,
+    max_context: int = MAX_CONTEXT,
 ) -> AsyncIterator[Gateway]:
     """`answer` says what the policy says to a prompt."""
     with TemporaryDirectory(prefix="areal-sdk-clients-") as directory:
@@ -34,7 +35,7 @@ async def served(
         engine = ScriptedEngine(
             lambda request: answer(engine.decode(request.tokens)),
             model_dir=model_dir,
-            max_context=MAX_CONTEXT,
+            max_context=max_context,
             constrains_json=True,
             tokens_per_chunk=tokens_per_chunk,
         )

@@ -321,6 +321,38 @@ async def test_the_policy_is_told_that_a_tool_failed(
     assert session.turns[1].parent == 0
 
 
+CLAUDE_CODE: dict[str, Any] = {
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1;"},
+        {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
+    ],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "system", "content": "# Environment"},
+    ],
+    "tools": [
+        {"name": "Read", "description": "Reads.", "input_schema": {"type": "object"}},
+        {"name": "Later", "input_schema": {"type": "object"}, "defer_loading": True},
+    ],
+    "metadata": {"user_id": "{}"},
+    "max_tokens": 32000,
+    "thinking": {"type": "adaptive", "display": "omitted"},
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high"},
+    "stream": True,
+}
+"""As Claude Code 2.1.330 sends it, with fewer words."""
+
+
+async def test_claude_code_is_answered(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    status, stream = await post(session, gateway, CLAUDE_CODE, path="messages?beta=true")
+    assert status == 200, stream
+    assert session.notices == []
+    assert session.metadata == {n: CLAUDE_CODE[n] for n in ("metadata", "context_management")}
+
+
 async def test_a_text_block_has_no_citations_unless_it_has_some(
     start_gateway: StartGateway,
 ) -> None:

@@ -94,6 +94,11 @@ SAME: dict[str, Callable[[], tuple[Message, Message, Message]]] = {
         RESULT,
         ANSWER,
     ),
+    "the end of the reasoning alone": lambda: (
+        _with(CALL, reasoning_content="add."),
+        RESULT,
+        ANSWER,
+    ),
     "reasoning under another name": lambda: (
         {
             **{k: v for k, v in CALL.items() if k != "reasoning_content"},

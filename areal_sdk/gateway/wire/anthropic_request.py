@@ -14,7 +14,6 @@ from areal_sdk.gateway.wire.options import named_tool_choice
 from areal_sdk.types import Message, Tool
 
 _ACCEPTED = (
-    "model",
     "metadata",
     "speed",
     "service_tier",
@@ -51,6 +50,7 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
         schema_field="output_config.format",
         template_options=_thinking_options(thinking),
     )
+    fields.get("model")  # one is served, whatever it is called
     fields.accept(*_ACCEPTED)
     fields.refuse("mcp_servers", "tools are called by the client")
     fields.refuse("container", "nothing is executed here")
