@@ -127,3 +127,24 @@ async def test_calls_written_as_deep_text_are_text(
         said = {"role": "assistant", "content": f"Calling tools:\n[{inside}]"}
         status, reply = await post(session, gateway, {"messages": [*HI, said, *HI]})
         assert status == 200, reply
+
+
+HUGE = {
+    "chat/completions": ("max_tokens", "max_completion_tokens", "top_k"),
+    "completions": ("max_tokens", "top_k"),
+    "responses": ("max_output_tokens", "top_k"),
+    "messages": ("max_tokens", "top_k"),
+}
+
+
+@pytest.mark.parametrize(("path", "field"), [(p, f) for p, fields in HUGE.items() for f in fields])
+async def test_a_number_over_64_bits_is_refused_by_name(
+    start_gateway: StartGateway, path: str, field: str
+) -> None:
+    gateway, engine = await start_gateway("ok")
+    session = gateway.sessions.open("e")
+    body = json.dumps({**BODIES[path], field: 1e308}).encode()
+    status, reply = await post(session, gateway, body, path=path)
+    assert status == 400, reply
+    assert field in reply["error"]["message"]
+    assert engine.num_requests == 0

@@ -7,6 +7,9 @@ from areal_sdk.gateway.errors import bad_request
 
 _T = TypeVar("_T")
 
+LARGEST_INTEGER = 2**63 - 1
+"""A larger one, such as 1e308, can be written into no reply and sent to no engine."""
+
 
 class Fields:
     """A JSON object being read. `refuse_unknown` names what nobody asked for.
@@ -55,7 +58,7 @@ class Fields:
     def items(self, name: str) -> list[Any] | None:
         return self._typed(name, list, "a list")
 
-    def integer(self, name: str, *, least: int, most: int | None = None) -> int | None:
+    def integer(self, name: str, *, least: int, most: int = LARGEST_INTEGER) -> int | None:
         value = self.get(name)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -63,7 +66,7 @@ class Fields:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_type(name, "an integer", value)
-        _check_range(name, value, least, most)
+        _check_range(name, value, least, None if most == LARGEST_INTEGER >= value else most)
         return value
 
     def number(self, name: str, *, least: float, most: float | None = None) -> float | None:

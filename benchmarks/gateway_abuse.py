@@ -1,0 +1,190 @@
+"""Ordinary traffic while others abuse the gateway: latency, and whether memory returns.
+
+    python benchmarks/gateway_abuse.py [--model smollm2] [--seconds 20] [--rate 200]
+
+A gateway serves in a process of its own. This process sends ordinary requests at a steady rate; a third
+one holds 2,000 half-open connections and sends bodies of 50 MB and texts of 30 MB and less, eight a second.
+It fails if the ordinary p99 under abuse is over 100 ms, or if memory does not return.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from areal_sdk.gateway import Gateway
+from areal_sdk.models import resolve_model
+from areal_sdk.testing import ScriptedEngine
+
+KEY = "sk-admin-of-the-abuse-benchmark"
+ANSWER = "It is said in a sentence of about thirty tokens, as a chat's answers often are. " * 2
+MAX_CONTEXT = 8192
+NUM_HALF_OPEN = 2000
+PAUSE_S = 1.0
+"""After each abusive request of one of the eight clients that send such."""
+MOST_P99_MS = 100.0
+MOST_KEPT_MB = 150.0
+HEADERS = {"Authorization": f"Bearer {KEY}", "Content-Type": "application/json"}
+
+
+def chat(text: str) -> bytes:
+    messages = [{"role": "user", "content": text}]
+    return json.dumps({"model": "policy", "messages": messages, "max_tokens": 32}).encode()
+
+
+ORDINARY = chat("A question with some context before it. " * 50)
+
+
+async def serve(model: str) -> None:
+    model_dir = resolve_model(model)
+    engine = ScriptedEngine(
+        ANSWER, model_dir=model_dir, max_context=MAX_CONTEXT, tokens_per_chunk=64
+    )
+    gateway = Gateway(engine, model_dir=model_dir, model_name="policy", admin_key=KEY)
+    await gateway.start()
+    print(gateway.base_url, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await gateway.aclose()
+
+
+async def abuse(url: str) -> None:
+    """Until stdin ends; prints what became of it."""
+    ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    address = urlsplit(url)
+    held = []
+    for _ in range(NUM_HALF_OPEN):
+        _, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n")
+        held.append(writer)
+    print("held", flush=True)
+    statuses: Counter[str] = Counter()
+    text = "Some words of a text that is far too long for any model. "
+    payloads = {
+        "50 MB body": b" " * 50_000_000,
+        "30 MB text": chat(text * (30_000_000 // len(text))),
+        "2 MB text": chat(text * (2_000_000 // len(text))),
+        "200 kB text": chat(text * (200_000 // len(text))),
+    }
+
+    async def send(http: aiohttp.ClientSession, name: str, path: str) -> None:
+        while not ended.done():
+            try:
+                async with http.post(f"{url}/{path}", data=payloads[name]) as reply:
+                    statuses[f"{name}: {reply.status}"] += 1
+            except aiohttp.ClientError as exc:
+                statuses[f"{name}: {type(exc).__name__}"] += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async with aiohttp.ClientSession(headers=HEADERS) as http:
+        sending = [
+            asyncio.create_task(send(http, name, path))
+            for name in payloads
+            for path in ("chat/completions", "messages/count_tokens")
+        ]
+        await ended
+        for task in sending:
+            task.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
+    closed = sum(writer.transport.is_closing() for writer in held)
+    print(json.dumps({**statuses, "half-open, closed by the gateway": closed}), flush=True)
+
+
+async def ordinary(url: str, *, seconds: float, rate: float) -> list[float]:
+    """Milliseconds of each request, from when it was due: waiting for a turn counts."""
+    latencies: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def one(http: aiohttp.ClientSession, due: float) -> None:
+        async with http.post(f"{url}/chat/completions", data=ORDINARY) as reply:
+            await reply.read()
+            assert reply.status == 200, reply.status
+        latencies.append((loop.time() - due) * 1e3)
+
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(headers=HEADERS, connector=connector) as http:
+        begun, tasks = loop.time(), []
+        for number in range(int(seconds * rate)):
+            due = begun + number / rate
+            await asyncio.sleep(due - loop.time())
+            tasks.append(asyncio.create_task(one(http, due)))
+        await asyncio.gather(*tasks)
+    return latencies
+
+
+def resident_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def described(latencies: list[float]) -> str:
+    cuts = statistics.quantiles(latencies, n=100)
+    return f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, most {max(latencies):.0f} ms"
+
+
+async def measure(model: str, *, seconds: float, rate: float) -> int:
+    command = [sys.executable, __file__, "--model", model]
+
+    def started(*role: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return subprocess.Popen([*command, *role], stdin=pipe, stdout=pipe, text=True)
+
+    def line_of(process: subprocess.Popen[str]) -> str:
+        assert process.stdout is not None, "it is a pipe"
+        return process.stdout.readline().strip()
+
+    loop = asyncio.get_running_loop()
+    server = started("--serve")
+    url = await loop.run_in_executor(None, line_of, server)
+    await ordinary(url, seconds=2, rate=rate)
+    quiet = await ordinary(url, seconds=seconds / 2, rate=rate)
+    before_mb = resident_mb(server.pid)
+    abuser = started("--abuse", url)
+    assert await loop.run_in_executor(None, line_of, abuser) == "held"
+    latencies = await ordinary(url, seconds=seconds, rate=rate)
+    most_mb = resident_mb(server.pid)
+    printed, _ = await loop.run_in_executor(None, abuser.communicate)
+    await ordinary(url, seconds=2, rate=rate)
+    after_mb = resident_mb(server.pid)
+    await loop.run_in_executor(None, server.communicate)
+    print(f"quiet: {described(quiet)}")
+    print(f"under abuse: {described(latencies)}")
+    print(f"memory: {before_mb:.0f} MB before, {most_mb:.0f} at its end, {after_mb:.0f} after")
+    print(f"abuse: {printed.strip()}")
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {time.strftime('%F')}")
+    p99 = statistics.quantiles(latencies, n=100)[98]
+    return int(p99 > MOST_P99_MS or after_mb - before_mb > MOST_KEPT_MB)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--rate", type=float, default=200.0, help="ordinary requests a second")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--abuse", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8192)), hard))
+    if options.serve:
+        asyncio.run(serve(options.model))
+    elif options.abuse:
+        asyncio.run(abuse(options.abuse))
+    else:
+        return asyncio.run(measure(options.model, seconds=options.seconds, rate=options.rate))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
