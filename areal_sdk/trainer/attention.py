@@ -125,63 +125,76 @@ def tree_attention(
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
     with torch.autocast(value.device.type, enabled=False):  # which would widen the softmax
         out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
-            (query * scaling).to(dtype).view(num_key_heads, -1, num_tokens, head_dim),
+            query.to(dtype).view(num_key_heads, -1, num_tokens, head_dim),
             key[0].to(dtype),
             value[0],
             blocks,
+            scaling,
         )
     return out.view(1, num_heads, num_tokens, head_dim).transpose(1, 2), None
 
 
 class _BlockAttention(torch.autograd.Function):
-    """softmax(q k') v, block by block, on queries that are already scaled."""
+    """softmax(q k' scaling) v, block by block."""
 
     @staticmethod
     def forward(
-        ctx: Any, q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, blocks: Sequence[Block]
+        ctx: Any,
+        q_KRND: Tensor,
+        k_KND: Tensor,
+        v_KND: Tensor,
+        blocks: Sequence[Block],
+        scaling: float,
     ) -> Tensor:
         out_KRND = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
         for block in blocks:
             queries = slice(block.start, block.stop)
-            p, _, v = _probabilities(q_KRND, k_KND, v_KND, block)
+            p, _, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling)
             out_KRND[:, :, queries] = torch.bmm(p, v).view_as(out_KRND[:, :, queries])
         ctx.save_for_backward(q_KRND, k_KND, v_KND)
-        ctx.blocks = blocks
+        ctx.blocks, ctx.scaling = blocks, scaling
         return out_KRND
 
     @staticmethod
-    def backward(ctx: Any, grad_KRND: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, grad_KRND: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q_KRND, k_KND, v_KND = ctx.saved_tensors
         dq = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
         dk = torch.zeros_like(k_KND, memory_format=torch.contiguous_format)
         dv = torch.zeros_like(dk)
         for block in ctx.blocks:
             queries = slice(block.start, block.stop)
-            p, k, v = _probabilities(q_KRND, k_KND, v_KND, block)
+            p, k, v = _probabilities(q_KRND, k_KND, v_KND, block, ctx.scaling)
             grad = grad_KRND[:, :, queries].reshape(len(k), -1, k.shape[-1])
             q = q_KRND[:, :, queries].reshape_as(grad)
             dp = torch.bmm(grad, v.transpose(1, 2))
-            ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
+            ds = torch._softmax_backward_data(dp, p, -1, p.dtype).mul_(ctx.scaling)
             dq[:, :, queries] = torch.bmm(ds, k).view_as(dq[:, :, queries])
             _scatter_add(dk, block, torch.bmm(ds.transpose(1, 2), q))
             _scatter_add(dv, block, torch.bmm(p.transpose(1, 2), grad))
-        return dq, dk, dv, None
+        return dq, dk, dv, None, None
 
 
 def _probabilities(
-    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block
+    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention probabilities of a block, (K, R * Q, C), and its keys and values, (K, C, D)."""
     num_key_heads, num_repeats, _, head_dim = q_KRND.shape
     num_queries = block.stop - block.start
     k, v = _gather(k_KND, block), _gather(v_KND, block)
     q = q_KRND[:, :, block.start : block.stop].reshape(num_key_heads, -1, head_dim)
-    scores = torch.bmm(q, k.transpose(1, 2))
+    scores = _scores(q, k, scaling)
     own = scores.view(num_key_heads, num_repeats, num_queries, -1)[
         ..., -(block.stop - block.own_start) :
     ]
     own.masked_fill_(block.hidden_QC, float("-inf"))
-    return torch.softmax(scores, dim=-1), k, v
+    return torch.softmax(scores, dim=-1).to(v.dtype), k, v
+
+
+def _scores(q_KQD: Tensor, k_KCD: Tensor, scaling: float) -> Tensor:
+    """In float32: where keys have large biases, bfloat16 would round off what tells them apart."""
+    if q_KQD.is_cuda and q_KQD.dtype is not torch.float32:
+        return torch.bmm(q_KQD, k_KCD.transpose(1, 2), out_dtype=torch.float32).mul_(scaling)
+    return torch.bmm(q_KQD.float() * scaling, k_KCD.float().transpose(1, 2))
 
 
 def _gather(x_KND: Tensor, block: Block) -> Tensor:

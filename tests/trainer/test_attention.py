@@ -80,3 +80,25 @@ def test_sliding_windows_are_refused() -> None:
     x: Any = torch.zeros(1, 2, 3, 4)
     with pytest.raises(NotImplementedError, match="sliding-window"):
         tree_attention(nn.Identity(), x, x, x, None, blocks=[], scaling=1.0, sliding_window=8)
+
+
+def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> None:
+    """As Qwen2.5 has them: the scores of a query are all large, and differ little."""
+    generator = torch.Generator().manual_seed(0)
+    tokens, dim = 64, 32
+    [tree] = build_trees([np.arange(tokens)], max_tokens=tokens)
+    q = torch.randn(1, 4, tokens, dim, generator=generator)
+    bias = 60 * torch.randn(1, 2, 1, dim, generator=generator)
+    k = (torch.randn(1, 2, tokens, dim, generator=generator) + bias).bfloat16()
+    v = torch.randn(1, 2, tokens, dim, generator=generator)
+    q, v = (x.bfloat16() for x in (q, v))
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).double()
+
+    blocks = attention_blocks([tree])
+    ours, _ = tree_attention(nn.Identity(), q, k, v, None, blocks=blocks, scaling=dim**-0.5)
+    exact = plain(q.double(), k.double(), v.double())
+    error, theirs = ((x - exact).abs().mean() for x in (ours, plain(q, k, v)))
+    assert error < 2 * theirs
