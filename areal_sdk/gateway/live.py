@@ -51,6 +51,8 @@ class LiveLimits:
     session: SessionLimits = field(default_factory=SessionLimits)
     group_size: int | None = None
     """Siblings that every group must have, where somebody learns from groups."""
+    keeps_rewards: bool = True
+    """Off: nobody will ever learn from the sessions that callers name, or write them down."""
 
 
 @dataclass(slots=True, eq=False)
@@ -241,7 +243,18 @@ class LiveSessions:
         turn: int | str | None = None,
         choice: int | None = None,
     ) -> PostedReward:
-        """Keep a verdict. One on the episode ends it, if anybody learns from it."""
+        """Keep a verdict. One on the episode ends it, if anybody learns from it.
+
+        A session that was opened through the control plane has a trace, which shows its verdicts.
+        """
+        if live.is_named and not self.limits.keeps_rewards:
+            raise ApiError(
+                409,
+                "This server keeps no rewards: start it with `areal-sdk serve --record` to keep them, or "
+                "with `--learn` to train on them.",
+                code="rewards_not_kept",
+                retry=False,
+            )
         posted = live.session.post_reward(reward, turn=turn, choice=choice)
         if self._observer is not None:
             if posted.turn is None:

@@ -44,7 +44,8 @@ def live_limits(config: Config) -> LiveLimits:
             max_tokens=rollout.max_episode_tokens,
             max_new_tokens=rollout.max_new_tokens,
         )
-    return LiveLimits(serve.idle_s, serve.reward_wait_s, limits, group_size)
+    keeps_rewards = serve.learn or serve.record or serve.upstream is not None
+    return LiveLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
 
 
 def quota_of(config: Config) -> Quota:

@@ -201,13 +201,13 @@ async def test_what_has_no_effect_is_said(start_gateway: StartGateway) -> None:
     ]
 
 
-async def test_no_tokens_is_an_empty_answer(start_gateway: StartGateway) -> None:
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+async def test_an_answer_of_no_tokens_is_refused(start_gateway: StartGateway, name: str) -> None:
     gateway, engine = await start_gateway("ok")
     session = gateway.sessions.open("e")
-    _, body = await post(session, gateway, {"messages": HI, "max_tokens": 0})
-    assert body["choices"][0]["finish_reason"] == "length"
-    assert body["choices"][0]["message"]["content"] == ""
-    assert session.turns[0].output_tokens == ()
+    status, body = await post(session, gateway, {"messages": HI, name: 0})
+    assert (status, body["error"]["param"]) == (400, name)
+    assert not session.turns, "an empty turn would be trained on nothing"
     assert engine.num_requests == 0
 
 

@@ -10,10 +10,12 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.accounts import Account, Accounts, Quota, User
 from areal_sdk.gateway.live import Ending, LiveLimits, LiveSession
+from areal_sdk.loop.gateways import live_limits
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control
@@ -168,6 +170,29 @@ async def test_a_reward_that_finds_no_session_is_told_why(start_gateway: StartGa
     assert "has its reward" in await why(mine, turn=reply["id"])
     others = await why(BOB.api_key, turn=reply["id"])
     assert others == (await why(BOB.api_key, turn="chatcmpl-0")).replace("chatcmpl-0", reply["id"])
+
+
+async def test_a_reward_that_nothing_keeps_is_refused_with_the_cure(
+    start_gateway: StartGateway,
+) -> None:
+    limits = live_limits(parse_config({"model": "m"}))
+    gateway, _ = await start_gateway("ok", users=USERS, live=limits)
+    named = f"{ALICE.api_key}/e"
+    _, reply, _ = await call(gateway, key=named)
+    for key, turn in ((named, {}), (named, {"turn": 0}), (ALICE.api_key, {"turn": reply["id"]})):
+        status, body, _ = await call(gateway, "/v1/reward", {"reward": 1, **turn}, key=key)
+        assert (status, body["error"]["code"]) == (409, "rewards_not_kept")
+        assert "serve --record" in body["error"]["message"]
+    _, opened = await control(gateway, "POST", "/control/sessions", {"id": "c"})
+    key = opened["sessions"][0]["api_key"]
+    assert (await call(gateway, "/v1/reward", {"reward": 1}, key=key))[0] == 200
+    _, trace = await control(gateway, "DELETE", "/control/sessions/c")
+    assert trace["rewards"] == [{"reward": 1.0, "turn": None}], "who opened it reads them"
+
+
+@pytest.mark.parametrize("way", ["learn", "record"])
+def test_a_server_that_keeps_sessions_keeps_their_rewards(way: str) -> None:
+    assert live_limits(parse_config({"model": "m", "serve": {way: True}})).keeps_rewards
 
 
 async def test_nobody_waits_for_a_reward_for_ever(start_gateway: StartGateway) -> None:

@@ -36,7 +36,7 @@ def test_a_preset_in_the_agents_file_trains(tmp_path: Path) -> None:
 
 def test_a_preset_that_returns_something_else_says_what_it_should(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, "0.2")
-    output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=1)
+    output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=2)
     assert "a preset takes Knobs and returns an Algorithm" in output
 
 

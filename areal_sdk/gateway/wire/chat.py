@@ -130,8 +130,8 @@ class ChatCall:
 
 
 def _max_tokens(fields: Fields) -> int | None:
-    newer = fields.integer("max_completion_tokens", least=0)
-    older = fields.integer("max_tokens", least=0)
+    newer = fields.integer("max_completion_tokens", least=1)
+    older = fields.integer("max_tokens", least=1)
     return newer if newer is not None else older
 
 
