@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from typing import ClassVar, Self
 
-from areal_sdk.stacks import place_of, trace_of
+from areal_sdk.blame import place_of, trace_of
 from areal_sdk.types import ErrorKind
 
 

@@ -32,8 +32,8 @@ from tables import table, write_section
 from areal_sdk.algorithms.advantages import AdvantageEstimator, Baselines
 from areal_sdk.algorithms.losses import PolicyTerms
 from areal_sdk.algorithms.presets import Algorithm, Knobs, grpo, running_baseline
-from areal_sdk.gateway.session import PostedReward
-from areal_sdk.rollout.live import posted_outcome
+from areal_sdk.gateway.sessions.session import PostedReward
+from areal_sdk.rollout.callers import posted_outcome
 from areal_sdk.types import Outcome, Trajectory, TrajectoryGroup
 
 BEFORE = "e24ea84"

@@ -51,8 +51,8 @@ try:
     )
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.errors import ConfigError
-    from areal_sdk.trainer.client import TrainerClient
-    from areal_sdk.trainer.options import TrainerOptions
+    from areal_sdk.fsdp.options import TrainerOptions
+    from areal_sdk.fsdp.trainer import TrainerClient
 except ModuleNotFoundError as exc:
     sys.exit(f"{exc.name} is not installed: the head of {__file__} says how to carry it")
 

@@ -23,6 +23,7 @@ import torch
 from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
+from areal_sdk.backends.remote.swap import SwapTimes
 from areal_sdk.backends.sglang import (
     Launcher,
     ServerOptions,
@@ -30,7 +31,6 @@ from areal_sdk.backends.sglang import (
     SGLangOptions,
     find_environment,
 )
-from areal_sdk.backends.sglang.swap import SwapTimes
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model

@@ -52,13 +52,13 @@ def reward_of(token_ids: list[int]) -> float:
 async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict[str, float]]:
     from areal_sdk.backends.local import LocalEngine
     from areal_sdk.engine import GenerateRequest
-    from areal_sdk.gateway.renderer import Chat, Renderer
-    from areal_sdk.gateway.templates import ChatTemplate
-    from areal_sdk.gateway.tokenizer import Tokenizer
+    from areal_sdk.fsdp.options import TrainerOptions
+    from areal_sdk.fsdp.trainer import TrainerClient
+    from areal_sdk.gateway.tokens.renderer import Chat, Renderer
+    from areal_sdk.gateway.tokens.template import ChatTemplate
+    from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import resolve_model
-    from areal_sdk.process.cpu import cpu_seconds
-    from areal_sdk.trainer.client import TrainerClient
-    from areal_sdk.trainer.options import TrainerOptions
+    from areal_sdk.process.family import cpu_seconds
     from areal_sdk.types import Trajectory, TrajectoryGroup
 
     model = resolve_model("smollm2")

@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
+from areal_sdk.backends.local.checkpoint import open_weights, weight_files
 from areal_sdk.backends.local.core import CoreOptions, EngineCore, KVOnUpdate
-from areal_sdk.backends.local.loader import open_weights, weight_files
 from areal_sdk.backends.local.sequence import Sequence as Running
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import resolve_model

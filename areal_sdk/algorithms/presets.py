@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from areal_sdk.algorithms.advantages import AdvantageEstimator, GroupRelative
-from areal_sdk.algorithms.losses import ClippedSurrogate, ImportanceWeight, Objective
-from areal_sdk.algorithms.proximal import Proximal
+from areal_sdk.algorithms.losses import ClippedSurrogate, ImportanceWeight, Objective, Proximal
 from areal_sdk.algorithms.running import RunningBaseline
 
 

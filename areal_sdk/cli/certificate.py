@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.gateway.certificate import Certificate, Finding
+    from areal_sdk.certificate import Certificate, Finding
 
 _COLORS = {"ok": "green", "note": "yellow", "failed": "red"}
 _CONTEXT = 6
@@ -42,7 +42,7 @@ def check_model(
     no weights. Exits with 0 for a certificate and with 1 without. `train` and `serve` warn of
     models that have none.
     """
-    from areal_sdk.gateway.certificate import certify, keep, read_transcript, recorded
+    from areal_sdk.certificate import certify, keep, read_transcript, recorded
     from areal_sdk.models import resolve_model
 
     local = Path(model).expanduser()
@@ -64,7 +64,7 @@ def check_model(
 
 
 def _known_format(name: str | None) -> str | None:
-    from areal_sdk.gateway.formats import FORMATS
+    from areal_sdk.gateway.tool_calls import FORMATS
 
     if name is not None and name not in FORMATS:
         raise click.BadParameter(f"{name!r} is not one of {', '.join(sorted(FORMATS))}")

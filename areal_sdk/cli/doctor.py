@@ -217,10 +217,10 @@ def _plugins() -> Iterator[Finding]:
 def _template(model: str) -> Iterator[Finding]:
     """Whether the gateway can render chats for this model, and how it writes tools."""
     from areal_sdk.errors import ArealError
-    from areal_sdk.gateway.dialect import PROBE_TOOL, Dialect
-    from areal_sdk.gateway.renderer import Chat, Renderer
-    from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
-    from areal_sdk.gateway.tokenizer import Tokenizer
+    from areal_sdk.gateway.tokens.renderer import Chat, Renderer
+    from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+    from areal_sdk.gateway.tokens.template_traits import PROBE_TOOL, Dialect
+    from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import find_model, resolve_model
 
     try:
@@ -276,7 +276,7 @@ def _family(model: str, directory: Path) -> Iterator[Finding]:
 
 def _certificate(model: str, directory: Path) -> Finding:
     """What `doctor model` found out; it plays whole conversations, so here we only look it up."""
-    from areal_sdk.gateway.certificate import is_certified
+    from areal_sdk.certificate import is_certified
 
     certified = is_certified(directory)
     if certified:

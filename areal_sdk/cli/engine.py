@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.backends.sglang.environment import SGLangEnvironment
-    from areal_sdk.backends.sglang.launch import ServerProcess
+    from areal_sdk.backends.sglang.install import SGLangEnvironment
     from areal_sdk.backends.sglang.registry import Record
+    from areal_sdk.backends.sglang.servers import ServerProcess
 
 _START_TIMEOUT_S = 900.0
 _NONE = (
@@ -35,7 +35,7 @@ def engine() -> None:
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Directory.")
 def install(name: str, cpu: bool, version: str | None, into: Path | None) -> None:
     """Make SGLang's own virtual environment; its pins never meet those of your agent."""
-    from areal_sdk.backends.sglang.environment import DEFAULT_VERSION, install
+    from areal_sdk.backends.sglang.install import DEFAULT_VERSION, install
 
     install(into, version=version or DEFAULT_VERSION, cpu=cpu, say=click.echo)
 
@@ -67,9 +67,9 @@ def start(
 
     Anything after -- goes to SGLang as it is. `engine logs` shows its log.
     """
-    from areal_sdk.backends.sglang.environment import find_environment
-    from areal_sdk.backends.sglang.launch import ServerOptions, free_port, start_server
+    from areal_sdk.backends.sglang.install import find_environment
     from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.backends.sglang.servers import ServerOptions, free_port, start_server
     from areal_sdk.errors import ConfigError
     from areal_sdk.models import resolve_model
 

@@ -43,7 +43,7 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
 
 def find_decoder(*models: Path | str) -> Decode:
     """Text of token ids, by the first model that is on this disk; else the ids themselves."""
-    from areal_sdk.gateway.tokenizer import Tokenizer
+    from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import find_model
 
     for model in models:

@@ -72,7 +72,7 @@ def inspect(
 def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     from itertools import islice
 
-    from areal_sdk.telemetry.rundir import BEST, read_measured
+    from areal_sdk.telemetry.run_dir import BEST, read_measured
 
     config = run_dir.read_config()
     steps, evaluations = run_dir.read_steps(), run_dir.read_metrics(kind="eval")
@@ -93,7 +93,7 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
         )
         return
     from areal_sdk.cli.report import best_weights, table
-    from areal_sdk.telemetry.live import curve
+    from areal_sdk.telemetry.terminal import curve
 
     only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")
@@ -132,7 +132,7 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
 
 def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     from areal_sdk.errors import ConfigError
-    from areal_sdk.telemetry.live import LiveState, render
+    from areal_sdk.telemetry.terminal import LiveState, render
 
     values = run_dir.read_live()
     if values is None and _only_records(run_dir.read_config()):

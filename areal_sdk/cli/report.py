@@ -27,7 +27,7 @@ def print_settings(config: "Config") -> None:
 
 def print_summary(summary: "RunSummary") -> None:
     """Before and after, where the run is, and how to go on."""
-    from areal_sdk.telemetry.live import clock
+    from areal_sdk.telemetry.terminal import clock
 
     if summary.before or summary.after:
         click.echo()
@@ -56,7 +56,7 @@ def print_summary(summary: "RunSummary") -> None:
 
 def best_weights(run_dir: "RunDir") -> list[str]:
     """Which step's weights a run keeps as its best, and by what; and which may be better."""
-    from areal_sdk.telemetry.rundir import BEST, WAITING, read_measured, scores_of
+    from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
 
     lines = []
     best = read_measured(run_dir.checkpoints / BEST)

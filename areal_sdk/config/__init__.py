@@ -4,7 +4,6 @@ Precedence, low to high: defaults, `--config run.toml`, `--set a.b=c`, a command
 An unknown key is an error that names the nearest known one.
 """
 
-from areal_sdk.config.idle import idle_settings
 from areal_sdk.config.loading import (
     explain,
     known_keys,
@@ -30,6 +29,7 @@ from areal_sdk.config.sections import (
     TrainerSection,
 )
 from areal_sdk.config.tables import REMOVED
+from areal_sdk.config.unused import idle_settings
 
 __all__ = [
     "REMOVED",

@@ -9,21 +9,21 @@ from typing import Literal
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway.access import Access
-from areal_sdk.gateway.accounts import Accounts, Quota, User
-from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.live import LiveLimits, LiveSessions
 from areal_sdk.gateway.openapi import openapi_document
-from areal_sdk.gateway.renderer import Renderer
-from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.gateway.sampling.completer import Completer
+from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
-from areal_sdk.gateway.session import Session
-from areal_sdk.gateway.sessions import SessionStore
-from areal_sdk.gateway.templates import ChatTemplate
-from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.gateway.wire.anthropic import MessagesReply
+from areal_sdk.gateway.sessions.access import Access
+from areal_sdk.gateway.sessions.accounts import Accounts, Quota, User
+from areal_sdk.gateway.sessions.external import LiveLimits, LiveSessions
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.sessions.store import SessionStore
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.wire.anthropic_reply import MessagesReply
 from areal_sdk.gateway.wire.anthropic_request import parse as parse_messages_request
 from areal_sdk.gateway.wire.chat import ChatReply
 from areal_sdk.gateway.wire.completions import CompletionsReply
@@ -40,7 +40,7 @@ from areal_sdk.gateway.wire.http import (
     read_body,
 )
 from areal_sdk.gateway.wire.models import ServedModel, get_model, list_models
-from areal_sdk.gateway.wire.responses_endpoint import Query, ResponsesEndpoint
+from areal_sdk.gateway.wire.responses.endpoint import Query, ResponsesEndpoint
 
 
 class Gateway:

@@ -9,13 +9,13 @@ from typing import Any
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway.access import Access
-from areal_sdk.gateway.accounts import ADMIN, Accounts
 from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
-from areal_sdk.gateway.live import Ending, LiveSession, LiveSessions
-from areal_sdk.gateway.request import SamplingPolicy
-from areal_sdk.gateway.session import LARGEST_REWARD, PostedReward, Session, SessionLimits
-from areal_sdk.gateway.sessions import SessionStore
+from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.gateway.sessions.access import Access
+from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
+from areal_sdk.gateway.sessions.external import Ending, LiveSession, LiveSessions
+from areal_sdk.gateway.sessions.session import LARGEST_REWARD, PostedReward, Session, SessionLimits
+from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require
 from areal_sdk.gateway.wire.http import Handler, json_response, parse_body, read_body
 from areal_sdk.types import Turn

@@ -13,30 +13,30 @@ from typing import Any
 from areal_sdk.config import Config, idle_settings, load_config, parse_config, with_absolute_paths
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.gateway.upstream import check_address
-from areal_sdk.loop.checkpoints import latest_checkpoint, step_of
-from areal_sdk.loop.eval_view import EvalView
-from areal_sdk.loop.evaluation import run_evaluation
-from areal_sdk.loop.models import find_served_model
-from areal_sdk.loop.online import make_live_plan
+from areal_sdk.gateway.upstream.gateway import check_address
+from areal_sdk.loop.evaluation import EvalView, run_evaluation
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.resuming import (
+from areal_sdk.loop.serving import run_server, run_upstream
+from areal_sdk.loop.shutdown import StoppedAtOnce, refuse_inside_a_loop, run_to_the_end
+from areal_sdk.loop.state import (
     Change,
+    RunState,
+    RunSummary,
     changed_settings,
     finished_summary,
+    latest_checkpoint,
+    step_of,
     why_finished,
 )
-from areal_sdk.loop.running import StoppedAtOnce, refuse_inside_a_loop, run_to_the_end
-from areal_sdk.loop.runs import Plan, make_plan, run_training
-from areal_sdk.loop.serving import run_server, run_upstream
-from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.loop.training import Plan, make_live_plan, make_plan, run_training
+from areal_sdk.loop.weights import find_served_model
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.live import LiveWriter
-from areal_sdk.telemetry.rundir import BEST, read_measured
+from areal_sdk.telemetry.run_dir import BEST, read_measured
+from areal_sdk.telemetry.terminal import LiveWriter
 from areal_sdk.telemetry.waits import waits_on_signal
 from areal_sdk.types import Task
 

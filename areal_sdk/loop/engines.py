@@ -1,13 +1,37 @@
-"""From `[engine]` to an engine that is not started yet."""
+"""From `[engine]` to an engine that is not started yet.
 
+Brings the embedded engine back when its process dies; gives up when it dies too often.
+
+Wherever an engine is open, `kept` watches it: in training, warm-up, evaluations and `serve` alike.
+
+Whose turn it is on a device that engine and trainer share; where they do not, nothing happens.
+
+The engine's memory goes to the trainer for a step and comes back for the next weights; generation
+goes on, requests in flight included, once they are in.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from areal_sdk.backends.local import LocalEngine
 from areal_sdk.backends.sglang.settings import engine_from_settings
 from areal_sdk.config import Config, EngineSection
-from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError
+from areal_sdk.engine import (
+    EngineInfo,
+    GenerateChunk,
+    GenerateRequest,
+    GenerateResult,
+    InferenceEngine,
+)
+from areal_sdk.errors import ChildDiedError, ConfigError, EngineError
+from areal_sdk.fsdp.trainer import TrainerClient
+from areal_sdk.launch import Restarts, first_exit
 from areal_sdk.plugins import Plugins
+from areal_sdk.process import Child
+from areal_sdk.telemetry import waiting
+from areal_sdk.types import WeightUpdate
 
 
 def make_engine(
@@ -63,3 +87,193 @@ def _default(field: str) -> object:
 def is_sglang(name: str) -> bool:
     """Whether `engine.name` means SGLang: by name, or by the addresses of its servers."""
     return name == "sglang" or name.startswith(("http://", "https://"))
+
+
+RESTART_TIMEOUT_S = 600.0
+
+DEATH_GRACE_S = 0.5
+"""For a call in progress to say why the rank died."""
+
+
+@asynccontextmanager
+async def kept(
+    engine: InferenceEngine, *, say: Callable[[str], None]
+) -> AsyncIterator["KeptEngine"]:
+    """The started `engine`, started again whenever it dies until the block ends.
+
+    One that dies too often ends the block with `ChildDiedError`, in an exception group.
+    """
+    keeper = KeptEngine(engine, say=say)
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(keeper.watch(), name="engine keeper")
+        try:
+            yield keeper
+        finally:
+            watch.cancel()
+
+
+@asynccontextmanager
+async def watched(trainer: TrainerClient) -> AsyncIterator[None]:
+    """A rank that dies ends the block, also while nothing is asked of it: rollouts can take long."""
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(_watch_ranks(trainer), name="trainer watch")
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+
+class KeptEngine(InferenceEngine):
+    """An engine that may die on the way: what is asked of it meanwhile waits until it is back.
+
+    Requests in flight at its death fail; the runner tries their episodes again, as the same ones.
+    Engines that look after their own servers are passed through as they are.
+    """
+
+    def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:
+        self.on_outage: Callable[[bool], None] = lambda is_down: None
+        """Told when the engine is down, and when it is back."""
+        self._engine = engine
+        self._say = say
+        self._restarts = Restarts()
+        self._back = asyncio.Event()
+        self._back.set()
+
+    @property
+    def is_up(self) -> bool:
+        if not isinstance(self._engine, LocalEngine):
+            return True
+        return self._back.is_set() and not self._engine.child.exited.done()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process on this machine that computes, while there is one."""
+        if isinstance(self._engine, LocalEngine) and self.is_up:
+            return self._engine.child.pid
+        return None
+
+    async def watch(self) -> None:
+        """Runs until cancelled; raises when the engine has died too often."""
+        if not isinstance(self._engine, LocalEngine):
+            return
+        while True:
+            child = self._engine.child
+            await asyncio.shield(child.exited)
+            self._back.clear()
+            self.on_outage(True)
+            await self._bring_back(self._engine, child)
+            self._back.set()
+            self.on_outage(False)
+
+    async def _bring_back(self, engine: LocalEngine, child: Child) -> None:
+        while True:
+            pause_s = self._restarts.pause_after(child)
+            self._say(
+                f"warning: the engine {child.exited.result()}: starting it again; "
+                f"log: {child.log_path}"
+            )
+            await asyncio.sleep(pause_s)
+            try:
+                async with waiting("engine: restart", timeout_s=RESTART_TIMEOUT_S):
+                    await engine.restart()
+            except EngineError as exc:
+                self._say(f"warning: the engine did not start again: {exc}")
+            else:
+                return
+
+    async def start(self) -> None:
+        await self._engine.start()
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._engine.info
+
+    @property
+    def version(self) -> int:
+        return self._engine.version
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        return self._engine.stream(request) if self.is_up else self._stream_later(request)
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        await self._until_up()
+        return await self._engine.generate(request)
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        """Return when the engine serves `update`, also if it had to be started again for it."""
+        while True:
+            await self._until_up()
+            try:
+                await self._engine.update_weights(update)
+            except EngineError:
+                if self.is_up:
+                    raise
+            else:
+                return
+
+    async def pause(self) -> None:
+        await self._until_up()
+        await self._engine.pause()
+
+    async def resume(self) -> None:
+        await self._until_up()
+        await self._engine.resume()
+
+    async def release_memory(self) -> None:
+        await self._until_up()
+        await self._engine.release_memory()
+
+    async def resume_memory(self) -> None:
+        await self._until_up()
+        await self._engine.resume_memory()
+
+    async def aclose(self) -> None:
+        await self._engine.aclose()
+
+    async def _stream_later(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        await self._until_up()
+        chunks = self._engine.stream(request)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            if isinstance(chunks, AsyncGenerator):
+                await chunks.aclose()  # closing a stream early frees its slot
+
+    async def _until_up(self) -> None:
+        """Whoever calls has a deadline: of a request, or of a weight update."""
+        while not self.is_up:
+            await asyncio.sleep(0)  # let `watch` notice
+            await self._back.wait()
+
+
+async def _watch_ranks(trainer: TrainerClient) -> None:
+    dead = await first_exit(trainer.children)
+    await asyncio.sleep(DEATH_GRACE_S)  # a call in progress explains the death better
+    raise ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")
+
+
+HANDOVER_TIMEOUT_S = 900.0
+"""A server in the middle of its start is waited for."""
+
+
+async def hand_to_trainer(engine: InferenceEngine) -> None:
+    """Hold generation and free the engine's memory. No update may be on its way."""
+    if engine.info.shares_device:
+        async with waiting("engine: lends its memory", timeout_s=HANDOVER_TIMEOUT_S):
+            await engine.release_memory()
+
+
+async def hand_to_engine(engine: InferenceEngine, trainer: TrainerClient) -> None:
+    """After `publish`: what the trainer does not keep between steps is the engine's again."""
+    if engine.info.shares_device:
+        await trainer.release_memory()
+        async with waiting("engine: takes its memory back", timeout_s=HANDOVER_TIMEOUT_S):
+            await engine.resume_memory()
+
+
+async def update_and_resume(engine: InferenceEngine, update: WeightUpdate) -> None:
+    """Serve `update`; requests that were held go on under it."""
+    await engine.update_weights(update)
+    if engine.info.shares_device:
+        await engine.resume()

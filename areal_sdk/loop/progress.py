@@ -10,15 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.errors import StorageError
-from areal_sdk.loop.resuming import Change
-from areal_sdk.loop.state import RunState, RunSummary, flat_numbers
+from areal_sdk.loop.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
-from areal_sdk.rollout.batch import CutBatch
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.rollout.groups import Member, Rejection
+from areal_sdk.rollout.groups import CutBatch, Member, Rejection
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
-from areal_sdk.telemetry.live import LiveState, LiveWriter, clock, still_line
+from areal_sdk.telemetry.terminal import LiveState, LiveWriter, clock, still_line
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode
 

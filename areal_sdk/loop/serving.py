@@ -1,4 +1,7 @@
-"""Serve a model through the gateway until interrupted."""
+"""Serve a model through the gateway until interrupted.
+
+Traces: every session of callers, in a run directory.
+"""
 
 import asyncio
 import json
@@ -8,16 +11,20 @@ import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+from areal_sdk import certificate
 from areal_sdk.config import Config
-from areal_sdk.gateway import Gateway, SamplingPolicy, certificate
-from areal_sdk.gateway.upstream import UpstreamGateway
-from areal_sdk.loop.engines import make_engine
-from areal_sdk.loop.gateways import live_limits, make_gateway, quota_of, read_users
-from areal_sdk.loop.recording import Recorder
-from areal_sdk.loop.supervision import kept
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway import Gateway, SamplingPolicy
+from areal_sdk.gateway.sessions.external import SPLIT, LiveSession
+from areal_sdk.gateway.upstream.gateway import UpstreamGateway
+from areal_sdk.loop.engines import kept, make_engine
+from areal_sdk.loop.services import live_limits, make_gateway, quota_of, read_users
 from areal_sdk.plugins import Plugins
-from areal_sdk.telemetry import RunDir
+from areal_sdk.rollout.callers import to_episode
+from areal_sdk.telemetry import EpisodeWriter, RunDir
 
 UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
 """The provider's key comes from the environment: it stands in no file of ours."""
@@ -105,3 +112,30 @@ def announce(
     )
     say(f'  OpenAI(base_url="{url}", api_key="{key}")')
     say(f'  Anthropic(base_url="{url.removesuffix("/v1")}", api_key="{key}")')
+
+
+class Recorder:
+    """Writes sessions as they end."""
+
+    def __init__(self, run_dir: RunDir, engine: InferenceEngine | None = None) -> None:
+        self._episodes = EpisodeWriter(run_dir.episodes)
+        self._engine = engine
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._episodes.close()
+
+    def opened(self, live: LiveSession) -> None:
+        """Nothing to write yet."""
+
+    def finished(self, live: LiveSession) -> None:
+        if live.session.turns:
+            version = self._engine.version if self._engine is not None else None
+            self._episodes.write(to_episode(live), version=version, split=SPLIT)

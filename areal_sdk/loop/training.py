@@ -1,235 +1,323 @@
-"""The training loop: cut a batch, step, publish, and never hold the rollouts back.
+"""A whole training run: composed, warmed up, measured, trained, measured again, summed up.
 
-    batch = buffer.cut_batch(v) -> trainer.step -> trainer.publish(v + 1) -> engine.update_weights
-                                                        \\-> the next batch is cut meanwhile
-
-`v` is the number of published updates. The step that makes v + 1 starts from v. The admission
-gate opens for v + 1 only when the engine has confirmed it.
+Learning from whoever calls: a training run whose episodes are the sessions of callers.
 """
 
 import asyncio
-import time
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+import logging
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
-from areal_sdk.errors import DivergedError
-from areal_sdk.loop.checkpoints import Checkpoints
-from areal_sdk.loop.device import hand_to_engine, hand_to_trainer, update_and_resume
-from areal_sdk.loop.measure import Evaluator
-from areal_sdk.loop.patience import MAX_SKIPPED_STEPS, cut_timeout_s
+from areal_sdk.agent import EpisodeContext
+from areal_sdk.config import Config
+from areal_sdk.errors import ArealError, ConfigError, StorageError
+from areal_sdk.fsdp.directories import recover
+from areal_sdk.loop.engines import check_engine
+from areal_sdk.loop.held_out import Evaluator, Reports
+from areal_sdk.loop.program import (
+    Conversation,
+    HeldOut,
+    Program,
+    load_demonstrations,
+    load_held_out,
+    load_tasks,
+)
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.rig import Rig
-from areal_sdk.loop.state import RunState
-from areal_sdk.rollout.batch import CutBatch
+from areal_sdk.loop.services import (
+    Rig,
+    check_learns,
+    open_rig,
+    read_users,
+    reward_specs,
+    rollout_sampling,
+)
+from areal_sdk.loop.serving import announce
+from areal_sdk.loop.state import Checkpoints, RunState, RunSummary
+from areal_sdk.loop.steps import TrainingLoop, stalled_s, warm_up
+from areal_sdk.loop.weights import BestWeights, find_trained_model, whose_weights
+from areal_sdk.plugins import Plugins
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.callers import LiveEpisodes, LiveTasks
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.live import LiveEpisodes, LiveTasks
-from areal_sdk.rollout.tasks import TaskSource
-from areal_sdk.telemetry import waiting
-from areal_sdk.trainer.client import TrainerClient
-from areal_sdk.types import WeightUpdate
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.types import Task
 
-T = TypeVar("T")
-
-UPDATE_TIMEOUT_S = 600.0
+logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class TrainingLoop:
-    """Drives one run from its state to its end. Owns the clock, the version and nothing else."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that can be found wanting before anything heavy starts."""
 
-    rig: Rig
-    trainer: TrainerClient
-    state: RunState
-    buffer: TrajectoryBuffer
-    tasks: TaskSource | LiveTasks
-    dispatcher: Dispatcher | LiveEpisodes
-    checkpoints: Checkpoints
-    evaluator: Evaluator
-    progress: Progress
-    _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
-    _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
-    """What the trainer does to its end although the run is cancelled: `settle` waits for it."""
-    _unreported: tuple[CutBatch, dict[str, float]] | None = None
-    """A step that is taken, and in no metrics yet."""
-    _began: float = 0.0
-    _num_empty: int = 0
-    _num_skipped: int = 0
-    _is_in_step: bool = False
+    config: Config
+    plugins: Plugins
+    program: Program
+    model_dir: Path
+    train_tasks: Sequence[Task] | TaskStream
+    eval_tasks: Mapping[str, HeldOut]
+    demonstrations: Sequence[Conversation] = ()
 
-    @property
-    def at_work(self) -> str | None:
-        """The step or the checkpoint that the trainer works on now, if any."""
-        return None if self._work is None or self._work.done() else self._work.get_name()
 
-    @property
-    def has_unsaved(self) -> bool:
-        return bool(self.state.step) and not self.checkpoints.has_saved(self.state)
+def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
+    """Find model, tasks, rewards and demonstrations; ConfigError for what is missing or wrong.
 
-    async def save(self) -> None:
-        """Checkpoint the state as it is."""
-        saving = self.checkpoints.save(self.trainer, self.state)
-        await self._to_its_end(saving, f"the checkpoint of step {self.state.step}")
+    Blocks while a model is fetched: call it before the event loop starts.
+    """
+    eval_tasks = _eval_tasks(config, program, plugins)
+    if config.eval.every and not eval_tasks:
+        raise ConfigError(
+            f"eval.every = {config.eval.every}, but no held-out tasks were given: "
+            "give them (--eval-tasks FILE.jsonl), or remove eval.every"
+        )
+    check_names(config, plugins)
+    return Plan(
+        config,
+        plugins,
+        program,
+        find_trained_model(config, plugins=plugins),
+        load_tasks(config, program=program, plugins=plugins, say=logger.warning),
+        eval_tasks,
+        load_demonstrations(config.sft, program=program),
+    )
 
-    async def settle(self) -> bool:
-        """Wait for the step or the save that a cancellation found at work.
 
-        Returns whether the trainer's weights are now those of `state`, so that they can be saved.
-        """
-        if self._work is not None:
-            await asyncio.wait({self._work})
-        self._report()
-        has_died = any(rank.exited.done() for rank in self.trainer.children)
-        return not self._is_in_step and not has_died
+def check_names(config: Config, plugins: Plugins) -> None:
+    """ConfigError where no plugin has the engine, a reward or the algorithm that was named, or
+    where the algorithm could not learn."""
+    check_engine(config, plugins)
+    reward_specs(config, plugins)
+    plugins.algorithms.reference(config.algorithm.name)
+    check_learns(config)
 
-    async def run(self) -> str:
-        """Train until a limit is reached; returns why it ended."""
-        self._began = time.monotonic() - self.state.train_seconds
-        async with asyncio.TaskGroup() as background:
-            self.evaluator.attach(background)
-            async with self.dispatcher:
-                try:
-                    ended = await self._steps()
-                    await self._delivered()
-                finally:
-                    if self._delivery is not None:
-                        self._delivery.cancel()
-            # With the engine to itself: no rollout is trained any more.
-            await self.evaluator.finish()
-        return ended
 
-    async def _steps(self) -> str:
-        while (ended := self._why_end()) is None:
-            batch = await self._next_batch()
-            if batch is None:
-                return "max_minutes"
-            if not batch.finished:
-                return "tasks"
-            await self._train_on(batch)
-            await self.evaluator.maybe_begin(self._delivery)
-            if self.checkpoints.is_due(self.state.step):
-                await self.save()
-            if batch.exhausted:
-                return "tasks"
-        return ended
+def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
+    """Held-out tasks by split; none where training tasks were given and no others."""
+    if not (config.eval.before or config.eval.after or config.eval.every):
+        return {}
+    if config.eval_tasks is None and (config.tasks is not None or not program.has_held_out):
+        return {}
+    return {
+        split: load_held_out(
+            config,
+            split,
+            source=config.eval_tasks,
+            program=program,
+            plugins=plugins,
+            say=logger.warning,
+        )
+        for split in config.eval.splits
+    }
 
-    async def _next_batch(self) -> CutBatch | None:
-        """None when `run.max_minutes` pass before there is one: callers may never come."""
-        limit = asyncio.timeout(self._seconds_left())
-        try:
-            async with limit:
-                return await self.buffer.cut_batch(
-                    version=self.state.version, timeout_s=cut_timeout_s(self.rig.config)
+
+async def run_training(
+    plan: Plan,
+    *,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
+    checkpoint: Path | None = None,
+) -> RunSummary:
+    """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
+    config = plan.config
+    await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
+    progress.begin(state)
+    if checkpoint is None and (whose := whose_weights(plan.model_dir)):
+        progress.say(whose)
+    async with (
+        progress,
+        open_rig(
+            config,
+            plan.program,
+            model_dir=plan.model_dir,
+            plugins=plan.plugins,
+            run_dir=run_dir,
+            train=True,
+            say=progress.say,
+        ) as rig,
+    ):
+        assert rig.trainer is not None
+        check_learns(config, learns_alone=rig.trainer.learns_alone)
+        ledger, tasks = Ledger(), _source(plan)
+        if checkpoint is not None:
+            progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
+            state.update_from(await rig.trainer.load(checkpoint))
+            if state.step >= config.run.steps:
+                progress.say(
+                    f"its {state.step} steps are made: what is left is to measure them (eval.after) "
+                    "and to write the final weights"
                 )
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            self.state.train_seconds = time.monotonic() - self._began
-            return None
-
-    def _seconds_left(self) -> float | None:
-        minutes = self.rig.config.run.max_minutes
-        return None if minutes is None else self._began + 60 * minutes - time.monotonic()
-
-    def _why_end(self) -> str | None:
-        run, seconds_left = self.rig.config.run, self._seconds_left()
-        if self.state.step >= run.steps:
-            return "steps"
-        if seconds_left is not None and seconds_left <= 0:
-            return "max_minutes"
-        if self.evaluator.reached:
-            return "success"
-        if self._num_empty >= run.max_empty_batches:
-            return "solved or hopeless"
-        return None
-
-    async def _train_on(self, batch: CutBatch) -> None:
-        """One step from v to v + 1, and the new weights on their way to the engine."""
-        began = time.monotonic()
-        if self.rig.engine.info.shares_device:
-            await self._delivered()
-        await hand_to_trainer(self.rig.engine)
-        metrics = await self._to_its_end(
-            self._step(batch, began=began), f"step {self.state.step + 1}"
+            ledger = Ledger.restore(state.ledger)
+            tasks.restore(state.tasks)
+            await rig.engine.update_weights(await rig.trainer.publish(state.version))
+        elif config.sft.steps:
+            await warm_up(rig, plan.demonstrations, progress=progress)
+        best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
+        evaluator = Evaluator(rig, plan.eval_tasks, state, progress, best)
+        before: Reports = {}
+        if config.eval.before and checkpoint is None:
+            before = await evaluator.measure_first()
+        ended = await _train(rig, plan, state, ledger, tasks, evaluator, progress)
+        after: Reports = {}
+        if config.eval.after and (state.step or not before):  # else it measured these weights
+            after = await evaluator.measure_last()
+        await evaluator.measure_waiting()
+        progress.enter("writing the final weights")
+        await rig.trainer.export(run_dir.checkpoints / "final")
+        summary = RunSummary(
+            run_dir=str(run_dir.path),
+            steps=state.step,
+            version=state.version,
+            train_seconds=state.train_seconds,
+            ended=ended,
+            before=before,
+            after=after,
+            ledger=ledger.snapshot(),
+            best=None if best.best is None else best.best.to_json(),
         )
-        # The engine may still be reading the file that this publish would overwrite.
-        await self._delivered()
-        has_update = bool(metrics.get("num_updates"))
-        update = await self._publish(self.state.version, has_update=has_update)
-        await hand_to_engine(self.rig.engine, self.trainer)
-        self.state.train_seconds = time.monotonic() - self._began
-        self._delivery = asyncio.create_task(
-            self._deliver(update), name=f"deliver {update.version}"
+        progress.report_end(summary)
+        return summary
+
+
+async def _train(
+    rig: Rig,
+    plan: Plan,
+    state: RunState,
+    ledger: Ledger,
+    tasks: TaskSource | LiveTasks,
+    evaluator: Evaluator,
+    progress: Progress,
+) -> str:
+    """Train and checkpoint; returns why it ended."""
+    assert rig.trainer is not None
+    config, rollout = plan.config, plan.config.rollout
+    checkpoints = Checkpoints(
+        rig.run_dir.checkpoints, config.run.checkpoint_every, config.run.keep_checkpoints
+    )
+    buffer = TrajectoryBuffer(
+        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
+        ledger=ledger,
+        group_size=rollout.group_size,
+        version=state.version,
+        stale=rollout.stale,
+        wait_s=rollout.wait_s,
+        drop_incomplete=rollout.incomplete_groups == "drop",
+        dynamic_sampling=rollout.dynamic_sampling,
+        in_order=config.run.deterministic,
+        max_lost_in_a_row=sys.maxsize if config.serve.learn else None,  # callers owe us nothing
+        on_consumed=tasks.consume,
+    )
+    async with _episodes(rig, tasks, buffer, progress) as source:
+        progress.watch(buffer)
+        rig.engine.on_outage = buffer.hold
+        loop = TrainingLoop(
+            rig,
+            rig.trainer,
+            state,
+            buffer,
+            tasks,
+            source,
+            checkpoints,
+            evaluator,
+            progress,
         )
-        for name, seconds in self.rig.cpu_seconds().items():
-            metrics[f"cpu_{name}_s"] = seconds
-        metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
-        self._report()
-        if self._num_skipped >= MAX_SKIPPED_STEPS:
-            raise DivergedError(
-                f"the gradients of {self._num_skipped} steps in a row were not finite, so nothing is "
-                "learnt any more: lower trainer.learning_rate or algorithm.max_weight, or set "
-                'trainer.precision = "float32"; the weights saved last are those before'
-            )
-
-    async def _step(self, batch: CutBatch, *, began: float) -> dict[str, float]:
-        """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
-        self._is_in_step = True
-        metrics = dict(
-            await self.trainer.step(
-                batch.groups,
-                version=self.state.version,
-                timeout_s=self.rig.config.trainer.step_timeout_s,
-            )
-        )
-        self.buffer.mark_trained(batch)
-        metrics["step_s"] = time.monotonic() - began
-        self._count_idle(metrics, has_update=bool(metrics.get("num_updates")))
-        self.state.step += 1
-        self.state.train_seconds = time.monotonic() - self._began
-        self.state.tasks = self.tasks.state()
-        self.state.ledger = self.buffer.ledger.snapshot()
-        self._is_in_step = False
-        told = replace(batch, notices=(*batch.notices, *self.trainer.notices))
-        self._unreported = (told, metrics)
-        return metrics
-
-    def _report(self) -> None:
-        if self._unreported is not None:
-            (batch, metrics), self._unreported = self._unreported, None
-            values = self.progress.report_step(self.state, batch, metrics)
-            self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """The result of `work`, which a cancellation leaves to `settle`."""
-        task = self._work = asyncio.create_task(work, name=what)
-        return await asyncio.shield(task)
-
-    def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:
-        """Steps in a row that changed nothing: without anything to train, and with no finite gradient."""
-        is_skipped = not has_update and bool(metrics.get("num_skipped_updates"))
-        self._num_skipped = self._num_skipped + 1 if is_skipped else 0
-        self._num_empty = 0 if has_update or is_skipped else self._num_empty + 1
-
-    async def _publish(self, version: int, *, has_update: bool) -> WeightUpdate:
-        """New weights; or, where they did not change, only the next number for the old ones."""
-        return await self.trainer.publish(version) if has_update else WeightUpdate(version, None)
-
-    async def _deliver(self, update: WeightUpdate) -> None:
-        """Hand `update` to the engine; the gate opens when it has confirmed."""
-        began = time.monotonic()
         try:
-            async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
-                await update_and_resume(self.rig.engine, update)
-        except Exception as error:
-            self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
+            ended = await loop.run()
+            # What was running is booked as cancelled by now.
+            if not checkpoints.has_saved(state):
+                await loop.save()
+        except BaseException:  # whatever ends the run, what it learnt is kept
+            await _keep_what_was_learnt(loop, grace_s=config.run.stop_grace_s)
+            with suppress(StorageError):  # the error says more
+                rig.run_dir.write_ledger(ledger.snapshot())
             raise
-        self.buffer.set_version(update.version)
-        self.progress.delivered(seconds=time.monotonic() - began)
-        self.rig.plugins.notify.on_weights(update=update)
+    rig.run_dir.write_ledger(ledger.snapshot())
+    return ended
 
-    async def _delivered(self) -> None:
-        if self._delivery is not None:
-            await self._delivery
-            self._delivery = None
+
+async def _keep_what_was_learnt(loop: TrainingLoop, *, grace_s: float) -> None:
+    """Let the trainer finish what it is doing, and save it; a second Ctrl-C cuts this off."""
+    say, what = loop.progress.say, f"step {loop.state.step}"
+    until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C again: at once)"
+    try:
+        async with asyncio.timeout(grace_s):
+            if (at_work := loop.at_work) is not None:
+                what = at_work
+                say(f"stopping: waits for {what} {until}")
+            if await loop.settle() and loop.has_unsaved:
+                what = f"the checkpoint of step {loop.state.step}"
+                say(f"stopping: writes {what} {until}")
+                await loop.save()
+    except TimeoutError:
+        say(f"warning: {what} was given up: it took longer than run.stop_grace_s = {grace_s:g}")
+    except ArealError as exc:
+        say(f"warning: step {loop.state.step} was not saved: {exc}")
+
+
+@asynccontextmanager
+async def _episodes(
+    rig: Rig, tasks: TaskSource | LiveTasks, buffer: TrajectoryBuffer, progress: Progress
+) -> AsyncIterator[Dispatcher | LiveEpisodes]:
+    """Who fills the buffer: the program plays tasks, or callers do as they like."""
+    config, rollout = rig.config, rig.config.rollout
+    if isinstance(tasks, LiveTasks):
+        announce(config, rig.gateway, say=progress.say)
+        yield LiveEpisodes(
+            rig.gateway.live,
+            tasks=tasks,
+            ledger=buffer.ledger,
+            buffer=buffer,
+            truncated=rollout.truncated,
+            rewards=rig.rewards,
+            on_episode=progress.finished,
+        )
+        return
+    sampling = rollout_sampling(rollout)
+    async with rig.runner(split="train", sampling=sampling) as runner:
+        yield Dispatcher(
+            runner=runner,
+            tasks=tasks,
+            ledger=buffer.ledger,
+            buffer=buffer,
+            truncated=rollout.truncated,
+            on_episode=progress.finished,
+            stalled_s=stalled_s(config),
+        )
+
+
+def _source(plan: Plan) -> TaskSource | LiveTasks:
+    if plan.config.serve.learn:
+        return LiveTasks()
+    return TaskSource(
+        plan.train_tasks,
+        seed=plan.config.run.seed,
+        shuffle=plan.config.rollout.shuffle,
+        epochs=plan.config.rollout.epochs,
+    )
+
+
+def make_live_plan(config: Config, *, plugins: Plugins) -> Plan:
+    """What there is to check before anything heavy starts: callers bring agents and tasks."""
+    for name in ("agent", "env", "tasks", "eval_tasks"):
+        if getattr(config, name):
+            raise ConfigError(f"serve.learn learns from whoever calls: leave {name} out")
+    read_users(config)
+    check_names(config, plugins)
+    return Plan(
+        config,
+        plugins,
+        Program("serve", _nobody),
+        find_trained_model(config, plugins=plugins),
+        train_tasks=(),
+        eval_tasks={},
+    )
+
+
+async def _nobody(task: Task, context: EpisodeContext) -> NoReturn:
+    raise AssertionError("callers play, not an agent of ours")

@@ -2,7 +2,7 @@
 
 The list is the only one: plans, `--dry-run`, `doctor`, the trainer and docs/models.md all use it. A
 family is on it because a tiny random model of it, trained here, has the logprobs, gradients and names
-of plain transformers (tests/trainer/test_families.py, one case for each entry).
+of plain transformers (tests/fsdp/test_families.py, one case for each entry).
 """
 
 import json

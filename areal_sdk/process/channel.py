@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from areal_sdk.blame import place_of, trace_of
 from areal_sdk.process.frames import (
     JSON,
     Buffer,
@@ -23,7 +24,6 @@ from areal_sdk.process.frames import (
     encode,
     view_of,
 )
-from areal_sdk.stacks import place_of, trace_of
 
 ORPHAN_GRACE_S = 30.0
 """How long an entry may take to notice that the main process is gone, before it is ended."""

@@ -3,6 +3,8 @@
 A member is a descendant, or has the family's name in its environment: that one still tells of a
 process whose parents are gone, or that made itself a session of its own. Only Linux says who that
 is; elsewhere nobody is found.
+
+CPU time of processes of this machine: where a run's seconds go.
 """
 
 import atexit
@@ -106,3 +108,17 @@ def _read(pid: int, what: str) -> bytes:
         return (_PROC / str(pid) / what).read_bytes()
     except OSError:
         return b""  # it has ended, or is somebody else's
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time that process `pid` has used; None once it is gone.
+
+    >>> cpu_seconds(os.getpid()) > 0.0
+    True
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()  # the name before it may hold spaces
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

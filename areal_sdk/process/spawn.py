@@ -25,8 +25,7 @@ FAREWELL_S = 5.0
 NUM_LAST_LINES = 20
 
 _BOOTSTRAP = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from areal_sdk.process.child_main import main; main()"
+    "import sys; sys.path.insert(0, sys.argv[1]); from areal_sdk.process.entry import main; main()"
 )
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 

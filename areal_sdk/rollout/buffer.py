@@ -13,18 +13,19 @@ from dataclasses import replace
 from typing import Literal
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.batch import CutBatch, LosingStreak
 from areal_sdk.rollout.groups import (
+    CutBatch,
     FinishedGroup,
+    LosingStreak,
     Member,
     PendingGroup,
     Rejection,
     by_age,
     iter_members,
 )
+from areal_sdk.rollout.metrics import RolloutWindow, batch_metrics
 from areal_sdk.rollout.staleness import StalenessGate, mask_older, oldest_version
 from areal_sdk.rollout.tasks import Draw, TaskKey
-from areal_sdk.rollout.window import RolloutWindow, batch_metrics
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
 

@@ -14,8 +14,7 @@ from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
-from areal_sdk.rollout.plan import EpisodePlan, WatchesEpisodes
-from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.rollout.tasks import EpisodePlan, TaskSource, WatchesEpisodes
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
 from areal_sdk.types import Episode

@@ -14,7 +14,7 @@ from statistics import fmean, variance
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.groups import is_success
-from areal_sdk.rollout.plan import EpisodePlan, PlaysEpisodes
+from areal_sdk.rollout.tasks import EpisodePlan, PlaysEpisodes
 from areal_sdk.types import Episode, OutcomeKind, Task
 
 CONFIDENCE_Z = 1.959963984540054

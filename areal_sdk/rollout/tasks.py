@@ -1,4 +1,9 @@
-"""Which task comes next: epochs, a seeded order, and what was consumed already."""
+"""Which task comes next: epochs, a seeded order, and what was consumed already.
+
+What is to be played, and whoever can play it.
+
+Seeds that mean the same in every process and every year: hashes of names, never `hash()`.
+"""
 
 import itertools
 import logging
@@ -6,10 +11,11 @@ import random
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Protocol
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.seeds import stable_seed
-from areal_sdk.types import Task
+from areal_sdk.types import Episode, Task
 
 logger = logging.getLogger(__name__)
 
@@ -322,3 +328,48 @@ def _first_repeated(ids: Iterable[str]) -> str | None:
             return task_id
         seen.add(task_id)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodePlan:
+    """One attempt to make. `id` names the episode across its retries."""
+
+    id: str
+    task: Task
+    group: str = ""
+    sibling: int = 0
+    epoch: int = 0
+
+
+class PlaysEpisodes(Protocol):
+    """What an evaluation needs of an `EpisodeRunner`."""
+
+    async def run(self, plan: EpisodePlan) -> Episode:
+        """Play a plan. Failures of the episode are in its outcome; only bugs raise."""
+        ...
+
+
+class WatchesEpisodes(PlaysEpisodes, Protocol):
+    """What the dispatcher needs besides: how old a running episode is getting."""
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        """The version of the first token of a running episode; None: it has no token yet."""
+        ...
+
+
+SEED_BITS = 63
+
+
+def stable_seed(*parts: int | str) -> int:
+    """A 63-bit seed for whatever `parts` name, such as (run seed, task id, epoch, sibling, turn).
+
+    >>> stable_seed(0, "task-1", 0, 2)
+    6893916561925302899
+    >>> stable_seed("ab", "c") == stable_seed("a", "bc")
+    False
+    """
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        encoded = f"{type(part).__name__}:{part}".encode("utf-8", "surrogatepass")
+        digest.update(len(encoded).to_bytes(4, "big") + encoded)
+    return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)

@@ -1,9 +1,9 @@
 """What a run says about itself: books, metrics, episodes, waits, and the directory they live in."""
 
-from areal_sdk.telemetry.episodes import EpisodeRecord, EpisodeSummary, EpisodeWriter
+from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary, EpisodeWriter
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.metrics import MetricsLog, Rate
-from areal_sdk.telemetry.rundir import RunDir
+from areal_sdk.telemetry.run_dir import RunDir
 from areal_sdk.telemetry.waits import waiting
 
 __all__ = [

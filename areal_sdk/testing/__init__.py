@@ -1,10 +1,9 @@
 """For tests of agents, rewards, environments and engines, yours included. Imports no torch."""
 
-from areal_sdk.testing.conformance import ConformanceError
+from areal_sdk.testing.conformance import ConformanceError, registered
 from areal_sdk.testing.engines import check_engine
 from areal_sdk.testing.environments import check_environment
 from areal_sdk.testing.messages import assistant, make_episode, tool_call
-from areal_sdk.testing.plugins import registered
 from areal_sdk.testing.rewards import check_reward
 from areal_sdk.testing.run_agent import run_agent
 from areal_sdk.testing.scripted_engine import Fault, Reply, ScriptedEngine, scripted_logprob

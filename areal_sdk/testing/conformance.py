@@ -1,8 +1,13 @@
-"""How a conformance check says what is wrong."""
+"""How a conformance check says what is wrong.
+
+What installed plugins registered, as a run finds it.
+"""
 
 import asyncio
 from collections.abc import Awaitable
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
+
+from areal_sdk.plugins import load_plugins
 
 T = TypeVar("T")
 
@@ -27,3 +32,22 @@ async def in_time(answer: Awaitable[T], *, timeout_s: float, what: str) -> T:
         if not deadline.expired():
             raise
         raise ConformanceError(f"{what} took longer than {timeout_s:g} s") from None
+
+
+Kind = Literal["reward", "env", "agent", "engine", "dataset"]
+"""As in the settings: `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`."""
+
+
+def registered(kind: Kind, name: str, /, **options: object) -> Any:
+    """What an installed plugin registered as `name`, with its options checked and set.
+
+    A reward, an agent or a dataset is ready to call; an environment is made by calling it; an engine
+    is an instance. ConfigError, as a run would raise it, for a wrong name or option.
+
+    >>> [task.id for task in registered("dataset", "nobody_brings_this")("train")]
+    Traceback (most recent call last):
+        ...
+    areal_sdk.errors.ConfigError: unknown dataset 'nobody_brings_this'; ...
+    """
+    configured: Any = load_plugins().configure(kind, name, options)
+    return configured

@@ -23,8 +23,8 @@ from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.wire import EventReader, generate_body
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.templates import ChatTemplate
-from areal_sdk.gateway.upstream import UpstreamGateway
+from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.types import FinishReason, WeightUpdate
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -16,7 +16,7 @@ from loopback import only_port
 from served import run
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sessions.session import Session
 
 TIMEOUT_S = 120
 FILES = ("one.txt", "two.txt", "three.txt")

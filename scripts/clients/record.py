@@ -22,9 +22,9 @@ from run import CLIENTS, NUM_TURNS, do_task, problem, version_of
 from served import served
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.reading import Prepared
-from areal_sdk.gateway.request import ChatRequest
-from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sampling.reader import Prepared
+from areal_sdk.gateway.sampling.request import ChatRequest
+from areal_sdk.gateway.sessions.session import Session
 
 TRANSCRIPTS = Path(__file__).parents[2] / "areal_sdk" / "gateway" / "certificate" / "transcripts"
 SHAPE = "qwen3"

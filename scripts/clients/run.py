@@ -26,8 +26,8 @@ from environments import environment, node, npm_environment, npm_version
 from served import run, served, write_table
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.history import num_equal
-from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sessions.history import num_equal
+from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.types import Message
 
 HERE = Path(__file__).parent

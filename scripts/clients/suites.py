@@ -27,7 +27,7 @@ from environments import environment, source
 from served import run, served, write_table
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sessions.session import Session
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "gateway.md"

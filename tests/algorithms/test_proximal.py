@@ -2,7 +2,7 @@
 
 import torch
 
-from areal_sdk.algorithms.proximal import interpolate
+from areal_sdk.algorithms.losses import interpolate
 
 
 def test_at_lag_zero_the_sampler_is_the_proximal_policy() -> None:

@@ -12,7 +12,7 @@ from areal_sdk.cli.episode import printable
 from areal_sdk.cli.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
-from areal_sdk.telemetry.live import LiveState
+from areal_sdk.telemetry.terminal import LiveState
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Trajectory, Turn
 
 

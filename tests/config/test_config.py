@@ -14,7 +14,8 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.loop.engines import check_engine
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import load_plugins
-from areal_sdk.telemetry import RunDir, rundir
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry import run_dir as rundir
 from areal_sdk.testing import ScriptedEngine
 
 

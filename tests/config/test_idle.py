@@ -3,8 +3,8 @@
 import pytest
 
 from areal_sdk.config import Config, idle_settings, parse_config
-from areal_sdk.config.idle import _RULES
 from areal_sdk.config.loading import known_keys
+from areal_sdk.config.unused import _RULES
 
 
 def test_the_defaults_are_silent() -> None:

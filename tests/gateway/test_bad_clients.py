@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.accounts import Quota, User
+from areal_sdk.gateway.sessions.accounts import Quota, User
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_live import ALICE, Watcher, call, until

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.upstream import UpstreamGateway
+from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_http import get, post
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from areal_sdk.gateway.deadline import Deadline
+from areal_sdk.gateway.sampling.deadline import Deadline
 
 
 async def _items(source: AsyncIterator[int], seconds: float) -> AsyncIterator[int]:

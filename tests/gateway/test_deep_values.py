@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.gateway.bounded_json import MAX_DEPTH, is_too_deep, loads
+from areal_sdk.gateway.untrusted import MAX_DEPTH, is_too_deep, loads
 from areal_sdk.types import Exclusion
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control

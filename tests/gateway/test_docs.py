@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.gateway.accounts import User
-from areal_sdk.gateway.formats import FORMATS
+from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.tool_calls import FORMATS
 from areal_sdk.types import ForkReason
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control

@@ -18,9 +18,9 @@ from openai import AsyncOpenAI
 from areal_sdk.backends.local import LocalEngine
 from areal_sdk.backends.local.engine import EngineLoad
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.accounts import Quota, User
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
+from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
+from areal_sdk.gateway.sessions.accounts import Quota, User
 from areal_sdk.models import resolve_model
 from tests.gateway.test_bad_clients import BODY, close, connect, raw_request
 from tests.gateway.test_live import ALICE, call, until

@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.engine import GenerateRequest
-from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.renderer import Chat, Renderer
-from areal_sdk.gateway.request import ChatRequest, SamplingPolicy
-from areal_sdk.gateway.session import Session
-from areal_sdk.gateway.sessions import SessionStore
-from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
-from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.sampling.completer import Completer
+from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.sessions.store import SessionStore
+from areal_sdk.gateway.tokens.renderer import Chat, Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.testing import Reply, ScriptedEngine
 from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn

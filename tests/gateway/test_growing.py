@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.gateway.growing import GrowingBody
+from areal_sdk.gateway.sessions.incremental_json import GrowingBody
 
 
 def _read_all(bodies: list[bytes]) -> tuple[list[Any], list[bytes]]:

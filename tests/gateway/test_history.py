@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.history import History, Placement
+from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.wire.chat import parse
 from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.types import ForkReason, Message

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.gateway.accounts import Quota, User
-from areal_sdk.gateway.large import LARGE
-from areal_sdk.gateway.renderer import Prompt
-from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.gateway.tokens.renderer import Prompt
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.http import body_limit
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.live import LiveSession
+from areal_sdk.gateway.sessions.external import LiveSession
 from areal_sdk.testing import Fault, Reply, ScriptedEngine, scripted_logprob
 from areal_sdk.types import FinishReason, ForkReason
 from tests.gateway.conftest import StartGateway

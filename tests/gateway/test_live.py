@@ -13,9 +13,9 @@ from openai import AsyncOpenAI
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.accounts import Account, Accounts, Quota, User
-from areal_sdk.gateway.live import Ending, LiveLimits, LiveSession
-from areal_sdk.loop.gateways import live_limits
+from areal_sdk.gateway.sessions.accounts import Account, Accounts, Quota, User
+from areal_sdk.gateway.sessions.external import Ending, LiveLimits, LiveSession
+from areal_sdk.loop.services import live_limits
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.config.sections import ToolFormatName
-from areal_sdk.gateway.formats import FORMATS, choose_format
-from areal_sdk.gateway.parsers import (
+from areal_sdk.gateway.sampling.reader import StopFilter
+from areal_sdk.gateway.tool_calls import FORMATS, choose_format
+from areal_sdk.gateway.tool_calls.parser import (
     Event,
     Parser,
     PlainText,
@@ -23,7 +24,6 @@ from areal_sdk.gateway.parsers import (
     TextDelta,
     ToolCall,
 )
-from areal_sdk.gateway.stops import StopFilter
 from areal_sdk.types import Tool
 from tests.gateway.conftest import StartGateway
 

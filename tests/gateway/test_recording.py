@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.gateway import ApiError, SamplingPolicy, SessionClosedError, SessionLimits
-from areal_sdk.gateway.completion import Completer
-from areal_sdk.gateway.renderer import Renderer
-from areal_sdk.gateway.request import ChatRequest
-from areal_sdk.gateway.templates import ChatTemplate
+from areal_sdk.gateway.sampling.completer import Completer
+from areal_sdk.gateway.sampling.request import ChatRequest
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.testing import Fault, Reply, scripted_logprob
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
 from tests.gateway.conftest import StartGateway

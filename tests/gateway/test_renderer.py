@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.renderer import Chat, Renderer
-from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
-from areal_sdk.gateway.tokenizer import Tokenizer
+from areal_sdk.gateway.tokens.renderer import Chat, Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.types import Message, Tool
 from tests.gateway.model_dirs import END_OF_TURN, TEMPLATES
 

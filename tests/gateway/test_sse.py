@@ -8,7 +8,7 @@ import aiohttp
 from aiohttp import web
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.wire.sse import send_events
+from areal_sdk.gateway.wire.http import send_events
 
 _LARGE = b"data: " + b"x" * (4 << 20) + b"\n\n"
 """More than the buffers of both ends hold: the server has to wait for the reader."""

@@ -6,7 +6,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.templates import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
 from tests.gateway.model_dirs import TEMPLATES
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

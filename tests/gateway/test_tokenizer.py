@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as HfTokenizer
 
-from areal_sdk.gateway.tokenizer import Detokenizer, Tokenizer
+from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,11 @@ from yarl import URL
 
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.accounts import User
-from areal_sdk.gateway.live import LiveSession
-from areal_sdk.gateway.upstream import REPLY_HEADER, UpstreamGateway
+from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.sessions.external import LiveSession
+from areal_sdk.gateway.upstream.gateway import REPLY_HEADER, UpstreamGateway
 from areal_sdk.loop.api import serve_config
-from areal_sdk.rollout.live import to_episode
+from areal_sdk.rollout.callers import to_episode
 from areal_sdk.types import FinishReason
 from tests.gateway.conftest import StartGateway
 

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from areal_sdk.gateway.accounts import User
-from areal_sdk.gateway.live import LiveSession
-from areal_sdk.gateway.upstream import UpstreamGateway
+from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.sessions.external import LiveSession
+from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.types import FinishReason, Turn
 
 ALICE = User("alice", "sk-alice-0123456789abcdef")

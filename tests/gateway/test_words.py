@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as HfTokenizer
 
-from areal_sdk.gateway import words
-from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.gateway.words import WordEncoder, word_pattern
+from areal_sdk.gateway.tokens import word_encoder as words
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.tokens.word_encoder import WordEncoder, word_pattern
 from tests.gateway.real_models import REAL_MODELS, real_model_dir
 
 _CORPUS = [

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_sdk.loop.patience import MAX_SKIPPED_STEPS
+from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
 from tests.loop.runs import AGENT, finish, run_dir, start_training
 
 PRESET = """

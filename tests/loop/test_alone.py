@@ -5,12 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from areal_sdk.algorithms.alone import learns_alone
+from areal_sdk.algorithms.advantages import learns_alone
 from areal_sdk.algorithms.presets import Knobs
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import check, train
-from areal_sdk.loop.trainers import COMPARE_SIBLINGS
+from areal_sdk.loop.services import COMPARE_SIBLINGS
 from areal_sdk.plugins import load_plugins
 from areal_sdk.types import Task
 

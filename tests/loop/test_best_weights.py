@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from areal_sdk.loop.best import BestWeights, Measured
-from areal_sdk.loop.models import find_model, whose_weights
-from areal_sdk.telemetry.rundir import read_measured
+from areal_sdk.loop.weights import BestWeights, Measured, find_model, whose_weights
+from areal_sdk.telemetry.run_dir import read_measured
 from tests.loop.runs import finish, run_dir, start_command, start_training
 
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from areal_sdk.loop.checkpoints import Checkpoints, latest_checkpoint
-from areal_sdk.loop.state import RunState
+from areal_sdk.loop.state import Checkpoints, RunState, latest_checkpoint
 
 
 def checkpoints(directory: Path, *names: str) -> Path:

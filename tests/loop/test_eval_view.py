@@ -6,8 +6,8 @@ import logging
 import re
 from collections.abc import Callable
 
-from areal_sdk.loop.eval_view import EvalView
-from areal_sdk.telemetry.live import LiveWriter
+from areal_sdk.loop.evaluation import EvalView
+from areal_sdk.telemetry.terminal import LiveWriter
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import AGENT, finish, start_command
 

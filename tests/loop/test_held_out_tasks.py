@@ -8,9 +8,8 @@ import pytest
 import areal_sdk
 from areal_sdk.cli.report import print_reports
 from areal_sdk.config import parse_config
-from areal_sdk.loop.program import load_program
-from areal_sdk.loop.runs import make_plan
-from areal_sdk.loop.tasks import HeldOut, load_held_out
+from areal_sdk.loop.program import HeldOut, load_held_out, load_program
+from areal_sdk.loop.training import make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.types import Task

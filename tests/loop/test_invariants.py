@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import parse_config
-from areal_sdk.loop.patience import cut_timeout_s, stalled_s
 from areal_sdk.loop.state import RunState
-from areal_sdk.loop.training import TrainingLoop
+from areal_sdk.loop.steps import TrainingLoop, cut_timeout_s, stalled_s
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.staleness import StalenessGate

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from areal_sdk.config import parse_config
-from areal_sdk.loop.rig import _open_rewards
+from areal_sdk.loop.services import _open_rewards
 from areal_sdk.plugins import load_plugins
 
 

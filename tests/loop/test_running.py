@@ -10,7 +10,7 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import train
-from areal_sdk.loop.running import run_to_the_end
+from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.types import Task
 from tests.loop.runs import finish, run_dir, start_command, told
 

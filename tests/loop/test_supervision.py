@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.loop.supervision import KeptEngine
+from areal_sdk.loop.engines import KeptEngine
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,

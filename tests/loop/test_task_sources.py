@@ -11,9 +11,8 @@ import pytest
 import areal_sdk
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.program import load_program
-from areal_sdk.loop.runs import Plan, make_plan
-from areal_sdk.loop.tasks import load_held_out
+from areal_sdk.loop.program import load_held_out, load_program
+from areal_sdk.loop.training import Plan, make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.tasks import BLOCK, TaskSource, TaskStream
 

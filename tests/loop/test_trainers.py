@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.config import parse_config
+from areal_sdk.fsdp.trainer import START_TIMEOUT_S
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
-from areal_sdk.loop.trainers import _launcher, make_trainer
+from areal_sdk.loop.services import _launcher, make_trainer
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
-from areal_sdk.trainer.client import START_TIMEOUT_S
 
 
 @pytest.mark.parametrize("name", ["local", "torchrun"])

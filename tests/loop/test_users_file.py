@@ -6,8 +6,8 @@ import pytest
 
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.accounts import Quota, User
-from areal_sdk.loop.gateways import read_users
+from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.loop.services import read_users
 
 KEY = "sk-alice-0123456789abcdef"
 

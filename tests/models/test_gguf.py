@@ -9,7 +9,7 @@ import pytest
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import resolve_model
 from areal_sdk.models.checkpoint import to_bfloat16
-from areal_sdk.models.gguf_file import convert_gguf
+from areal_sdk.models.smollm2 import convert_gguf
 
 gguf = pytest.importorskip("gguf")
 torch = pytest.importorskip("torch")

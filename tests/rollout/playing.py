@@ -9,8 +9,8 @@ import openai
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.gateway.app import Gateway
-from areal_sdk.rollout.episode import EpisodeRunner
-from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.runner import EpisodeRunner
+from areal_sdk.rollout.tasks import EpisodePlan
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Episode, Task
 

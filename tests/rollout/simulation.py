@@ -6,13 +6,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from areal_sdk.rollout.batch import CutBatch
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.plan import EpisodePlan
-from areal_sdk.rollout.seeds import stable_seed
+from areal_sdk.rollout.groups import CutBatch
 from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.rollout.tasks import EpisodePlan, TaskSource, stable_seed
 from areal_sdk.telemetry.ledger import Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from areal_sdk.rollout.deadline import INTERRUPTED, CancelledByItself, within
+from areal_sdk.rollout.agents.deadline import INTERRUPTED, CancelledByItself, within
 
 
 async def cancels_its_helper() -> None:

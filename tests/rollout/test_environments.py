@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from areal_sdk.environment import Environment, StepResult
-from areal_sdk.gateway.session import SessionLimits
-from areal_sdk.rollout.environments import EnvironmentAgent
+from areal_sdk.gateway.sessions.session import SessionLimits
+from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.types import ErrorKind, Message, Outcome, Task, Tool
 from tests.rollout.playing import play
 

@@ -12,11 +12,11 @@ import pytest
 
 from areal_sdk.agent import Agent, EpisodeContext, RolloutWorkflow
 from areal_sdk.errors import ConfigError, EngineError
-from areal_sdk.gateway.session import SessionLimits
-from areal_sdk.rollout.agents import as_play
+from areal_sdk.gateway.sessions.session import SessionLimits
+from areal_sdk.rollout.agents.adapters import as_play
 from areal_sdk.rollout.evaluation import evaluate_tasks
-from areal_sdk.rollout.plan import EpisodePlan
-from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
+from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.tasks import EpisodePlan
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
@@ -247,7 +247,7 @@ async def test_a_deadline_is_a_timeout_even_for_an_agent_that_ignores_cancellati
                 continue
         return 1.0
 
-    monkeypatch.setattr("areal_sdk.rollout.deadline.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("areal_sdk.rollout.agents.deadline.CANCEL_GRACE_S", 0.05)
     began = time.monotonic()
     try:
         episode = await play(agent, "4", model_dir, episode_timeout_s=0.05)
@@ -273,7 +273,7 @@ async def test_stopping_the_run_does_not_wait_for_an_agent_that_ignores_it(
                 continue
         return 1.0
 
-    monkeypatch.setattr("areal_sdk.rollout.deadline.CANCEL_GRACE_S", 0.05)
+    monkeypatch.setattr("areal_sdk.rollout.agents.deadline.CANCEL_GRACE_S", 0.05)
     async with serving(agent, ScriptedEngine("4", model_dir=model_dir), model_dir) as runner:
         episode = asyncio.create_task(runner.run(PLAN))
         await playing.wait()

@@ -15,7 +15,7 @@ from areal_sdk.rollout.evaluation import (
     share_of_tasks,
     wilson,
 )
-from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodePlan
 from areal_sdk.types import Episode, ErrorKind, Outcome
 from tests.rollout.simulation import simulate, tasks, turn
 

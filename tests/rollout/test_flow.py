@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodePlan
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode
 from tests.rollout.simulation import Run, simulate

@@ -14,12 +14,12 @@ import pytest
 
 from areal_sdk.errors import WaitTimeoutError
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.accounts import User
-from areal_sdk.gateway.live import Ending, LiveLimits
+from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.sessions.external import Ending, LiveLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.callers import LiveEpisodes, LiveTasks, Observer
 from areal_sdk.rollout.groups import Member, Rejection
-from areal_sdk.rollout.live import LiveEpisodes, LiveTasks, Observer
-from areal_sdk.rollout.reward_pool import RewardPool, RewardSpec
+from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
 from areal_sdk.testing import Fault, Reply

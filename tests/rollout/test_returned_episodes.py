@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
-from areal_sdk.gateway.request import SamplingPolicy
+from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.rollout.trajectory import check_recorded
 from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
 from tests.rollout.playing import play

@@ -6,10 +6,10 @@ import pytest
 
 from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.algorithms.returns import turn_returns
+from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.groups import FinishedGroup, Member, triage
 from areal_sdk.rollout.tasks import Draw
 from areal_sdk.rollout.trajectory import to_trajectories
-from areal_sdk.trainer.wire import decode_groups, encode_groups
 from areal_sdk.types import Episode, Outcome, Task, Trajectory, TrajectoryGroup, Turn
 
 TASK = Task("t")

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from areal_sdk.agent import EpisodeContext
-from areal_sdk.rollout.plan import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodePlan
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Task
 from tests.rollout.playing import serving

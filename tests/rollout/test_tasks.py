@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.seeds import stable_seed
-from areal_sdk.rollout.tasks import Draw, TaskSource, TaskStream
+from areal_sdk.rollout.tasks import Draw, TaskSource, TaskStream, stable_seed
 from areal_sdk.types import Task
 from tests.rollout.simulation import tasks
 
@@ -238,7 +237,7 @@ def test_no_tasks_and_repeated_ids_are_refused() -> None:
 
 
 def test_seeds_do_not_depend_on_the_process() -> None:
-    code = "from areal_sdk.rollout.seeds import stable_seed; print(stable_seed(7, 'é', 1, 2))"
+    code = "from areal_sdk.rollout.tasks import stable_seed; print(stable_seed(7, 'é', 1, 2))"
     seeds = {
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -6,10 +6,8 @@ from collections.abc import Callable
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.plan import EpisodePlan
-from areal_sdk.rollout.seeds import stable_seed
 from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.rollout.tasks import EpisodePlan, TaskSource, stable_seed
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, Outcome
 from tests.rollout.simulation import simulate, tasks, turn

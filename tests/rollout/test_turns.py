@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.rollout.trajectory import to_trajectories
-from areal_sdk.telemetry.episodes import EpisodeWriter, find_episode
+from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode
 from areal_sdk.types import Episode, Outcome, Task, Turn
 
 

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.telemetry.live import LiveState, LiveWriter, curve, plain_line, render, still_line
+from areal_sdk.telemetry.terminal import (
+    LiveState,
+    LiveWriter,
+    curve,
+    plain_line,
+    render,
+    still_line,
+)
 
 
 def books() -> dict[str, object]:

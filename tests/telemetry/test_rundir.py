@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.telemetry.episodes import EpisodeWriter, find_episode
+from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_steps
-from areal_sdk.telemetry.rundir import RunDir, without_secrets
+from areal_sdk.telemetry.run_dir import RunDir, without_secrets
 from areal_sdk.types import (
     Episode,
     ErrorKind,

@@ -2,7 +2,7 @@
 
 import torch
 
-from areal_sdk.backends.local.kv import KVRows
+from areal_sdk.backends.local.kv_cache import KVRows
 from areal_sdk.backends.local.model import DecodeRun, ForwardInput, PrefillSpan
 from areal_sdk.backends.local.scheduler import Work
 

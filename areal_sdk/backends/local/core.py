@@ -11,15 +11,12 @@ from tokenizers import Tokenizer
 
 from areal_sdk.backends.local import batch
 from areal_sdk.backends.local.architecture import Architecture, stop_tokens
-from areal_sdk.backends.local.grammar import Grammar, GrammarCompiler
-from areal_sdk.backends.local.kv import MIN_ROW_LENGTH, KVRows, PrefixStore
-from areal_sdk.backends.local.linear import can_pack
-from areal_sdk.backends.local.loader import Weights, open_weights
-from areal_sdk.backends.local.model import Model
-from areal_sdk.backends.local.sampling import Sampling, sample
+from areal_sdk.backends.local.checkpoint import Weights, open_weights
+from areal_sdk.backends.local.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
+from areal_sdk.backends.local.model import Model, can_pack
+from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, Sampling, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
-from areal_sdk.backends.local.sequence import Sequence
-from areal_sdk.backends.local.stopping import Finish, StopRule
+from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import torch
 
+from areal_sdk.backends.local.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.core import CoreOptions, EngineCore, SampledToken
-from areal_sdk.backends.local.loader import Weights, open_weights
 from areal_sdk.backends.local.protocol import decode_generate, encode_chunk
-from areal_sdk.backends.local.sequence import Sequence
-from areal_sdk.backends.local.stopping import Finish
+from areal_sdk.backends.local.sequence import Finish, Sequence
 from areal_sdk.engine import GenerateChunk
 from areal_sdk.errors import EngineError
 from areal_sdk.process import JSON, Channel, Request

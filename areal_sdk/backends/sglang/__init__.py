@@ -7,13 +7,13 @@
     engine = SGLangEngine(model, launcher=launcher, log_dir=log_dir)
 """
 
-from areal_sdk.backends.sglang.attest import CanaryScorer
+from areal_sdk.backends.remote.engine import SGLangEngine
+from areal_sdk.backends.remote.supervisor import SupervisionOptions
+from areal_sdk.backends.remote.verify import CanaryScorer
 from areal_sdk.backends.sglang.client import Deadlines
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.environment import find_environment, install
-from areal_sdk.backends.sglang.launch import Launcher, ServerOptions
+from areal_sdk.backends.sglang.install import find_environment, install
 from areal_sdk.backends.sglang.options import SGLangOptions
-from areal_sdk.backends.sglang.supervisor import SupervisionOptions
+from areal_sdk.backends.sglang.servers import Launcher, ServerOptions
 
 __all__ = [
     "CanaryScorer",

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from areal_sdk.backends.sglang.client import Deadlines
-from areal_sdk.backends.sglang.supervisor import SupervisionOptions
-from areal_sdk.backends.sglang.swap import InterruptMode
-from areal_sdk.backends.sglang.transport import (
+from areal_sdk.backends.remote.supervisor import SupervisionOptions
+from areal_sdk.backends.remote.swap import InterruptMode
+from areal_sdk.backends.remote.transport import (
     DiskTransport,
     DistributedTransport,
     TensorTransport,
@@ -13,6 +12,7 @@ from areal_sdk.backends.sglang.transport import (
     TransportName,
     WeightSender,
 )
+from areal_sdk.backends.sglang.client import Deadlines
 from areal_sdk.errors import EngineError
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.install import why_not
 from areal_sdk.backends.sglang.model_info import dtype_when_auto
-from areal_sdk.backends.sglang.versions import why_not
 from areal_sdk.errors import EngineError
 
 _PROBE_PROMPT = (1, 2, 3, 4)

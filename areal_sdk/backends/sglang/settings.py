@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.launch import Launcher, ServerOptions
+from areal_sdk.backends.remote.engine import SGLangEngine
+from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
 from areal_sdk.backends.sglang.options import SGLangOptions
+from areal_sdk.backends.sglang.servers import Launcher, ServerOptions
 from areal_sdk.config import EngineSection, Positive, Seconds, Section, explain
 from areal_sdk.errors import ConfigError
 

@@ -5,12 +5,11 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.canonical import check_text, join_text
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
+from areal_sdk.gateway.sampling.request import ChatRequest, ToolChoice, ToolUse
+from areal_sdk.gateway.sessions.canonical import check_text, join_text
 from areal_sdk.gateway.wire.anthropic_tools import message_tools
-from areal_sdk.gateway.wire.fields import Fields, require, strings
-from areal_sdk.gateway.wire.options import named_tool_choice
+from areal_sdk.gateway.wire.fields import Fields, named_tool_choice, require, strings
 from areal_sdk.types import Message, Tool
 
 _ACCEPTED = (

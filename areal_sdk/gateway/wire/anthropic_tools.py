@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.wire.fields import Fields
-from areal_sdk.gateway.wire.options import parse_tool
+from areal_sdk.gateway.wire.fields import Fields, parse_tool
 from areal_sdk.types import Tool
 
 Schema = dict[str, Any]

@@ -9,21 +9,22 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.canonical import check_message, check_text
 from areal_sdk.gateway.errors import ApiError, bad_request
-from areal_sdk.gateway.history import num_equal
-from areal_sdk.gateway.parsers import ReasoningDelta, TextDelta
-from areal_sdk.gateway.reading import Call, Completed, Delta, Prepared, Sampled
-from areal_sdk.gateway.request import ChatRequest, ToolChoice, ToolUse
-from areal_sdk.gateway.session import Session
-from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.gateway.wire.fields import Fields, require
-from areal_sdk.gateway.wire.options import (
+from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, Sampled
+from areal_sdk.gateway.sampling.request import ChatRequest, ToolChoice, ToolUse
+from areal_sdk.gateway.sessions.canonical import check_message, check_text
+from areal_sdk.gateway.sessions.history import num_equal
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta
+from areal_sdk.gateway.wire.fields import (
+    Fields,
     fingerprint,
     finish_reason,
     parse_response_format,
     parse_sampling,
     parse_stop,
+    require,
     token_logprobs,
     usage,
 )

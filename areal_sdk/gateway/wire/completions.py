@@ -7,12 +7,18 @@ from itertools import accumulate
 from typing import Any
 
 from areal_sdk.gateway.errors import ApiError, bad_request
-from areal_sdk.gateway.parsers import TextDelta
-from areal_sdk.gateway.reading import Completed, Delta, Prepared, Sampled
-from areal_sdk.gateway.request import ChatRequest
-from areal_sdk.gateway.tokenizer import Tokenizer
-from areal_sdk.gateway.wire.fields import Fields, require
-from areal_sdk.gateway.wire.options import finish_reason, parse_sampling, parse_stop, usage
+from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared, Sampled
+from areal_sdk.gateway.sampling.request import ChatRequest
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.tool_calls.parser import TextDelta
+from areal_sdk.gateway.wire.fields import (
+    Fields,
+    finish_reason,
+    parse_sampling,
+    parse_stop,
+    require,
+    usage,
+)
 from areal_sdk.gateway.wire.reply import event
 
 _DEFAULT_MAX_TOKENS = 16

@@ -10,17 +10,16 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from areal_sdk.gateway.choices import run_choices
-from areal_sdk.gateway.completion import Completer
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.large import LARGE
-from areal_sdk.gateway.reading import Completed, Prepared
-from areal_sdk.gateway.replies import LeftReply, RecordLeft
-from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sampling.choices import run_choices
+from areal_sdk.gateway.sampling.completer import Completer
+from areal_sdk.gateway.sampling.reader import Completed, Prepared
+from areal_sdk.gateway.sessions.replies import LeftReply, RecordLeft
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.fields import Fields
-from areal_sdk.gateway.wire.http import parse_body, read_body
+from areal_sdk.gateway.wire.http import parse_body, read_body, send_events
 from areal_sdk.gateway.wire.reply import ParseRequest, Reply
-from areal_sdk.gateway.wire.sse import send_events
 
 _LARGE_BODY = 8 * LARGE
 """Bytes. Reading takes less time than rendering and encoding, which `Completer` does elsewhere."""

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import orjson
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.reading import Completed, Delta, Prepared
-from areal_sdk.gateway.request import ChatRequest
-from areal_sdk.gateway.session import Session
+from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared
+from areal_sdk.gateway.sampling.request import ChatRequest
+from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.wire.fields import Fields
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.canonical import check_text
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.request import ToolChoice, ToolUse
-from areal_sdk.gateway.wire.fields import Fields
-from areal_sdk.gateway.wire.options import parse_tool
+from areal_sdk.gateway.sampling.request import ToolChoice, ToolUse
+from areal_sdk.gateway.sessions.canonical import check_text
+from areal_sdk.gateway.wire.fields import Fields, parse_tool
 from areal_sdk.types import Tool
 
 _INPUT = "input"

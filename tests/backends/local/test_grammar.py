@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from areal_sdk.backends.local.core import CoreOptions, EngineCore
-from areal_sdk.backends.local.grammar import GrammarCompiler
-from areal_sdk.backends.local.sampling import Sampling, sample
+from areal_sdk.backends.local.sampling import GrammarCompiler, Sampling, sample
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import UnsupportedSchemaError
 from areal_sdk.models import resolve_model

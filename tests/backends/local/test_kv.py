@@ -3,7 +3,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_sdk.backends.local.kv import KVRows, PrefixStore, SavedPrefix, Tokens, common_prefix
+from areal_sdk.backends.local.kv_cache import (
+    KVRows,
+    PrefixStore,
+    SavedPrefix,
+    Tokens,
+    common_prefix,
+)
 
 CPU = torch.device("cpu")
 TOKENS = st.lists(st.integers(0, 2), max_size=12).map(lambda t: np.asarray(t, dtype=np.int32))

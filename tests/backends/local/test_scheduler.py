@@ -5,11 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.backends.local.kv import KVRows, PrefixStore
+from areal_sdk.backends.local.kv_cache import KVRows, PrefixStore
 from areal_sdk.backends.local.sampling import Sampling
 from areal_sdk.backends.local.scheduler import Scheduler, Work
-from areal_sdk.backends.local.sequence import Sequence
-from areal_sdk.backends.local.stopping import StopRule
+from areal_sdk.backends.local.sequence import Sequence, StopRule
 
 BUDGET_TOKENS = 2048
 MAX_LENGTH = 1024

@@ -1,4 +1,4 @@
-from areal_sdk.backends.local.stopping import Finish, StopRule
+from areal_sdk.backends.local.sequence import Finish, StopRule
 from areal_sdk.types import FinishReason
 
 

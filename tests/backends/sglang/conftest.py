@@ -11,11 +11,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from areal_sdk.backends.remote.engine import SGLangEngine
 from areal_sdk.backends.sglang.client import SGLangClient, wait_until_ready
-from areal_sdk.backends.sglang.engine import SGLangEngine
-from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.launch import BASE_LABEL, ServerOptions, ServerProcess, start_server
+from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
 from areal_sdk.backends.sglang.options import SGLangOptions
+from areal_sdk.backends.sglang.servers import BASE_LABEL, ServerOptions, ServerProcess, start_server
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 

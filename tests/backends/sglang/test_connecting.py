@@ -8,8 +8,8 @@ import pytest
 
 from areal_sdk.backends.sglang import Launcher, ServerOptions, SGLangEngine, SGLangOptions
 from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.environment import SGLangEnvironment
-from areal_sdk.backends.sglang.launch import ServerProcess, free_port
+from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk.backends.sglang.servers import ServerProcess, free_port
 from areal_sdk.errors import EngineError
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.faulty_proxy import FaultyProxy

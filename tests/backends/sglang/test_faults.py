@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.backends.sglang.client import Deadlines
-from areal_sdk.backends.sglang.launch import ServerProcess
-from areal_sdk.backends.sglang.supervisor import SupervisionOptions
+from areal_sdk.backends.sglang.servers import ServerProcess
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import WeightUpdate

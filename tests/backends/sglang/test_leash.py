@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang import leash
+from areal_sdk.backends.sglang import _server_guard as leash
 
 # A server whose child, like one in the middle of its start, notices nobody's death.
 SERVER = """

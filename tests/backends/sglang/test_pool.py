@@ -5,8 +5,8 @@ import asyncio
 import aiohttp
 import pytest
 
+from areal_sdk.backends.remote.pool import MAX_IMBALANCE, Member, Pool, State
 from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.pool import MAX_IMBALANCE, Member, Pool, State
 from areal_sdk.errors import EngineError
 
 

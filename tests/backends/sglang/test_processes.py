@@ -18,8 +18,8 @@ from areal_sdk.backends.sglang import (
     SGLangOptions,
     SupervisionOptions,
 )
-from areal_sdk.backends.sglang.environment import SGLangEnvironment
-from areal_sdk.backends.sglang.launch import ServerProcess, start_server
+from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk.backends.sglang.servers import ServerProcess, start_server
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate

@@ -12,8 +12,8 @@ import pytest
 
 from areal_sdk.backends.sglang import Launcher, ServerOptions, SGLangEngine, SGLangOptions
 from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.environment import SGLangEnvironment
-from areal_sdk.backends.sglang.launch import ServerProcess, free_ports
+from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk.backends.sglang.servers import ServerProcess, free_ports
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import WeightUpdate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang.launch import ServerProcess
+from areal_sdk.backends.sglang.servers import ServerProcess
 from areal_sdk.engine import GenerateChunk, GenerateRequest, collect
 from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
 from areal_sdk.testing import check_engine

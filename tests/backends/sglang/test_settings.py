@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.backends.sglang.environment import SGLangEnvironment, find_environment, install
-from areal_sdk.backends.sglang.launch import Launcher, ServerOptions, ServerProcess
+from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
 from areal_sdk.backends.sglang.options import SGLangOptions
 from areal_sdk.backends.sglang.registry import Registry, start_time
+from areal_sdk.backends.sglang.servers import Launcher, ServerOptions, ServerProcess
 from areal_sdk.backends.sglang.settings import engine_from_settings, server_addresses
 from areal_sdk.cli.engine import engine
 from areal_sdk.config import EngineSection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang.environment import SGLangEnvironment
+from areal_sdk.backends.sglang.install import SGLangEnvironment
 from tests.loop.rescore import largest_error
 from tests.loop.runs import finish, run_dir, start_training
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.backends.remote.pool import Member
 from areal_sdk.backends.sglang import SGLangEngine
-from areal_sdk.backends.sglang.launch import ServerProcess
-from areal_sdk.backends.sglang.pool import Member
+from areal_sdk.backends.sglang.servers import ServerProcess
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine

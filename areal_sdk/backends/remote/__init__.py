@@ -1,0 +1,1 @@
+"""Inference servers over HTTP: a pool, its supervision, its weights, its faults."""

@@ -1,0 +1,397 @@
+"""The inference engine that users run: a pool of SGLang servers, their weights, their faults."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from areal_sdk.backends.remote.connect import check_agreement, common_context, connect
+from areal_sdk.backends.remote.failover import Continuation, fitted, refusal
+from areal_sdk.backends.remote.lending import lend, take_back
+from areal_sdk.backends.remote.pool import Member, Pool, State
+from areal_sdk.backends.remote.router import Router
+from areal_sdk.backends.remote.supervisor import Supervisor
+from areal_sdk.backends.remote.swap import SwapTimes, interrupt
+from areal_sdk.backends.remote.transport import DiskTransport, WeightSender
+from areal_sdk.backends.remote.verify import (
+    Attestor,
+    Canary,
+    CanaryScorer,
+)
+from areal_sdk.backends.remote.weights import Publisher
+from areal_sdk.backends.sglang.client import (
+    RequestRefused,
+    ServerFault,
+    SGLangClient,
+)
+from areal_sdk.backends.sglang.model_info import read_model_info
+from areal_sdk.backends.sglang.options import SGLangOptions
+from areal_sdk.backends.sglang.servers import Launcher, ServerProcess
+from areal_sdk.backends.sglang.wire import Delta, EventReader, generate_body
+from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
+from areal_sdk.errors import EngineError, StaleWeightsError
+from areal_sdk.types import FinishReason, WeightUpdate
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+_KEEPALIVE_S = 3.0
+"""Servers close idle connections after 5 s: a call that meets this would look like a fault."""
+
+
+class SGLangEngine(InferenceEngine):
+    """Samples from SGLang servers, ours or somebody's.
+
+    A request whose server fails continues on another one from its recorded tokens. Servers of a
+    launcher are started by `start`, started again when they die, and stopped by `aclose`; servers
+    named by address are left as they are, and are taken to serve the checkpoint `model`.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        addresses: Sequence[str] = (),
+        *,
+        log_dir: Path,
+        launcher: Launcher | None = None,
+        version: int = 0,
+        max_context: int | None = None,
+        scorer: CanaryScorer | None = None,
+        api_key: str | None = None,
+        options: SGLangOptions | None = None,
+    ) -> None:
+        if not addresses and launcher is None:
+            raise EngineError("name at least one SGLang server, or give a launcher")
+        self.options = options or SGLangOptions()
+        self._model = model
+        self._addresses = [*addresses]
+        self._launcher = launcher
+        self._first_version = version
+        self._max_context = max_context
+        self._scorer = scorer
+        self._api_key = api_key
+        self._log_dir = log_dir
+        self._info: EngineInfo | None = None
+        self._pool = Pool([])
+        self._publisher: Publisher | None = None
+        self._exit = AsyncExitStack()
+        self._supervisor: Supervisor
+        self._watches: list[asyncio.Task[None]] = []
+        self._checking: asyncio.Future[list[None]] | None = None
+        self._request_ids = itertools.count()
+        self.num_failovers = 0
+        """Attempts that ended in a fault and were continued."""
+
+    # life
+
+    async def start(self) -> None:
+        self._info = read_model_info(self._model, max_context=self._max_context)
+        try:
+            await self._start()
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _start(self) -> None:
+        if self.options.interrupt == "in_place":
+            logger.warning(
+                "requests keep the KV of old weights over a swap: logprobs of the tokens they sample "
+                "then are those of no version (num_stale_kv of a turn counts them)"
+            )
+        session = await self._exit.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+                read_bufsize=1 << 20,
+                trust_env=False,
+            )
+        )
+        servers: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
+        if self._launcher is not None:
+            servers += [(process.address, process) for process in self._launcher.start_all()]
+        self._pool.members = [
+            Member(self._client(address, session), process) for address, process in servers
+        ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for member in self._pool.members:
+                    group.create_task(connect(member, self._model, self.options))
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
+        self._publisher = self._make_publisher()
+        self._info = replace(
+            self.info,
+            max_context=common_context(self.info, self._pool.members),
+            constrains_json=all(m.info is not None and m.info.has_grammar for m in self.members),
+            shares_device=self.options.colocated,
+        )
+        await check_agreement(self._pool.members, self.canary, self._model)
+        for member in self._pool.members:
+            await self._publisher.adopt(member)
+        if self.options.router is not None:
+            router = Router(self._client(self.options.router, session))
+            await router.adopt(self._pool)
+            self._pool.entry = router
+            self._exit.push_async_callback(router.leave)
+            self._watches = [asyncio.create_task(router.keep(self._pool), name="keep the router")]
+        supervisor = self._supervisor = Supervisor(
+            self._pool,
+            self._publisher,
+            model=self._model,
+            restart=self._launcher.restart if self._launcher is not None else None,
+            options=self.options.supervision,
+        )
+        self._watches += [
+            asyncio.create_task(supervisor.watch(member), name=f"watch {member.address}")
+            for member in self._pool.members
+        ]
+        for watch in self._watches:
+            watch.add_done_callback(_report_bug)
+
+    def _client(self, address: str, session: aiohttp.ClientSession) -> SGLangClient:
+        return SGLangClient(
+            address, session, deadlines=self.options.deadlines, api_key=self._api_key
+        )
+
+    def _make_publisher(self) -> Publisher:
+        options = self.options
+        first = self._pool.members[0].info
+        assert first is not None
+        sender = WeightSender(
+            model=self._model,
+            dtype=first.dtype,
+            log_dir=self._log_dir,
+            timeout_s=options.deadlines.weights_s,
+            device="cpu" if options.backend == "gloo" else "cuda",
+        )
+        self._exit.push_async_callback(sender.aclose)
+        disk = DiskTransport(self._model)
+        self._exit.push_async_callback(disk.aclose)
+        return Publisher(
+            self._pool,
+            sender,
+            version=self._first_version,
+            transport=options.transport_of(sender, disk),
+            disk=disk,
+            attestor=Attestor(sender, self.canary, scorer=self._scorer),
+            mode=options.interrupt,
+            drain_timeout_s=options.drain_timeout_s,
+            no_server_timeout_s=options.no_server_timeout_s,
+        )
+
+    async def aclose(self) -> None:
+        watches, self._watches = self._watches, []
+        for watch in watches:
+            watch.cancel()
+        await asyncio.gather(*watches, return_exceptions=True)
+        await asyncio.gather(
+            *(member.process.stop() for member in self._pool.members if member.process is not None)
+        )
+        await self._exit.aclose()
+
+    # what it serves
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise EngineError("the SGLang engine is not started: await start() first")
+        return self._info
+
+    @property
+    def version(self) -> int:
+        return self._started().version
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The servers, for status displays."""
+        return self._pool.members
+
+    @property
+    def sender_pid(self) -> int | None:
+        """The child that moves weights; None before the first update."""
+        return self._started().sender_pid
+
+    @property
+    def last_swaps(self) -> dict[str, SwapTimes]:
+        """By address: how long the last swap of each server took."""
+        return dict(self._started().last_swaps)
+
+    @cached_property
+    def canary(self) -> Canary:
+        """The prompt that attests every push."""
+        return Canary.for_vocabulary(self.info.vocab_size)
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        await self._started().publish(update)
+
+    async def drain(self, address: str, *, timeout_s: float) -> None:
+        """Send nothing new to a server and wait until it is idle."""
+        (member,) = [m for m in self._pool.members if m.address == address]
+        await self._pool.set_state(member, State.DRAINING, "asked to drain")
+        async with asyncio.timeout(timeout_s):
+            await member.idle.wait()
+
+    async def pause(self) -> None:
+        """Requests wait here, not in a server, so that no deadline runs out meanwhile."""
+        self._pool.running.clear()
+        ready, router = self._pool.ready, self._pool.entry
+        if router is not None:
+            await interrupt(router, ready)
+        await asyncio.gather(*(interrupt(member) for member in ready))
+
+    async def resume(self) -> None:
+        self._pool.running.set()
+
+    async def release_memory(self) -> None:
+        """Every server lends its memory; see `colocation`."""
+        await self.pause()
+        patience_s = self.options.supervision.start_timeout_s
+        label = self._started().label
+        lending = (
+            lend(member, label=label(member.version), patience_s=patience_s)
+            for member in self._pool.members
+        )
+        for error in await asyncio.gather(*lending, return_exceptions=True):
+            if error is not None:
+                await self.resume_memory()
+                await self.resume()
+                raise error
+
+    async def resume_memory(self) -> None:
+        """Servers hold the weights they had; requests wait on until `resume`."""
+        await asyncio.gather(*(take_back(self._pool, member) for member in self._pool.members))
+
+    # generation
+
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        continuation = Continuation(fitted(request, self.info), self._decode)
+        num_faults = 0
+        while True:
+            member = await self._pool.acquire(
+                request.session, timeout_s=self.options.no_server_timeout_s
+            )
+            continuation.begin_attempt()
+            member.began()
+            final: Delta | None = None
+            try:
+                async with aclosing(self._attempt(member, continuation)) as deltas:
+                    async for delta in deltas:
+                        if delta.finish_reason is None:
+                            yield delta.chunk()
+                        else:
+                            final = delta
+            except RequestRefused as exc:
+                raise refusal(request, str(exc)) from exc
+            except (ServerFault, StaleWeightsError) as exc:
+                num_faults += 1
+                await self._suspect(member, exc)
+                if num_faults > self.options.max_failovers:
+                    raise EngineError(
+                        f"gave up after {num_faults} faults, the last: {exc}"
+                    ) from exc
+            finally:
+                member.ended()
+            if final is not None and final.finish_reason is not FinishReason.ABORT:
+                yield final.chunk(num_stale_kv=continuation.num_stale_kv)
+                return
+            if final is not None and final.tokens:  # we aborted it ourselves, for a swap
+                yield replace(final, finish_reason=None).chunk()
+            if continuation.budget == 0:
+                yield Delta(finish_reason=FinishReason.LENGTH).chunk()
+                return
+            if request.json_schema is not None and continuation.sampled:
+                raise EngineError(
+                    "an answer constrained to a schema was interrupted, and a grammar cannot be "
+                    'continued from its middle (with interrupt = "retract" swaps do not interrupt)'
+                )
+            self.num_failovers += 1
+
+    async def _attempt(
+        self, member: Member, continuation: Continuation
+    ) -> AsyncGenerator[Delta, None]:
+        """One server's part of a request. Ends after a final delta, `ABORT` included."""
+        publisher = self._started()
+        assert member.info is not None
+        request = continuation.request
+        keeps_kv = self.options.interrupt == "in_place"
+        reader = EventReader(
+            publisher.version_of,
+            submitted_version=self._pool.least_version(member),
+            is_incremental=member.info.is_incremental,
+            wants_top_logprobs=request.num_top_logprobs > 0,
+            keeps_kv=keeps_kv,
+        )
+        body = generate_body(
+            request,
+            sampled=continuation.sampled,
+            request_id=f"{request.request_id or 'areal'}-{next(self._request_ids)}",
+            cache_key=publisher.label(member.version) if keeps_kv else None,
+        )
+        async with aclosing(member.client.generate(body)) as events:
+            async for event in events:
+                member.last_token_at = time.monotonic()
+                delta = reader.read(event)
+                if delta is None:
+                    continue
+                if delta.is_refused:
+                    raise RequestRefused(f"{member.address} refused a request: {delta.message}")
+                delta = continuation.add(delta)
+                if delta.finish_reason is FinishReason.ABORT and not member.is_interrupting:
+                    if delta.tokens:
+                        yield replace(delta, finish_reason=None)
+                    raise ServerFault(f"{member.address} aborted a request: {delta.message}")
+                yield delta
+                if delta.finish_reason is not None:
+                    return
+        raise ServerFault(f"{member.address} ended a request without a reason")
+
+    async def _suspect(self, member: Member, error: EngineError) -> None:
+        if member is self._pool.entry:
+            await self._check_all(error)
+            return
+        if member.state is State.READY:  # the first of many that meet the same fault
+            logger.warning("requests on %s continue elsewhere: %s", member.address, error)
+            await self._pool.set_state(member, State.SUSPECT, str(error))
+        member.wake.set()
+
+    async def _check_all(self, error: EngineError) -> None:
+        """A router does not say whose fault it was: look at every server before asking again."""
+        assert self._pool.entry is not None
+        if self._checking is None or self._checking.done():
+            self._pool.entry.gate.clear()  # or was it the router's own?
+            self._pool.entry.wake.set()
+            logger.warning("requests continue elsewhere: %s", error)
+            self._checking = asyncio.gather(*(self._supervisor.check(m) for m in self.members))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.options.no_server_timeout_s):
+                await asyncio.shield(self._checking)
+
+    def _decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        return text
+
+    @cached_property
+    def _tokenizer(self) -> "Tokenizer":
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self._model / "tokenizer.json"))
+
+    def _started(self) -> Publisher:
+        if self._publisher is None:
+            raise EngineError("the SGLang engine is not started: await start() first")
+        return self._publisher
+
+
+def _report_bug(watch: asyncio.Task[None]) -> None:
+    """A watch ends when it is cancelled; anything else must not go unseen until the run is over."""
+    if not watch.cancelled() and (bug := watch.exception()) is not None:
+        logger.error("%s ended: its server is not looked after", watch.get_name(), exc_info=bug)

@@ -1,0 +1,172 @@
+"""The servers of an engine: which may be given a request, and which one gets it."""
+
+import asyncio
+import random
+from collections import OrderedDict
+from collections.abc import Sequence
+from enum import StrEnum
+
+from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.probe import ServerInfo
+from areal_sdk.backends.sglang.servers import ServerProcess
+from areal_sdk.errors import EngineError
+
+MAX_SESSIONS = 65536
+"""Sessions whose server is remembered; forgetting one costs a prefill, nothing else."""
+
+MAX_IMBALANCE = 8
+"""A session leaves its server when that has this many more requests than the least loaded."""
+
+
+class State(StrEnum):
+    READY = "ready"
+    BEHIND = "behind"
+    """It answers, but serves other weights than the current ones: nothing is sent until it does."""
+    DRAINING = "draining"
+    """Its requests end there; new ones go elsewhere."""
+    SUSPECT = "suspect"
+    """A request met a fault there: nothing is sent until it has answered a probe."""
+    DOWN = "down"
+
+
+class Member:
+    """One server of the pool, and what we know of it."""
+
+    def __init__(self, client: SGLangClient, process: ServerProcess | None = None) -> None:
+        self.client = client
+        self.process = process
+        self.info: ServerInfo | None = None
+        self.state = State.DOWN
+        self.reason = "not connected yet"
+        """Why it is not ready."""
+        self.version = -1
+        """What it serves, as last confirmed by the server."""
+        self.is_tainted = False
+        """A push failed on it: whatever its label says, it must be given the weights again."""
+        self.num_running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.gate = asyncio.Event()
+        """Closed for as long as a swap of weights must not be met by a new request."""
+        self.gate.set()
+        self.swap_lock = asyncio.Lock()
+        self.care = asyncio.Lock()
+        """Held by whoever looks after it."""
+        self.is_lending = False
+        """Its memory is the trainer's, for now; `care` is then held by the engine."""
+        self.lent_as = ""
+        """The label under which it gave its memory away; empty while it has it."""
+        self.is_interrupting = False
+        """We aborted its requests ourselves, for a swap: that is not a fault."""
+        self.last_token_at = 0.0
+        """On the monotonic clock."""
+        self.wake = asyncio.Event()
+        """Set to have the supervisor look at it now."""
+
+    def __repr__(self) -> str:
+        return f"<{self.address} {self.state} v{self.version} running={self.num_running}>"
+
+    @property
+    def address(self) -> str:
+        return self.client.address
+
+    def began(self) -> None:
+        self.num_running += 1
+        self.idle.clear()
+
+    def ended(self) -> None:
+        self.num_running -= 1
+        if self.num_running == 0:
+            self.idle.set()
+
+
+class Pool:
+    """Placement: a session stays where its prefix is cached, others go where there is least."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        self._sessions: OrderedDict[str, Member] = OrderedDict()
+        self._changed = asyncio.Condition()
+        self.running = asyncio.Event()
+        """Cleared while the engine is paused by its owner: nothing is sent."""
+        self.running.set()
+        self.entry: Member | None = None
+        """Where requests go instead: a router, which places them itself."""
+        self._tie_break = random.Random(0)
+
+    @property
+    def ready(self) -> list[Member]:
+        return [member for member in self.members if member.state is State.READY]
+
+    async def set_state(self, member: Member, state: State, reason: str = "") -> None:
+        async with self._changed:
+            member.state = state
+            member.reason = reason
+            self._changed.notify_all()
+        if self.entry is not None:
+            self.entry.gate.clear()
+            self.entry.wake.set()
+        if state is State.DOWN:
+            # Of streams through a router nobody knows the server: all continue elsewhere.
+            (self.entry or member).client.abandon()
+
+    def least_version(self, member: Member) -> int:
+        """What a request that is sent there now is sampled with, or something newer."""
+        if member is self.entry:
+            return min((m.version for m in self.ready), default=-1)
+        return member.version
+
+    async def acquire(self, session: str, *, timeout_s: float) -> Member:
+        """The server for the next attempt, once one is ready and not being swapped."""
+        while True:
+            await self.running.wait()  # as long as the owner likes: no server's fault
+            try:
+                async with asyncio.timeout(timeout_s):
+                    member = self.entry or await self._choose(session)
+                    await member.gate.wait()
+            except TimeoutError:
+                raise self.nobody_ready(timeout_s) from None
+            if (member is self.entry or member.state is State.READY) and self.running.is_set():
+                return member
+
+    async def wait_ready(self, *, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: bool(self.ready))
+        except TimeoutError:
+            raise self.nobody_ready(timeout_s) from None
+
+    def nobody_ready(self, timeout_s: float) -> EngineError:
+        return EngineError(f"no SGLang server was ready for {timeout_s:g} s: {self.describe()}")
+
+    def describe(self) -> str:
+        lines = [
+            f"{m.address} is {m.state}" + (f" ({m.reason})" if m.reason else "")
+            for m in self.members
+        ]
+        if self.entry is not None and not self.entry.gate.is_set():
+            lines.append(
+                f"the router {self.entry.address} does not have them ({self.entry.reason})"
+            )
+        return "; ".join(lines)
+
+    async def _choose(self, session: str) -> Member:
+        async with self._changed:
+            while not self.ready:
+                await self._changed.wait()
+        least = min(
+            self.ready, key=lambda m: (m.num_running, not m.gate.is_set(), self._tie_break.random())
+        )
+        if not session:
+            return least
+        home = self._sessions.get(session)
+        if (
+            home is None
+            or home.state is not State.READY
+            or home.num_running - least.num_running > MAX_IMBALANCE
+        ):
+            home = self._sessions[session] = least
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
+        return home

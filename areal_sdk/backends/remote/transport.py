@@ -1,0 +1,302 @@
+"""How published weights travel to a server: over files, shared memory, or a process group.
+
+A transport is used in two phases. `prepare` runs while generation goes on and may be slow; `push`
+runs while one server is paused and does nothing but move bytes into it.
+"""
+
+import asyncio
+import itertools
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from areal_sdk.backends.remote.pool import Member
+from areal_sdk.backends.sglang.client import ServerFault
+from areal_sdk.backends.sglang.servers import free_port
+from areal_sdk.errors import EngineError, ProcessError
+from areal_sdk.process import Child, ProcessSpec, spawn
+from areal_sdk.types import WeightUpdate
+
+TransportName = Literal["disk", "tensor", "distributed"]
+
+BUCKET_BYTES = 256 << 20
+
+_LEAVE_TIMEOUT_S = 5.0
+
+Half = Coroutine[Any, Any, object]
+
+
+class WeightSender:
+    """The sender child, started on first use and again after it died or was given up."""
+
+    def __init__(
+        self,
+        *,
+        model: Path,
+        dtype: str,
+        log_dir: Path,
+        timeout_s: float,
+        bucket_bytes: int = BUCKET_BYTES,
+        device: str = "cpu",
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._log_dir = log_dir
+        self._args = {
+            "model": str(model),
+            "dtype": dtype,
+            "bucket_bytes": bucket_bytes,
+            "device": device,
+        }
+        self._child: Child | None = None
+        self._opened: WeightUpdate | None = None
+        self._filled: list[list[tuple[str, str, Sequence[int]]]] = []
+        self._start_lock = asyncio.Lock()
+        self.generation = 0
+        """Counts the children: what one had is gone with it."""
+
+    async def open(self, update: WeightUpdate) -> None:
+        """Map `update`'s files."""
+        await self._started()
+        if self._opened != update:
+            self._filled = []
+            await self.call("open", {"path": update.path, "checksum": update.checksum})
+            self._opened = update
+
+    async def fill(self) -> list[list[tuple[str, str, Sequence[int]]]]:
+        """Lay the opened version out in buckets; returns their `(name, dtype, shape)`s."""
+        if not self._filled:
+            answer = await self.call("fill", {})
+            self._filled = [
+                [(str(name), str(dtype), list(shape)) for name, dtype, shape in bucket]
+                for bucket in answer["buckets"]
+            ]
+        return self._filled
+
+    async def call(self, method: str, payload: dict[str, Any], *, timeout_s: float = 0.0) -> Any:
+        child = await self._started()
+        try:
+            reply = await child.call(method, payload, timeout_s=timeout_s or self._timeout_s)
+        except ProcessError as exc:
+            raise EngineError(f"the weight sender could not {method!r}: {exc}") from exc
+        return reply.payload
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._child is None else self._child.pid
+
+    async def discard(self) -> None:
+        """Kill the child: whoever waits for it in a collective is released with an error."""
+        child, self._child, self._opened, self._filled = self._child, None, None, []
+        if child is not None:
+            await child.kill()
+
+    async def aclose(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.aclose(grace_s=2.0)
+
+    async def _started(self) -> Child:
+        async with self._start_lock:
+            if self._child is None or self._child.exited.done():
+                self._opened, self._filled = None, []
+                self.generation += 1
+                spec = ProcessSpec(
+                    name="weight-sender",
+                    entry="areal_sdk.backends.remote.weight_sender:main",
+                    args=self._args,
+                )
+                try:
+                    self._child = await spawn(spec, log_dir=self._log_dir)
+                except ProcessError as exc:
+                    raise EngineError(f"the weight sender did not start: {exc}") from exc
+            return self._child
+
+
+class Transport(ABC):
+    """Moves the prepared version into one server at a time; servers fail independently."""
+
+    @abstractmethod
+    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+        """Everything that can be done before a server is paused."""
+
+    @abstractmethod
+    async def push(self, member: Member, *, label: str, flush: bool) -> None:
+        """Load the prepared version into a server; on an error it may be half loaded."""
+
+    async def forget(self, member: Member) -> None:  # noqa: B027 - most have nothing to forget
+        """The server is gone or was restarted: drop what was shared with it."""
+
+    async def aclose(self) -> None:  # noqa: B027 - most own nothing
+        """Release what the transport owns."""
+
+
+class DiskTransport(Transport):
+    """The server reads the safetensors itself. Needs a file system that both see."""
+
+    def __init__(self, model: Path) -> None:
+        self._model = model
+        self._links = tempfile.TemporaryDirectory(prefix="areal-sdk-weights-")
+        self._directory: Path | None = None
+
+    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+        assert update.path is not None
+        self._directory = self._as_checkpoint(Path(update.path), update.version)
+
+    async def push(self, member: Member, *, label: str, flush: bool) -> None:
+        assert self._directory is not None, "prepare comes first"
+        await member.client.update_from_disk(str(self._directory), label=label, flush=flush)
+
+    async def aclose(self) -> None:
+        self._links.cleanup()
+
+    def _as_checkpoint(self, path: Path, version: int) -> Path:
+        """SGLang wants a directory: one of links, for a single file."""
+        if not path.exists():
+            raise EngineError(f"the weights of version {version} are not there any more: {path}")
+        path = path.absolute()
+        if path.is_dir():
+            return path
+        directory = Path(self._links.name) / f"{version % 2}"
+        directory.mkdir(exist_ok=True)
+        links = {"model.safetensors": path, "config.json": self._model / "config.json"}
+        for name, target in links.items():
+            link = directory / name
+            temporary = directory / f".{name}"
+            temporary.unlink(missing_ok=True)
+            temporary.symlink_to(target)
+            os.replace(temporary, link)
+        return directory
+
+
+class TensorTransport(Transport):
+    """Flat buckets in shared memory, opened by servers on this host."""
+
+    def __init__(self, sender: WeightSender) -> None:
+        self._sender = sender
+        self._handles: dict[Member, list[list[str]]] = {}
+        """For each bucket, one handle a rank. A handle is good for one opening."""
+
+    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+        await self._sender.open(update)
+        buckets = await self._sender.fill()
+        for member in members:
+            assert member.info is not None
+            self._handles[member] = [
+                await self._sender.call(
+                    "handles", {"bucket": index, "receivers": member.info.tp_size}
+                )
+                for index in range(len(buckets))
+            ]
+
+    async def push(self, member: Member, *, label: str, flush: bool) -> None:
+        handles = self._handles.pop(member)
+        await member.client.begin_update()
+        for bucket in handles:
+            is_last = bucket is handles[-1]
+            await member.client.update_from_tensor(
+                bucket, label=label if is_last else None, flush=flush and is_last
+            )
+        await member.client.end_update()
+
+    async def forget(self, member: Member) -> None:
+        self._handles.pop(member, None)
+
+
+class DistributedTransport(Transport):
+    """A process group of the sender and one server's ranks: gloo on CPU, nccl on CUDA.
+
+    One group a server, so that a server which refuses or dies takes only its own group down.
+    """
+
+    def __init__(
+        self, sender: WeightSender, *, host: str = "127.0.0.1", backend: str = "gloo"
+    ) -> None:
+        self._sender = sender
+        self._host = host
+        self._backend = backend
+        self._groups: dict[Member, tuple[int, str]] = {}
+        """With the sender's generation: a group ends with its sender."""
+        self._sequence = itertools.count()
+        self._run = os.urandom(3).hex()
+
+    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+        await self._sender.open(update)
+        await self._sender.fill()
+        joins = await asyncio.gather(
+            *(self._join(m) for m in members if self._group_of(m) is None), return_exceptions=True
+        )
+        for error in joins:
+            if isinstance(error, BaseException) and not isinstance(error, EngineError):
+                raise error
+
+    async def push(self, member: Member, *, label: str, flush: bool) -> None:
+        group = self._group_of(member)
+        if group is None:
+            raise ServerFault(f"{member.address} has no weight group with the trainer's side")
+        buckets = await self._sender.fill()
+        await member.client.begin_update()
+        for index, parameters in enumerate(buckets):
+            is_last = index == len(buckets) - 1
+            await both(
+                member.client.update_from_group(
+                    parameters,
+                    group=group,
+                    label=label if is_last else None,
+                    flush=flush and is_last,
+                ),
+                self._sender.call("send", {"group": group, "bucket": index}),
+            )
+        await member.client.end_update()
+
+    async def forget(self, member: Member) -> None:
+        """Leave the group on our side: a server that still waits in it sees it broken."""
+        group = self._group_of(member)
+        self._groups.pop(member, None)
+        if group is not None:
+            with suppress(EngineError):
+                await self._sender.call("leave", {"group": group}, timeout_s=_LEAVE_TIMEOUT_S)
+
+    async def _join(self, member: Member) -> None:
+        assert member.info is not None
+        group = f"areal-{self._run}-{next(self._sequence)}"
+        port = free_port()
+        size = member.info.tp_size + 1
+        timeout_s = member.client.deadlines.control_s
+        await both(
+            member.client.join_group(
+                host=self._host, port=port, world_size=size, group=group, backend=self._backend
+            ),
+            self._sender.call(
+                "join",
+                {
+                    "host": self._host,
+                    "port": port,
+                    "world_size": size,
+                    "group": group,
+                    "backend": self._backend,
+                    "timeout_s": timeout_s,
+                },
+            ),
+        )
+        self._groups[member] = (self._sender.generation, group)
+
+    def _group_of(self, member: Member) -> str | None:
+        generation, group = self._groups.get(member, (0, None))
+        return group if generation == self._sender.generation else None
+
+
+async def both(theirs: Half, ours: Half) -> None:
+    """The two halves of a collective. When one fails, nobody waits for the other.
+
+    Our half runs in a thread of the sender and ends by the group's own timeout, in nobody's way.
+    """
+    try:
+        async with asyncio.TaskGroup() as halves:
+            halves.create_task(theirs)
+            halves.create_task(ours)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None

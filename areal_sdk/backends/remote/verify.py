@@ -1,0 +1,147 @@
+"""After a push: does the server hold the new weights, all of them, and compute with them?
+
+Three questions, asked every time. *Label*: does it say the version we gave? *Checksum*: are its
+parameters, byte for byte, the published ones (asked while it is still paused, so that no token is
+sampled from weights that are not right)? *Canary*: are its logprobs after a fixed prompt those of a
+plain forward over the published weights, with no part of the prompt taken from an older cache?
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from areal_sdk.backends.remote.pool import Member
+from areal_sdk.backends.remote.transport import WeightSender
+from areal_sdk.backends.sglang.client import ServerFault
+from areal_sdk.errors import StaleWeightsError
+from areal_sdk.types import WeightUpdate
+
+NUM_CANARY_TOKENS = 24
+NUM_CANDIDATES = 8
+
+TOLERANCES = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02}
+"""Mean error of the canary's logprobs that arithmetic alone explains. Of bfloat16 it can be 0.03
+(SmolLM2), so there the canary finds gross faults and the checksum the small ones."""
+
+
+def tolerance_of(dtype: str) -> float:
+    """For `auto`, which is mostly bfloat16, the wide one."""
+    return TOLERANCES.get(dtype, TOLERANCES["bfloat16"])
+
+
+def mean_error(scores: Mapping[int, float], expected: Mapping[int, float]) -> float:
+    return sum(abs(scores[token] - value) for token, value in expected.items()) / len(expected)
+
+
+class CanaryScorer(Protocol):
+    """Log softmax of `candidates` after `tokens`, under `version`, by whoever made the version."""
+
+    async def __call__(
+        self, version: int, tokens: Sequence[int], candidates: Sequence[int]
+    ) -> Sequence[float]: ...
+
+
+@dataclass(slots=True)
+class Canary:
+    """A prompt whose next-token logprobs tell two versions apart."""
+
+    tokens: tuple[int, ...]
+    candidates: tuple[int, ...]
+
+    @classmethod
+    def for_vocabulary(cls, size: int) -> "Canary":
+        generator = random.Random(20261121)
+        pick = [generator.randrange(size) for _ in range(NUM_CANARY_TOKENS + NUM_CANDIDATES)]
+        return cls(tuple(pick[:NUM_CANARY_TOKENS]), tuple(sorted(set(pick[NUM_CANARY_TOKENS:]))))
+
+
+@dataclass(slots=True)
+class Attestor:
+    """Checks servers against one published version at a time."""
+
+    sender: WeightSender
+    canary: Canary
+    scorer: CanaryScorer | None = None
+    """The trainer's own; default: the sender's plain transformers forward."""
+    tolerance: float | None = None
+    _names: dict[str, list[str]] = field(default_factory=dict)
+    """By address: the parameters a server reports, learned from its first answer."""
+    _expected_checksums: Mapping[str, str] = field(default_factory=dict)
+    _published: str = ""
+    """A hash of all that was published, to tell whether versions differ at all."""
+    _is_change: bool = False
+    _expected_canary: dict[int, float] = field(default_factory=dict)
+    _previous: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """By address: what a server reported under the version before."""
+
+    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+        """Compute what servers must answer, while they still generate."""
+        for member in members:
+            if member.address not in self._names:
+                with suppress(ServerFault):  # it is gone: its own push will say so
+                    self._previous[member.address] = await member.client.checksums()
+                    self._names[member.address] = sorted(self._previous[member.address])
+        await self.sender.open(update)
+        names = sorted({name for listed in self._names.values() for name in listed})
+        answer = await self.sender.call("checksums", {"names": names})
+        self._expected_checksums = answer["parameters"]
+        self._is_change = self._published not in ("", answer["all"])
+        self._published = answer["all"]
+        candidates = list(self.canary.candidates)
+        if self.scorer is not None:
+            scores = await self.scorer(update.version, self.canary.tokens, candidates)
+        else:
+            scores = await self.sender.call(
+                "canary", {"tokens": list(self.canary.tokens), "candidates": candidates}
+            )
+        self._expected_canary = dict(zip(candidates, scores, strict=True))
+
+    async def check_paused(self, member: Member, *, label: str) -> None:
+        """Label and checksum: what can be asked of a server that does not generate."""
+        served, held = await asyncio.gather(member.client.weight_label(), member.client.checksums())
+        if served != label:
+            raise StaleWeightsError(
+                f"{member.address} serves weights {served!r} after the push of {label!r}: "
+                "the push was skipped"
+            )
+        assert member.info is not None
+        if member.info.device == "cpu" and member.info.tp_size == 1:
+            wrong = [
+                name
+                for name, expected in self._expected_checksums.items()
+                if held.get(name, expected) != expected
+            ]
+            if wrong or not self._expected_checksums:
+                raise StaleWeightsError(
+                    f"{member.address}: {len(wrong)} of {len(self._expected_checksums)} parameters "
+                    f"are not the published ones after the push of {label!r} (half applied, or "
+                    f"another dtype), first {wrong[:3]}"
+                )
+        elif self._is_change and held == self._previous.get(member.address):
+            # GPU hashes are SGLang's own, so that only their change tells us something
+            raise StaleWeightsError(
+                f"{member.address} holds the same bytes before and after the push of {label!r}"
+            )
+        self._previous[member.address] = held
+
+    async def check_serving(self, member: Member, *, cache_key: str | None = None) -> None:
+        """The canary: weights, forward and cache together."""
+        meta, scores = await member.client.next_token_logprobs(
+            self.canary.tokens, self.canary.candidates, cache_key=cache_key
+        )
+        if meta.get("cached_tokens"):
+            raise StaleWeightsError(
+                f"{member.address} answered the canary from {meta['cached_tokens']} cached tokens "
+                "right after a push: its prefix cache was not flushed"
+            )
+        assert member.info is not None
+        tolerance = self.tolerance or tolerance_of(member.info.dtype)
+        error = mean_error(scores, self._expected_canary)
+        if error > tolerance:
+            raise StaleWeightsError(
+                f"{member.address}: the canary's logprobs are off by {error:.3g} (tolerance "
+                f"{tolerance:g}): it does not compute with the published weights"
+            )

@@ -1,0 +1,199 @@
+"""Bring published versions to the servers: all at once when published, one by one when late."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine, Sequence
+
+from areal_sdk.backends.remote.pool import Member, Pool, State
+from areal_sdk.backends.remote.swap import InterruptMode, SwapTimes, discard_requests, relabel, swap
+from areal_sdk.backends.remote.transport import DiskTransport, Transport, WeightSender
+from areal_sdk.backends.remote.verify import Attestor
+from areal_sdk.errors import EngineError, StaleWeightsError
+from areal_sdk.types import WeightUpdate
+
+logger = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Owns the current version. A server is ready only while it serves that one.
+
+    Labels carry a token of this run, so that weights left behind by another run, or a server that
+    was restarted behind our back, are never taken for ours.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        sender: WeightSender,
+        *,
+        version: int,
+        transport: Transport,
+        disk: DiskTransport,
+        attestor: Attestor,
+        mode: InterruptMode,
+        drain_timeout_s: float,
+        no_server_timeout_s: float,
+    ) -> None:
+        self.version = version
+        self.weights: WeightUpdate | None = None
+        """The last update that brought weights; None: servers hold the checkpoint they loaded."""
+        self.last_swaps: dict[str, SwapTimes] = {}
+        self._pool = pool
+        self._sender = sender
+        self._transport = transport
+        self._disk = disk
+        self._attestor = attestor
+        self._mode: InterruptMode = mode
+        self._drain_timeout_s = drain_timeout_s
+        self._no_server_timeout_s = no_server_timeout_s
+        self._run = os.urandom(4).hex()
+        self._lock = asyncio.Lock()
+
+    def label(self, version: int) -> str:
+        return f"{self._run}:{version}"
+
+    def version_of(self, label: str) -> int:
+        run, separator, version = label.partition(":")
+        if run != self._run or not separator:
+            raise StaleWeightsError(
+                f"a server samples from weights {label!r}, which this run did not publish: it was "
+                "restarted, or is used by another run"
+            )
+        return int(version)
+
+    @property
+    def sender_pid(self) -> int | None:
+        return self._sender.pid
+
+    async def publish(self, update: WeightUpdate) -> None:
+        """Serve `update` from every server that can; raise when none does.
+
+        A server that is down now, but will be back, has until the deadline of requests to serve it.
+        """
+        async with self._lock:
+            members = [m for m in self._pool.members if m.state in (State.READY, State.DRAINING)]
+            if update.path is None:
+                errors = await self._relabel(members, update)
+            else:
+                await self._prepare(members, update, self._transport)
+                self.weights = update
+                errors = await self._push(members, update, self._transport)
+            self.version = update.version
+            for member, error in zip(members, errors, strict=True):
+                if error is not None:
+                    logger.warning("weights %d: %s", update.version, error)
+                    await self._set_behind(member, str(error))
+            if not self._pool.ready:
+                await self._recover()
+        for member in self._pool.members:
+            if member.state is State.BEHIND:
+                member.wake.set()
+        if not self._pool.ready:
+            await self._pool.wait_ready(timeout_s=self._no_server_timeout_s)
+
+    async def catch_up(self, member: Member) -> None:
+        """Bring one server to the current version over files, and make it ready."""
+        async with self._lock:
+            await self._catch_up(member)
+
+    async def adopt(self, member: Member) -> None:
+        """A server at the start of the run: its checkpoint is the current version."""
+        await member.client.set_label(self.label(self.version))
+        member.version = self.version
+        await self._pool.set_state(member, State.READY)
+
+    async def forget(self, member: Member) -> None:
+        """The server is gone: so is what the transport shared with it."""
+        await self._transport.forget(member)
+
+    # inside; the lock is held
+
+    async def _recover(self) -> None:
+        """No server took the version: try each once more, over files; then it is an error."""
+        for member in self._pool.members:
+            if member.state in (State.READY, State.BEHIND):
+                try:
+                    await self._catch_up(member)
+                except EngineError as exc:
+                    await self._set_behind(member, str(exc))
+        down = (State.DOWN, State.SUSPECT)
+        if not self._pool.ready and not any(m.state in down for m in self._pool.members):
+            raise EngineError(
+                f"no SGLang server serves version {self.version}: {self._pool.describe()}"
+            )
+
+    async def _catch_up(self, member: Member) -> None:
+        served = await member.client.weight_label()
+        if served == self.label(self.version) and not member.is_tainted:
+            member.version = self.version
+        elif self.weights is None:  # none were ever published: it has what it started with
+            await member.client.set_label(self.label(self.version))
+            member.version = self.version
+        else:
+            weights = WeightUpdate(self.version, self.weights.path, self.weights.checksum)
+            await self._prepare([member], weights, self._disk)
+            (error,) = await self._push([member], weights, self._disk)
+            if error is not None:
+                raise error
+        await self._pool.set_state(member, State.READY)
+
+    async def _relabel(
+        self, members: Sequence[Member], update: WeightUpdate
+    ) -> list[EngineError | None]:
+        async def one(member: Member) -> None:
+            await relabel(
+                member, version=update.version, label=self.label(update.version), mode=self._mode
+            )
+
+        return await _outcomes([one(member) for member in members])
+
+    async def _prepare(
+        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+    ) -> None:
+        """What comes before the pause. A sender that died meanwhile is started once more."""
+        try:
+            await self._prepare_once(members, update, transport)
+        except EngineError as exc:
+            logger.warning("preparing weights %d again: %s", update.version, exc)
+            await self._sender.discard()
+            await self._prepare_once(members, update, transport)
+
+    async def _prepare_once(
+        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+    ) -> None:
+        await transport.prepare(update, members)
+        await self._attestor.prepare(update, members)
+
+    async def _push(
+        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+    ) -> list[EngineError | None]:
+        async def one(member: Member) -> None:
+            self.last_swaps[member.address] = await swap(
+                member,
+                version=update.version,
+                label=self.label(update.version),
+                transport=transport,
+                attestor=self._attestor,
+                mode=self._mode,
+                drain_timeout_s=self._drain_timeout_s,
+            )
+
+        return await _outcomes([one(member) for member in members])
+
+    async def _set_behind(self, member: Member, reason: str) -> None:
+        member.version = -1
+        await self._pool.set_state(member, State.BEHIND, reason)
+        await self._transport.forget(member)
+        await discard_requests(member)
+
+
+async def _outcomes(calls: Sequence[Coroutine[None, None, None]]) -> list[EngineError | None]:
+    """Run all to their end; engine errors are outcomes, anything else is ours and is raised."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    outcomes: list[EngineError | None] = []
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, EngineError):
+            raise result
+        outcomes.append(result if isinstance(result, EngineError) else None)
+    return outcomes

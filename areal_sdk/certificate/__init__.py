@@ -1,0 +1,24 @@
+"""Token-exactness certificates: will what a model samples be trained exactly as it was sampled?"""
+
+from areal_sdk.certificate.findings import Certificate, Finding, Level
+from areal_sdk.certificate.issue import certify, is_certified, keep, warning
+from areal_sdk.certificate.replay import (
+    Request,
+    Transcript,
+    read_transcript,
+    recorded,
+)
+
+__all__ = [
+    "Certificate",
+    "Finding",
+    "Level",
+    "Request",
+    "Transcript",
+    "certify",
+    "is_certified",
+    "keep",
+    "read_transcript",
+    "recorded",
+    "warning",
+]

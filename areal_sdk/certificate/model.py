@@ -1,0 +1,88 @@
+"""The parts of a model that decide its tokens, read from its directory. No weights, no torch."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+
+CHECKS = 2
+"""Raise it when what is checked, or replayed, changes: older certificates then no longer count."""
+
+_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+
+TODAY = datetime(2024, 5, 17, 12)
+"""What templates are told when they ask for the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model as the gateway sees it."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    renderer: Renderer
+    stop_ids: frozenset[int]
+    """What ends a turn, as the engine reads it from the directory; empty if nothing says so."""
+    vocabulary: int | None
+    """Rows of the embedding; None if the directory does not tell."""
+
+    @classmethod
+    def load(cls, directory: Path, *, tool_format: str | None = None) -> "Model":
+        tokenizer = Tokenizer.load(directory)
+        template = ChatTemplate.load(directory, clock=lambda: TODAY)
+        config = _read(directory / "config.json")
+        config = {**config, **config.get("text_config", {})}
+        size = config.get("vocab_size")
+        return cls(
+            tokenizer,
+            template,
+            Renderer(tokenizer, template, tool_format=tool_format),
+            _stop_ids(directory, tokenizer),
+            size if isinstance(size, int) else None,
+        )
+
+    def show(self, tokens: tuple[int, ...]) -> tuple[str, ...]:
+        """Each token as text."""
+        return tuple(self.tokenizer.bytes_of(t).decode(errors="replace") for t in tokens)
+
+
+def content_key(directory: Path, *, tool_format: str | None = None) -> str:
+    """Equal for directories that turn conversations into the same tokens, read in the same format."""
+    config = _read(directory / "config.json")
+    limits = [config.get("eos_token_id"), config.get("vocab_size")]
+    digest = sha256(orjson.dumps([CHECKS, limits]))
+    extra = (directory / "additional_chat_templates").glob("*.jinja")
+    for path in (*(directory / name for name in _FILES), *sorted(extra)):
+        if path.is_file():
+            digest.update(path.name.encode() + b"\0" + sha256(path.read_bytes()).digest())
+    if tool_format is not None:
+        digest.update(b"tool_format\0" + tool_format.encode())
+    return digest.hexdigest()[:32]
+
+
+def _stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
+    found: set[int] = set()
+    for name in ("generation_config.json", "config.json"):
+        eos = _read(directory / name).get("eos_token_id")
+        found.update(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    text = _read(directory / "tokenizer_config.json").get("eos_token")
+    text = text.get("content") if isinstance(text, dict) else text
+    named = tokenizer.token_id(text) if isinstance(text, str) else None
+    return frozenset(found if named is None else {*found, named})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return orjson.loads(path.read_bytes()) if path.is_file() else {}

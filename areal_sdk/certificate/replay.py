@@ -1,0 +1,214 @@
+"""Checks of a client's conversation on a model: played through the gateway's own rules.
+
+What real clients sent, request by request, as the gateway read it from their wire formats.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from areal_sdk.certificate.findings import Finding, failed, note, ok
+from areal_sdk.certificate.model import Model
+from areal_sdk.gateway.sessions.history import History, Placement, meaning
+from areal_sdk.gateway.tokens.renderer import Chat, Prompt
+from areal_sdk.gateway.tokens.template import TemplateRefusal
+from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.types import ForkReason, Message, Tool
+
+_RECORDED = Path(__file__).with_name("transcripts")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request and the answer it got."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    answer: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """One conversation of one client."""
+
+    client: str
+    requests: tuple[Request, ...]
+
+
+def recorded() -> Iterator[Transcript]:
+    """The transcripts that come with this package, in order of the clients' names."""
+    for path in sorted(_RECORDED.glob("*.json")):
+        yield read_transcript(path)
+
+
+def read_transcript(path: Path) -> Transcript:
+    document = orjson.loads(path.read_bytes())
+    requests = (
+        Request(tuple(item["messages"]), tuple(item["tools"]), item["answer"])
+        for item in document["requests"]
+    )
+    return Transcript(document["client"], tuple(requests))
+
+
+_CURES = {
+    ForkReason.SYSTEM_CHANGED: "keep the system message: a time or a count in it changes it",
+    ForkReason.TOOLS_CHANGED: "send the same tools, in the same order, with every request",
+    ForkReason.ARGS_CHANGED: "send the arguments of a call back as they came",
+    ForkReason.EDITED: "send back what was said as it was said",
+    ForkReason.COMPACTION: "summaries start a sequence of their own: expected of a client that compacts",
+    ForkReason.SUBAGENT: "give each sub-agent a session of its own if it shall be scored on its own",
+    ForkReason.RESAMPLED: "the same request was sent twice: retries should carry the client's retry count",
+    ForkReason.THINKING_DROPPED: "send the thinking back, or use a template that knows about thinking",
+    ForkReason.TEMPLATE_UNSTABLE: "use a template that writes assistant messages as they are",
+}
+
+
+def replay(model: Model, transcript: Transcript) -> Iterator[Finding]:
+    """One finding if all is exact; otherwise what is not, at its first request."""
+    player = _Player(model, transcript.client)
+    for request in transcript.requests:
+        problems = list(player.play(request))
+        yield from problems
+        if problems:
+            return
+    found = f"{len(transcript.requests)} requests, one sequence"
+    if player.rewrites:
+        found += "; the template rewrites earlier turns, what was sampled is kept"
+    if player.refuses:
+        found += f"; the template refuses the whole of it: {player.refuses}"
+    is_plain = not player.rewrites and not player.refuses
+    yield (ok if is_plain else note)("one sequence", found, client=transcript.client)
+
+
+class _Player:
+    """Plays requests as a session would, with the template's own words for the answers."""
+
+    def __init__(self, model: Model, client: str) -> None:
+        self.rewrites = False
+        """The template writes what was said before differently from how it was said."""
+        self.refuses = ""
+        """Why the template refuses what goes on well as an extension."""
+        self._model = model
+        self._client = client
+        self._history = History()
+        self._tokens: list[tuple[int, ...]] = []
+        """Of each turn, its prompt and its answer."""
+
+    def play(self, request: Request) -> Iterator[Finding]:
+        renderer = self._model.renderer
+        length = renderer.tool_format.call_id_length
+        given = [_with_ids(message, length) for message in request.messages]
+        messages = self._history.canonical(given, splits_reasoning=renderer.reasons)
+        placement = self._history.place(messages, tools=request.tools, options={})
+        if reason := self._history.reason(placement):
+            found = f"request {len(self._tokens) + 1} starts another sequence: {reason.value}"
+            yield failed("one sequence", found, _CURES[reason], client=self._client)
+            return
+        chat = Chat(messages, request.tools)
+        try:
+            prompt = self._prompt(chat, placement)
+        except TemplateRefusal as exc:
+            yield self._refused(chat, exc)
+            return
+        if placement.parent is not None:
+            yield from self._drift(chat, prompt.tokens, len(self._tokens[placement.parent]))
+        answer = _with_ids(request.answer, length)
+        said = self._say(chat, answer)
+        if said is not None:
+            yield from self._round_trip(chat, prompt, said, answer)
+        self._tokens.append(prompt.tokens + (said or self._words(answer)))
+        self._history.add(placement, answer, len(self._tokens) - 1)
+
+    def _prompt(self, chat: Chat, placement: Placement) -> Prompt:
+        if placement.parent is None:
+            return self._model.renderer.first(chat)
+        before = self._tokens[placement.parent]
+        return self._model.renderer.extend(before, chat, placement.num_matched)
+
+    def _refused(self, chat: Chat, why: TemplateRefusal) -> Finding:
+        """The template itself refused, or what it wrote has no answer that we could go on from."""
+        number = len(self._tokens) + 1
+        try:
+            self._model.renderer.first(chat)
+        except TemplateRefusal:
+            found = f"request {number} is refused: {why}"
+            cure = "use a template that accepts what this client sends"
+        else:
+            found = f"request {number}: earlier answers are missing from the prompt, or rewritten"
+            cure = "correct the template: it must write what assistants said as they said it"
+        return failed("template", found, cure, client=self._client)
+
+    def _drift(self, chat: Chat, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
+        """What was added is what the template, asked for the whole, writes at the end."""
+        try:
+            whole = self._model.renderer.first(chat).tokens
+        except TemplateRefusal as exc:
+            self.refuses = str(exc)
+            return
+        if whole == tokens:
+            return
+        self.rewrites = True
+        added = tokens[known:]
+        tail = whole[len(whole) - len(added) :]
+        if tail != added:
+            yield failed(
+                "drift",
+                f"request {len(self._tokens) + 1} goes on with tokens the template would not write",
+                "the template writes a message differently at the end than in between: correct it",
+                client=self._client,
+                expected=self._model.show(tail),
+                got=self._model.show(added),
+            )
+
+    def _say(self, chat: Chat, answer: Message) -> tuple[int, ...] | None:
+        """The answer as the template writes it; None if it does not write answers as asked."""
+        try:
+            return self._model.renderer.answer(chat, answer)
+        except TemplateRefusal:
+            return None
+
+    def _words(self, answer: Message) -> tuple[int, ...]:
+        text = answer.get("content") or "MARK"
+        tokens = self._model.tokenizer.encode_continuation(self._model.tokenizer.defuse(text))
+        return tokens + self._model.tokenizer.encode_continuation(self._model.renderer.end_of_turn)
+
+    def _round_trip(
+        self, chat: Chat, prompt: Prompt, said: tuple[int, ...], answer: Message
+    ) -> Iterator[Finding]:
+        """What the template writes for an answer is read as that answer."""
+        renderer, tokenizer = self._model.renderer, self._model.tokenizer
+        parser = renderer.parser(chat.tools, opens_reasoning=prompt.opens_reasoning)
+        events = [*parser.feed(tokenizer.decode(said, keep=renderer.shown)), *parser.finish()]
+        texts = [event.text for event in events if isinstance(event, TextDelta)]
+        calls = [
+            {"function": {"name": event.name, "arguments": event.arguments}}
+            for event in events
+            if isinstance(event, ToolCall)
+        ]
+        read: Message = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
+        if calls and not texts:
+            answer = {**answer, "content": ""}  # some templates leave out the text beside calls
+        if meaning(read) == meaning(answer):
+            return
+        what = "tool round trip" if answer.get("tool_calls") else "answer round trip"
+        thought = any(isinstance(event, ReasoningDelta) for event in events)
+        problem = "; ".join(parser.problems) or ("read as thinking" if thought else "read as text")
+        yield failed(
+            what,
+            f"what the template writes is not read back ({renderer.tool_format.name}): {problem}",
+            "name the format that the template speaks: gateway.tool_format, here --tool-format",
+            client=self._client,
+            expected=(str(answer.get("tool_calls") or answer.get("content")),),
+            got=self._model.show(said),
+        )
+
+
+def _with_ids(message: Message, length: int) -> Message:
+    """With call ids as long as the gateway makes them for this model."""
+    if message.get("tool_call_id"):
+        return {**message, "tool_call_id": message["tool_call_id"][-length:]}
+    if calls := message.get("tool_calls"):
+        return {**message, "tool_calls": [{**c, "id": str(c.get("id"))[-length:]} for c in calls]}
+    return message

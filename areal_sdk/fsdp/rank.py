@@ -1,0 +1,170 @@
+"""The entry of a trainer rank. Every rank gets every request and does the same; rank 0 answers."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from areal_sdk.algorithms.advantages import learns_alone
+from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.fsdp.checkpoint import export_model, load_checkpoint, save_checkpoint
+from areal_sdk.fsdp.collectives import join_ranks
+from areal_sdk.fsdp.directories import PublishDir, shares_memory
+from areal_sdk.fsdp.options import TrainerOptions
+from areal_sdk.fsdp.publish import Publisher
+from areal_sdk.fsdp.step import Trainer
+from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups
+from areal_sdk.process import Channel, ChannelClosed, Request
+
+JSON = Any
+
+
+def main(channel: Channel, args: JSON) -> None:
+    """Serve requests until the main process closes the channel."""
+    options = TrainerOptions.from_json(args)
+    # Batch systems send it to every process of a run: the main process decides, after a last save.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _check_surroundings(options, Path(args["probe"]))
+    torch.set_num_threads(options.threads)
+    torch.use_deterministic_algorithms(options.deterministic)
+    torch.manual_seed(options.seed)
+    transformers.logging.disable_progress_bar()
+    ranks = join_ranks(
+        rank=int(os.environ.get("RANK", 0)),
+        size=int(os.environ.get("WORLD_SIZE", 1)),
+        device=_device(options.device),
+        timeout_s=options.collective_timeout_s,
+    )
+    own: PublishDir | None = None
+    try:
+        assert options.publish_dir is not None, "the client chooses where weights are published"
+        is_shared = shares_memory(options.publish_dir, boot=args["boot"])
+        if ranks.rank == 0 and not is_shared:
+            own = PublishDir(size=options.published_size)  # the main process fetches from here
+        rank = _Rank(Trainer(options, ranks), own.path if own else options.publish_dir)
+        channel.ready(
+            {
+                "num_parameters": rank.num_parameters,
+                "device": str(ranks.device),
+                "learns_alone": rank.learns_alone,
+                "shares_memory": is_shared,
+            }
+        )
+        while (request := channel.receive()) is not None:
+            rank.answer(request)
+    except ChannelClosed:
+        return
+    finally:
+        ranks.leave()
+        if own is not None:
+            own.remove()
+
+
+def _check_surroundings(options: TrainerOptions, probe: Path) -> None:
+    """ConfigError where this machine lacks what only shared paths can give it."""
+    where = f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} does not see"
+    if not probe.is_file():
+        raise ConfigError(
+            f"{where} the run directory {probe.parent.parent}, where the ranks write checkpoints: "
+            "choose a run.dir that every machine of the run has at the same path"
+        )
+    if not (options.model_dir / "config.json").is_file():
+        raise ConfigError(
+            f"{where} the model {options.model_dir}: give a directory that every machine of the run "
+            "has at the same path (--model), or share the cache (AREAL_SDK_CACHE)"
+        )
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            raise ConfigError('trainer.device = "cuda": torch sees no CUDA device; use "cpu"')
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        torch.cuda.set_device(device)
+        return device
+    return torch.device(name)
+
+
+class _Rank:
+    """A trainer behind named methods."""
+
+    def __init__(self, trainer: Trainer, publish_dir: Path) -> None:
+        self._trainer = trainer
+        options = trainer.options
+        self._dtype: torch.dtype = getattr(torch, options.publish_dtype)
+        self._publisher = Publisher(publish_dir, dtype=self._dtype)
+        self._methods: dict[str, Callable[[Request], JSON]] = {
+            "step": self._step,
+            "sft_step": self._sft_step,
+            "publish": self._publish,
+            "fetch": self._fetch,
+            "release_memory": self._release_memory,
+            "save": self._save,
+            "load": self._load,
+            "export": self._export,
+        }
+
+    @property
+    def learns_alone(self) -> bool:
+        return learns_alone(self._trainer.algorithm.advantages)
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.numel() for p in self._trainer.policy.parameters())
+
+    def answer(self, request: Request) -> None:
+        try:
+            reply = self._methods[request.method](request)
+        except (ArealError, ValueError) as exc:
+            # The caller's mistake, or a full disk; anything else ends this process with its log.
+            request.fail(exc)
+        else:
+            is_data = isinstance(reply, bytes)
+            request.reply(None if is_data else reply, [reply] if is_data else ())
+
+    def _step(self, request: Request) -> JSON:
+        payload = request.payload
+        groups = decode_groups(payload["groups"], request.buffers)
+        metrics = self._trainer.step(groups, version=payload["version"])
+        return {"metrics": metrics, "notices": self._trainer.notices}
+
+    def _sft_step(self, request: Request) -> JSON:
+        return self._trainer.imitate(decode_demonstrations(request.payload, request.buffers))
+
+    def _publish(self, request: Request) -> JSON:
+        is_writer = self._trainer.ranks.rank == 0
+        update = self._publisher.publish(
+            self._trainer.policy, request.payload["version"], is_writer=is_writer
+        )
+        assert update.path is not None
+        size = Path(update.path).stat().st_size if is_writer else 0
+        return {**asdict(update), "size": size}
+
+    def _fetch(self, request: Request) -> bytes:
+        """A part of what rank 0 has published, for a main process on another machine."""
+        with Path(request.payload["path"]).open("rb") as file:
+            return os.pread(file.fileno(), request.payload["size"], request.payload["offset"])
+
+    def _release_memory(self, request: Request) -> JSON:
+        if self._trainer.ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    def _save(self, request: Request) -> JSON:
+        save_checkpoint(self._trainer, Path(request.payload["directory"]), request.payload["extra"])
+        return None
+
+    def _load(self, request: Request) -> JSON:
+        return load_checkpoint(self._trainer, Path(request.payload["directory"]))
+
+    def _export(self, request: Request) -> JSON:
+        export_model(self._trainer, Path(request.payload["directory"]), dtype=self._dtype)
+        return None

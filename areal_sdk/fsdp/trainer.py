@@ -1,0 +1,273 @@
+"""The trainer as the main process sees it. Light: torch lives in the ranks."""
+
+import asyncio
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from areal_sdk.errors import (
+    ChildDiedError,
+    ConfigError,
+    ProcessError,
+    RemoteError,
+    require_package,
+)
+from areal_sdk.fsdp.directories import CheckpointError, PublishDir, allocate, forget_old, this_boot
+from areal_sdk.fsdp.options import SftRow, TrainerOptions
+from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
+from areal_sdk.launch import Launcher, LocalLauncher
+from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
+from areal_sdk.process.threads import in_thread
+from areal_sdk.types import TrajectoryGroup, WeightUpdate
+
+JSON = Any
+
+ENTRY = "areal_sdk.fsdp.rank:main"
+CHUNK_BYTES = 16 * 2**20
+"""Of published weights that come from another machine: what both sides hold in memory."""
+START_TIMEOUT_S = 600.0
+"""For every rank to load the model: tens of gigabytes, perhaps from a network disk."""
+SAVE_TIMEOUT_S = 900.0
+RELEASE_TIMEOUT_S = 60.0
+PUBLISH_TIMEOUT_S = 300.0
+FAILURE_GRACE_S = 10.0
+"""How long the other ranks have to report what made one of them fail."""
+DEATH_GRACE_S = 1.0
+"""How long to wait, after one rank died, for the news that another had died first."""
+
+KEEP_FREED_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
+    "MALLOC_TRIM_THRESHOLD_": str(2**40),
+}
+"""glibc gives freed tensors back to the kernel and takes them anew page by page, zeroed: a tenth of a
+step. Steps are alike, so all but the largest tensors stay."""
+
+
+class TrainerClient:
+    """Drives the ranks of one trainer; a rank's death fails the call in progress at once.
+
+    One call at a time: a cancelled one goes on in the ranks, and the next waits for its end. After a
+    failure of `step`, `sft_step` or `load` the ranks no longer agree on anything: close the client
+    and start another from a checkpoint.
+    """
+
+    def __init__(
+        self, options: TrainerOptions, *, log_dir: Path, launcher: Launcher | None = None
+    ) -> None:
+        """`log_dir` lies in the run directory, which every rank has to see: it saves there."""
+        self.options = replace(options, model_dir=options.model_dir.absolute())
+        self._log_dir = log_dir.absolute()
+        self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
+        self._ranks: list[Child] = []
+        self._last_call: asyncio.Task[Reply] | None = None
+        self._own_publish_dir: PublishDir | None = None
+        self._shares_memory = True
+        self.num_parameters = 0
+        self.device = ""
+        self.learns_alone = False
+        """Whether its algorithm learns from episodes without siblings; known once started."""
+        self.notices: Sequence[str] = ()
+        """What the latest step says to the user."""
+
+    async def start(self) -> None:
+        """Start the ranks; returns when every one has loaded the model."""
+        for package in ("torch", "transformers"):
+            require_package(package, extra="train", needed_for="training")
+        if self.options.publish_dir is None:
+            self._own_publish_dir = PublishDir(size=self.options.published_size)
+            self.options = replace(self.options, publish_dir=self._own_publish_dir.path)
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        # Its name is new: a rank that finds it sees this directory, and not one like it.
+        with tempfile.NamedTemporaryFile(prefix=".seen-by-ranks-", dir=self._log_dir) as probe:
+            await self._launch({"probe": probe.name, "boot": this_boot()})
+
+    async def _launch(self, surroundings: Mapping[str, str]) -> None:
+        specs = [
+            ProcessSpec(
+                name=f"trainer-{rank}",
+                entry=ENTRY,
+                args={**self.options.to_json(), **surroundings},
+                env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.options.deterministic else {}),
+                threads=self.options.threads,
+            )
+            for rank in range(self.options.num_ranks)
+        ]
+        try:
+            self._ranks = await self._launcher.launch(specs)
+        except RemoteError as exc:
+            if exc.kind == ConfigError.__name__:  # asked for wrongly, not broken
+                raise ConfigError(exc.message) from exc
+            raise
+        hello = self._ranks[0].hello
+        self.num_parameters, self.device = hello["num_parameters"], hello["device"]
+        self.learns_alone = hello["learns_alone"]
+        self._shares_memory = hello["shares_memory"]
+
+    @property
+    def children(self) -> Sequence[Child]:
+        """One per rank; their `exited` futures tell of deaths between calls."""
+        return self._ranks
+
+    async def step(
+        self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
+    ) -> Mapping[str, float]:
+        """One optimiser step from `version`. `num_trained` is 0 when there was nothing to learn."""
+        # A large batch takes half a second, and callers and engines are served on this loop.
+        encoded, buffers = await in_thread(lambda: encode_groups(groups), name="encode batch")
+        payload = {"groups": encoded, "version": version}
+        reply = await self._call("step", payload, buffers, timeout_s=timeout_s)
+        self.notices = tuple(reply.payload["notices"])
+        return _metrics(reply.payload["metrics"])
+
+    async def sft_step(
+        self, rows: Sequence[SftRow], *, timeout_s: float = 600.0
+    ) -> Mapping[str, float]:
+        """One update of supervised fine-tuning."""
+        payload, buffers = encode_demonstrations(rows)
+        reply = await self._call("sft_step", payload, buffers, timeout_s=timeout_s)
+        return _metrics(reply.payload)
+
+    async def publish(self, version: int) -> WeightUpdate:
+        """The current weights as `version`, in memory that engines can map.
+
+        The files of the last two publishes exist; publish again only when every engine has
+        confirmed the one before.
+        """
+        reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)
+        size = reply.payload.pop("size")
+        update = WeightUpdate(**reply.payload)
+        return update if self._shares_memory else await self._fetch(update, size)
+
+    async def _fetch(self, update: WeightUpdate, size: int) -> WeightUpdate:
+        """`update` copied from the machine of rank 0 to this one, over the connection to it."""
+        assert update.path is not None
+        assert self.options.publish_dir is not None
+        path, crc = self.options.publish_dir / Path(update.path).name, 0
+        with await in_thread(lambda: allocate(path, size), name="allocate weights") as file:
+            for offset in range(0, size, CHUNK_BYTES):
+                part = {"path": update.path, "offset": offset, "size": CHUNK_BYTES}
+                reply = await self._ranks[0].call("fetch", part, timeout_s=PUBLISH_TIMEOUT_S)
+                add = partial(_append, file, reply.buffers[0], crc)
+                crc = await in_thread(add, name="write weights")
+        if f"crc32:{crc:08x}" != update.checksum:
+            raise ProcessError(
+                f"the weights of version {update.version} arrived damaged from rank 0: "
+                f"crc32:{crc:08x} instead of {update.checksum}"
+            )
+        return replace(update, path=str(path))
+
+    async def release_memory(self) -> None:
+        """Leave to others what no step needs in between: caches, not weights or moments."""
+        await self._call("release_memory", {}, timeout_s=RELEASE_TIMEOUT_S)
+
+    async def save(
+        self, directory: Path, extra: Mapping[str, JSON], *, keep: int | None = None
+    ) -> None:
+        """Checkpoint into `directory`, which appears whole or not at all.
+
+        With `keep`, only the newest `keep` numbered siblings of `directory` remain.
+        """
+        payload = {**_place(directory), "extra": dict(extra)}
+        await self._call("save", payload, timeout_s=SAVE_TIMEOUT_S)
+        if keep is not None:
+            await in_thread(lambda: forget_old(directory, keep=keep), name="forget old")
+
+    async def load(self, directory: Path) -> Mapping[str, JSON]:
+        """Go on from a checkpoint; returns the `extra` it was saved with."""
+        reply = await self._call("load", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+        extra: Mapping[str, JSON] = reply.payload
+        return extra
+
+    async def export(self, directory: Path) -> None:
+        """Write a model directory that transformers and engines load."""
+        await self._call("export", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+
+    async def aclose(self) -> None:
+        """End the ranks and remove what they published. Idempotent."""
+        await asyncio.gather(*(child.aclose() for child in self._ranks))
+        if self._last_call is not None:
+            await asyncio.wait({self._last_call})  # with the ranks it has ended
+        await self._launcher.aclose()
+        if self._own_publish_dir is not None:
+            published, self._own_publish_dir = self._own_publish_dir, None
+            await in_thread(published.remove, name="remove published weights")  # may be gigabytes
+
+    async def _call(
+        self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float
+    ) -> Reply:
+        """The answer of rank 0, once all ranks have answered.
+
+        No rank hears that its caller was cancelled: one that had begun and one that had not would
+        then wait for each other in different collectives.
+        """
+        if not self._ranks:
+            raise ProcessError(f"the trainer is not running: {method!r} before start()")
+        if self._last_call is not None:
+            await asyncio.wait({self._last_call})
+        asking = self._ask_all(method, payload, buffers, timeout_s=timeout_s)
+        self._last_call = asyncio.create_task(asking, name=f"trainer: {method}")
+        return await asyncio.shield(self._last_call)
+
+    async def _ask_all(
+        self, method: str, payload: JSON, buffers: Sequence[Buffer], *, timeout_s: float
+    ) -> Reply:
+        """Ranks that fail alone would leave the others waiting in a collective: those get a moment
+        to fail likewise and are then ended."""
+        calls = [
+            asyncio.create_task(rank.call(method, payload, buffers, timeout_s=timeout_s))
+            for rank in self._ranks
+        ]
+        try:
+            done, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_EXCEPTION)
+            if pending:
+                has_died = any(isinstance(call.exception(), ChildDiedError) for call in done)
+                grace_s = DEATH_GRACE_S if has_died else FAILURE_GRACE_S
+                _, pending = await asyncio.wait(calls, timeout=grace_s)
+            died = [rank for rank in self._ranks if rank.exited.done()]
+            if pending:
+                await asyncio.gather(*(rank.kill() for rank in self._ranks))
+                await asyncio.wait(calls)
+        finally:
+            for call in calls:
+                call.cancel()
+        errors = {
+            rank: error
+            for rank, call in zip(self._ranks, calls, strict=True)
+            if (error := call.exception()) is not None
+        }
+        if errors:
+            raise _cause(errors, died)
+        return calls[0].result()
+
+
+def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
+    """The error that explains the others.
+
+    A rank's own exception, else the death of one that was killed: the others then died of a broken
+    connection to it.
+    """
+    for error in errors.values():
+        if isinstance(error, RemoteError):
+            is_checkpoint = error.kind == CheckpointError.__name__
+            return CheckpointError(error.message) if is_checkpoint else error
+    killed = [rank for rank in died if rank.exited.result().signal is not None]
+    return errors[next(rank for rank in (*killed, *died, *errors) if rank in errors)]
+
+
+def _metrics(values: Mapping[str, JSON]) -> dict[str, float]:
+    # JSON has no NaN: a loss or a gradient norm that was not finite arrives as None.
+    return {name: float("nan") if value is None else value for name, value in values.items()}
+
+
+def _place(directory: Path) -> dict[str, JSON]:
+    """Absolute: a rank under torchrun has a working directory of its own."""
+    return {"directory": str(directory.absolute())}
+
+
+def _append(file: BinaryIO, chunk: memoryview, crc: int) -> int:
+    file.write(chunk)
+    return zlib.crc32(chunk, crc)

@@ -1,0 +1,111 @@
+"""Trajectory groups and demonstrations between processes: a little JSON, the rest numpy buffers."""
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_sdk.fsdp.options import SftRow
+from areal_sdk.process import Buffer
+from areal_sdk.types import Trajectory, TrajectoryGroup
+
+JSON = Any
+
+_FIELDS = (
+    ("tokens", np.int32),
+    ("loss_mask", np.bool_),
+    ("logprobs", np.float32),
+    ("versions", np.int32),
+    ("temperatures", np.float32),
+    ("turn_of_token", np.int32),
+)
+
+
+def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]]:
+    """
+    >>> one = Trajectory("e", "t", (1, 2), (False, True), (0.0, -0.5), (-1, 3), (1.0, 1.0), (-1, 0), 1.0)
+    >>> group = TrajectoryGroup("g", "t", (one,))
+    >>> decode_groups(*encode_groups([group])) == [group]
+    True
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    payload = [
+        {
+            "id": group.id,
+            "task_id": group.task_id,
+            "trajectories": [
+                {
+                    "episode_id": t.episode_id,
+                    "task_id": t.task_id,
+                    "length": len(t.tokens),
+                    "reward": t.reward,
+                    "turn_rewards": t.turn_rewards,
+                    "turn_rivals": t.turn_rivals,
+                }
+                for t in group.trajectories
+            ],
+        }
+        for group in groups
+    ]
+    return payload, [
+        _joined((getattr(t, name) for t in trajectories), dtype) for name, dtype in _FIELDS
+    ]
+
+
+def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGroup]:
+    lengths = [t["length"] for group in payload for t in group["trajectories"]]
+    columns = [
+        _split(buffer, dtype, lengths) for buffer, (_, dtype) in zip(buffers, _FIELDS, strict=True)
+    ]
+    names = [name for name, _ in _FIELDS]
+    fields = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    return [
+        TrajectoryGroup(
+            group["id"],
+            group["task_id"],
+            tuple(
+                Trajectory(
+                    episode_id=t["episode_id"],
+                    task_id=t["task_id"],
+                    reward=t["reward"],
+                    turn_rewards=tuple(t["turn_rewards"]),
+                    turn_rivals=tuple(map(tuple, t["turn_rivals"])),
+                    **next(fields),
+                )
+                for t in group["trajectories"]
+            ),
+        )
+        for group in payload
+    ]
+
+
+def encode_demonstrations(rows: Sequence[SftRow]) -> tuple[JSON, list[Buffer]]:
+    """
+    >>> rows = [SftRow((1, 2, 3), (False, True, True)), SftRow((4,), (False,))]
+    >>> decode_demonstrations(*encode_demonstrations(rows)) == rows
+    True
+    """
+    return [len(row.tokens) for row in rows], [
+        _joined((row.tokens for row in rows), np.int32),
+        _joined((row.loss_mask for row in rows), np.bool_),
+    ]
+
+
+def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[SftRow]:
+    tokens = _split(buffers[0], np.int32, payload)
+    masks = _split(buffers[1], np.bool_, payload)
+    return [SftRow(*row) for row in zip(tokens, masks, strict=True)]
+
+
+def _joined(parts: Iterable[Sequence[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.fromiter(chain.from_iterable(parts), dtype=dtype)
+
+
+def _split(
+    buffer: Buffer, dtype: type[np.generic], lengths: Sequence[int]
+) -> list[tuple[Any, ...]]:
+    values = np.frombuffer(buffer, dtype=dtype).tolist()
+    ends = list(accumulate(lengths, initial=0))
+    return [tuple(values[start : start + n]) for start, n in zip(ends, lengths, strict=False)]

@@ -1,0 +1,1 @@
+"""From one checked request to sampled tokens to a recorded turn."""

@@ -1,0 +1,331 @@
+"""One completion as it is read: chunks of tokens into deltas, and in the end a recorded turn.
+
+Cuts text at a stop string, however the text arrives.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from areal_sdk.engine import GenerateChunk
+from areal_sdk.gateway.errors import ApiError, session_closed
+from areal_sdk.gateway.sampling.request import ChatRequest, Sampling, ToolUse
+from areal_sdk.gateway.sessions.history import Placement
+from areal_sdk.gateway.sessions.session import Session, SessionClosedError
+from areal_sdk.gateway.tokens.renderer import Prompt, Renderer
+from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
+from areal_sdk.gateway.tool_calls.parser import PlainText, ReasoningDelta, TextDelta, ToolCall
+from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, Turn
+
+
+class StopFilter:
+    """Passes text through up to the first stop string; holds back what may begin one.
+
+    >>> stop = StopFilter(["END"])
+    >>> stop.feed("one E"), stop.feed("ND two"), stop.matched
+    ('one ', '', 'END')
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.matched: str | None = None
+        self._stops = tuple(s for s in stops if s)
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        if not self._stops:
+            return text
+        if self.matched is not None:
+            return ""
+        self._held += text
+        ends = [(at + len(s), s) for s in self._stops if (at := self._held.find(s)) >= 0]
+        if ends:
+            end, self.matched = min(ends, key=lambda pair: (pair[0], -len(pair[1])))
+            before, self._held = self._held[: end - len(self.matched)], ""
+            return before
+        ready = len(self._held) - max(_overlap(self._held, stop) for stop in self._stops)
+        passed, self._held = self._held[:ready], self._held[ready:]
+        return passed
+
+    def finish(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """How many characters at the end of `text` are the beginning of `stop`."""
+    longest = min(len(stop) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if stop.startswith(text[-n:])), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The tokens behind the events before it, for clients that want logprobs."""
+
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    top_logprobs: Sequence[Mapping[int, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call with the id that its result will refer to."""
+
+    id: str
+    index: int
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The end of one completion: it is recorded."""
+
+    turn: Turn
+    index: int
+    """Of the turn, in its session."""
+    stop_matched: str | int | None
+    num_cached: int
+    num_reasoning: int
+    """Tokens spent on reasoning."""
+    num_prefilled: int
+    """Characters of the message's content that the client wrote."""
+
+
+Delta = TextDelta | ReasoningDelta | Call | Sampled | Completed
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that was placed in its session and rendered: ready to sample, n times."""
+
+    request: ChatRequest
+    prompt: Prompt
+    placement: Placement | None = None
+    fork: ForkReason | None = None
+    """Known before sampling; otherwise the session's history tells when the turn is recorded."""
+    parent: int | None = None
+    new_messages: tuple[Message, ...] = ()
+    opening: str = ""
+    """Text at the prompt's end that is the beginning of the answer."""
+    max_new_tokens: int = 0
+    client_chose_length: bool = False
+    """The client's own limit is the shortest: reaching it does not truncate the episode."""
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+def engine_fault(fault: str, *, status: int = 503, code: str = "engine_error") -> ApiError:
+    """The error that tells the client of an infrastructure fault."""
+    return ApiError(status, fault, code=code, retry=status == 503, fault=fault)
+
+
+class CompletionReader:
+    """Reads one completion's chunks into deltas, and at the end into a recorded turn."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
+        session: Session,
+        prepared: Prepared,
+        *,
+        streams: bool,
+    ) -> None:
+        request = prepared.request
+        reads_tools = bool(request.tools) and request.tool_choice.use is not ToolUse.NONE
+        self.is_done = False
+        self._streams = streams
+        self._session = session
+        self._tokenizer = tokenizer
+        self._prepared = prepared
+        self._call_id_length = renderer.tool_format.call_id_length
+        self._detokenizer = Detokenizer(
+            tokenizer, keep=renderer.shown if reads_tools else frozenset()
+        )
+        self._stop = StopFilter(request.stop)
+        self._parser = (
+            renderer.parser(
+                request.tools if reads_tools else (),
+                opens_reasoning=prepared.prompt.opens_reasoning,
+            )
+            if request.prompt_tokens is None
+            else PlainText()
+        )
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[Call] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._last: GenerateChunk | None = None
+        self._top_logprobs: list[Mapping[int, float]] = []
+        self._num_read = 0
+        self._opened = self._parser.feed(prepared.opening)
+        self._num_prefilled = 0
+        if request.prefill:  # part of the message, but the client has it already
+            texts = [event.text for event in self._opened if isinstance(event, TextDelta)]
+            self._opened, self._text = [], texts
+            self._num_prefilled = sum(map(len, texts))
+
+    def read(self, chunk: GenerateChunk) -> Iterable[Delta]:
+        """What the chunk adds to the answer."""
+        self._tokens += chunk.tokens
+        self._logprobs += chunk.logprobs
+        self._versions += chunk.versions
+        if self._session.oldest_version is None and chunk.versions:
+            self._session.oldest_version = chunk.versions[0]
+        self._top_logprobs += chunk.top_logprobs
+        if chunk.finish_reason is not None:
+            self.is_done, self._last = True, chunk
+        elif not self._streams:
+            return ()
+        return self._unread()
+
+    def _unread(self) -> Iterator[Delta]:
+        """The deltas of all tokens that no delta told of yet."""
+        new = slice(self._num_read, len(self._tokens))
+        self._num_read = len(self._tokens)
+        if self._prepared.request.logprobs:
+            tops = self._top_logprobs[new] or [{}] * len(self._tokens[new])
+            yield Sampled(self._tokens[new], self._logprobs[new], tops)
+        text = self._stop.feed(self._detokenizer.feed(self._tokens[new]))
+        if self.is_done:
+            text += self._stop.feed(self._detokenizer.finish()) + self._stop.finish()
+        events, self._opened = [*self._opened, *self._parser.feed(text)], []
+        if self.is_done:
+            events += self._parser.finish()
+        for event in events:
+            match event:
+                case TextDelta(text):
+                    self._text.append(text)
+                    yield event
+                case ReasoningDelta(text):
+                    self._reasoning.append(text)
+                    yield event
+                case ToolCall():
+                    if call := self._accept(event):
+                        yield call
+
+    def _accept(self, found: ToolCall) -> Call | None:
+        if self._calls and not self._prepared.request.parallel_tool_calls:
+            self._session.notice("a second tool call was left out: parallel calls are off")
+            return None
+        allowed = self._prepared.request.tool_choice.allowed
+        if allowed is not None and found.name not in allowed:
+            self._session.notice(f"a call of {found.name!r} was left out: tool_choice forbids it")
+            return None
+        call = Call(
+            self._session.new_call_id(self._call_id_length),
+            len(self._calls),
+            found.name,
+            found.arguments,
+        )
+        self._calls.append(call)
+        return call
+
+    def record(self, duration_s: float) -> Completed:
+        """Add the turn to its session: from here on it counts."""
+        assert self._last is not None, "record is called after the last chunk"
+        if self._last.finish_reason is FinishReason.ABORT:
+            raise engine_fault("the engine aborted a request that nobody cancelled")
+        return self._record(duration_s)
+
+    def record_left(self, duration_s: float) -> Completed:
+        """Add what was sampled until its client left: a turn like any other, without its end."""
+        return self._record(duration_s)
+
+    @property
+    def has_tokens(self) -> bool:
+        return bool(self._tokens)
+
+    def _record(self, duration_s: float) -> Completed:
+        session, prepared, last = self._session, self._prepared, self._last
+        finish_reason = (last and last.finish_reason) or FinishReason.ABORT
+        if finish_reason is FinishReason.LENGTH and not prepared.client_chose_length:
+            session.truncated = True
+        for problem in self._parser.problems:
+            session.notice(problem)
+        message = self._message()
+        placement = prepared.placement
+        fork = prepared.fork
+        if fork is None:
+            fork = (
+                _reason_for_tokens(session.turns, prepared)
+                if placement is None
+                else session.history.reason(placement)
+            )
+        before = None if prepared.parent is None else session.turns[prepared.parent]
+        turn = Turn(
+            new_tokens=prepared.prompt.tokens[before.num_tokens if before else 0 :],
+            output_tokens=self._tokenizer.intern(self._tokens),
+            logprobs=tuple(self._logprobs),
+            versions=tuple(self._versions),
+            message=message,
+            new_messages=prepared.new_messages,
+            temperature=prepared.sampling.temperature or 1.0,
+            finish_reason=finish_reason,
+            parent=prepared.parent,
+            fork=fork,
+            excluded=self._exclusion(),
+            num_stale_kv=last.num_stale_kv if last else 0,
+            duration_s=duration_s,
+            _before=before,
+        )
+        try:
+            index = session.record(turn, prompt=prepared.prompt.tokens)
+        except SessionClosedError as exc:
+            raise session_closed() from exc
+        if placement is not None:
+            session.history.add(placement, message, index, stops=prepared.request.stop)
+        matched = self._stop.matched or (last.stop_matched if last else None)
+        num_cached = last.num_cached if last else 0
+        return Completed(
+            turn, index, matched, num_cached, self._num_reasoning(), self._num_prefilled
+        )
+
+    def _num_reasoning(self) -> int:
+        """Tokens up to the end of the thought, or all of them when it has none."""
+        if not self._reasoning:
+            return 0
+        end = self._tokenizer.added.get("</think>")
+        if end in self._tokens:
+            return self._tokens.index(end) + 1
+        return (
+            len(self._tokens)
+            if not self._text and not self._calls
+            else len(self._tokenizer.encode("".join(self._reasoning)))
+        )
+
+    def _message(self) -> Message:
+        text = "".join(self._text)
+        message: Message = {"role": "assistant", "content": text}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["content"] = text or None
+            message["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                }
+                for call in self._calls
+            ]
+        return message
+
+    def _exclusion(self) -> Exclusion | None:
+        if self._prepared.request.json_schema is not None:
+            return Exclusion.GRAMMAR
+        if math.isnan(math.fsum(self._logprobs)):
+            return Exclusion.NO_LOGPROBS
+        return self._prepared.sampling.exclusion
+
+
+def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:
+    """Why a prompt of token ids does not go on from the latest turn; None if it does."""
+    prompt = prepared.prompt.tokens
+    if any(t.num_prompt == len(prompt) and t.prompt_tokens == prompt for t in turns):
+        return ForkReason.RESAMPLED
+    if prepared.parent is None:
+        return ForkReason.EDITED if turns else None
+    is_taken = any(turn.parent == prepared.parent for turn in turns)
+    return ForkReason.EDITED if is_taken else None

@@ -1,0 +1,170 @@
+"""Who a request comes from, and which session it speaks in."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.accounts import Account, Accounts
+from areal_sdk.gateway.sessions.external import LiveSessions
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.sessions.store import SessionStore
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A session, by its own address or key; else an account, and the session that it named."""
+
+    session: Session | None = None
+    account: Account | None = None
+    name: str | None = None
+
+
+class Access:
+    """Reads addresses and keys. Whoever holds neither gets a 401.
+
+    | address | key | speaks in |
+    |---|---|---|
+    | `/s/<a session's own>/v1` | any, or none | that session |
+    | `/v1` | a session's own | that session |
+    | `/s/NAME/v1` | an account's | the account's session NAME |
+    | `/v1` | an account's, then `/NAME` | the same |
+    | `/v1` | an account's | a session for this request alone |
+    """
+
+    def __init__(self, sessions: SessionStore, live: LiveSessions, accounts: Accounts) -> None:
+        self._sessions = sessions
+        self._live = live
+        self._accounts = accounts
+
+    def caller(self, request: web.Request) -> Caller:
+        """Who speaks; 401 for nobody we know, 409 for a session that is over."""
+        slug, key = request.match_info.get("slug"), key_of(request)
+        if slug is not None:
+            if (session := self._sessions.by_secret(slug)) is not None:
+                return Caller(session)
+            if (account := self._accounts.by_key(key)) is not None:
+                return Caller(account=account, name=slug)
+            raise ApiError(401, "This URL names no session.", code="invalid_session")
+        if not key:
+            raise ApiError(
+                401,
+                "No API key was given: send the key that `areal-sdk serve` printed, or a session's "
+                "own, as `Authorization: Bearer KEY`; a session's own URL needs none.",
+                code="invalid_api_key",
+            )
+        if (session := self._sessions.by_secret(key)) is not None:
+            return Caller(session)
+        if (account := self._accounts.by_key(key)) is not None:
+            return Caller(account=account)
+        key, _, name = key.rpartition("/")
+        if (account := self._accounts.by_key(key)) is not None:
+            return Caller(account=account, name=name)
+        raise ApiError(401, "Incorrect API key provided.", code="invalid_api_key")
+
+    def is_admin(self, request: web.Request) -> bool:
+        return self._accounts.by_key(key_of(request)) is self._accounts.admin
+
+    def judge(self, request: web.Request) -> Caller:
+        """As `caller`, and a session that is over may still be named while it waits for a reward."""
+        slug = request.match_info.get("slug")
+        live = self._live.by_secret(key_of(request) if slug is None else slug)
+        return Caller(live.session) if live is not None else self.caller(request)
+
+    @contextmanager
+    def sampling(self, caller: Caller) -> Iterator[Session]:
+        """The session that a request samples in, on its account."""
+        account, session = caller.account, caller.session
+        live = None if session is None else self._live.get(session.id)
+        if live is None and account is not None and caller.name is not None:
+            live = self._live.named(account, caller.name)
+        if live is not None:
+            with self._live.request(live) as session:
+                yield session
+        elif session is not None:
+            yield session  # one of the run that this gateway serves
+        else:
+            assert account is not None, "a caller is a session or an account"
+            with self._live.alone(account) as session:
+                yield session
+
+    @contextmanager
+    def reading(self, request: web.Request) -> Iterator[Session]:
+        """The session that a request reads from; an empty one where there is none yet."""
+        if (known := self._find(self.caller(request))) is not None:
+            yield known
+            return
+        session = self._sessions.open(f"reading-{secrets.token_hex(8)}", split="live")
+        try:
+            yield session
+        finally:
+            session.close()
+
+    @contextmanager
+    def counting(self, request: web.Request) -> Iterator[Session]:
+        """As `reading`, for a request that costs what a prompt costs: it counts against the quota."""
+        caller = self.caller(request)
+        live = None if caller.session is None else self._live.get(caller.session.id)
+        account = caller.account or (live.account if live is not None else None)
+        with (
+            account.request() if account is not None else nullcontext(),
+            self.reading(request) as s,
+        ):
+            yield s
+
+    def find(self, caller: Caller, reply_id: str | None = None) -> Session:
+        """The session that a caller means, open or waiting for its reward; else a 404."""
+        if (session := self._find(caller, reply_id)) is not None:
+            return session
+        raise ApiError(404, self._why_not(caller, reply_id), code="session_not_found")
+
+    def _why_not(self, caller: Caller, reply_id: str | None) -> str:
+        account = caller.account
+        assert account is not None, "a caller is a session or an account"
+        if caller.name is not None:
+            what, meant = "session", _own(account, caller.name)
+        elif reply_id is not None:
+            what, meant = "reply", reply_id
+        else:
+            return (
+                "Which session? Name one: by the key KEY/NAME, by the address /s/NAME/v1, by its own "
+                'key or address, or for a reward with "turn": the id of a reply.'
+            )
+        if self._live.was_judged(account, meant):
+            return f"The episode of {what} {meant!r:.100} is over, and has its reward."
+        if not self._live.is_observed:
+            return (
+                f"No {what} {meant!r:.100} of yours is open. This server keeps no session that is over, "
+                "nor its reward: that takes `areal-sdk serve --record` or `--learn`."
+            )
+        return (
+            f"No {what} {meant!r:.100} of yours is open or waits for a reward: it is not known here, "
+            "or it is too late (serve.reward_wait_s)."
+        )
+
+    def _find(self, caller: Caller, reply_id: str | None = None) -> Session | None:
+        if caller.session is not None:
+            return caller.session
+        account, live = caller.account, None
+        assert account is not None, "a caller is a session or an account"
+        if caller.name is not None:
+            live = self._live.get(_own(account, caller.name))
+        elif reply_id is not None:
+            live = self._live.by_reply(reply_id, account)
+        return live.session if live is not None and live.account is account else None
+
+
+def _own(account: Account, name: str) -> str:
+    """The id of the session that `account` calls `name`."""
+    return f"{account.name}/{name}"
+
+
+def key_of(request: web.Request) -> str:
+    """The key that a request carries, by either header; empty without one."""
+    scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and key:
+        return key.strip()
+    return request.headers.get("x-api-key", "")

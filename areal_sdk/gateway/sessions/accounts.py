@@ -1,0 +1,169 @@
+"""Who may call, and how much of the server each of them may use."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.keyring import Keyring
+
+ADMIN = "admin"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SHORTEST_KEY = 16
+_BUSY_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one user may use. What is over it gets a 429 that says when to come again."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Sampled tokens."""
+    max_running: int | None = None
+    """Requests at the same time."""
+    max_sessions: int = 10_000
+    """Open sessions; as many more may wait for their reward."""
+
+
+class Account:
+    """One user: a name, a quota, and what was used of it."""
+
+    def __init__(
+        self, name: str, quota: Quota | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.name = name
+        self.quota = quota or Quota()
+        self.num_open = 0
+        """Sessions that take turns."""
+        self._num_running = 0
+        self._requests = Allowance(self.quota.requests_per_minute, clock)
+        self._tokens = Allowance(self.quota.tokens_per_minute, clock)
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """One request that samples; 429 where the quota has no room for it."""
+        most = self.quota.max_running
+        if most is not None and self._num_running >= most:
+            raise _over_quota(f"{most} requests at the same time", _BUSY_RETRY_S)
+        for allowance, unit in ((self._tokens, "sampled tokens"), (self._requests, "requests")):
+            if (wait_s := allowance.wait_s()) > 0:
+                raise _over_quota(f"{allowance.per_minute} {unit} a minute", wait_s)
+        self._requests.spend(1)
+        self._num_running += 1
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+
+    def admit_sessions(self, count: int = 1) -> None:
+        """429 where so many more open sessions would be too many."""
+        if self.num_open + count > self.quota.max_sessions:
+            raise _over_quota(f"{self.quota.max_sessions} open sessions", _BUSY_RETRY_S)
+
+    def spend_tokens(self, count: int) -> None:
+        """What was sampled is known only afterwards: the next request waits for it."""
+        self._tokens.spend(count)
+
+
+@dataclass(slots=True)
+class Allowance:
+    """So much a minute, refilled continuously: nobody waits for the end of a minute.
+
+    >>> now = 0.0
+    >>> allowance = Allowance(60, lambda: now)
+    >>> allowance.spend(60); allowance.wait_s()
+    1.0
+    >>> now = 0.75; allowance.wait_s()
+    0.25
+    """
+
+    per_minute: int | None
+    """None: no limit."""
+    clock: Callable[[], float]
+    _left: float = field(init=False)
+    _at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._left = float(self.per_minute or 0)
+        self._at = self.clock()
+
+    def spend(self, amount: float) -> None:
+        self._refill()
+        self._left -= amount
+
+    def wait_s(self) -> float:
+        """Seconds until one more may be spent; 0 when it may be now."""
+        if self.per_minute is None:
+            return 0.0
+        self._refill()
+        return max(0.0, (1.0 - self._left) * 60.0 / self.per_minute)
+
+    def _refill(self) -> None:
+        if self.per_minute is None:
+            return
+        now = self.clock()
+        refilled = self._left + (now - self._at) * self.per_minute / 60.0
+        self._left, self._at = min(float(self.per_minute), refilled), now
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody who was given a key."""
+
+    name: str
+    api_key: str = field(repr=False)
+    quota: Quota = field(default_factory=Quota)
+
+
+class Accounts:
+    """Everybody who may call, by key; the holder of the admin key among them."""
+
+    def __init__(self, users: Iterable[User] = (), *, admin_key: str, quota: Quota | None = None):
+        _check_key("the admin key", admin_key)
+        self.admin = Account(ADMIN, quota)
+        self._by_key: Keyring[Account] = Keyring()
+        self._by_name = {ADMIN: self.admin}
+        self._by_key.add(admin_key, self.admin)
+        for user in users:
+            self._add(user)
+
+    def by_key(self, key: str) -> Account | None:
+        return self._by_key.find(key)
+
+    def by_name(self, name: str) -> Account | None:
+        return self._by_name.get(name)
+
+    def _add(self, user: User) -> None:
+        if not _NAME.fullmatch(user.name):
+            raise ConfigError(f"user {user.name!r}: use up to 64 letters, digits, '.', '_' and '-'")
+        if user.name in self._by_name:
+            raise ConfigError(f"user {user.name!r}: that name is taken")
+        _check_key(f"user {user.name!r}: an api_key", user.api_key)
+        if self._by_key.find(user.api_key) is not None:
+            raise ConfigError(f"user {user.name!r}: another user has the same api_key")
+        account = Account(user.name, user.quota)
+        self._by_name[user.name] = account
+        self._by_key.add(user.api_key, account)
+
+
+def _check_key(what: str, key: str) -> None:
+    if len(key) < _SHORTEST_KEY or not key.isascii():
+        raise ConfigError(
+            f"{what} has at least {_SHORTEST_KEY} ASCII characters; "
+            "try: python -c 'import secrets; print(secrets.token_urlsafe(24))'"
+        )
+
+
+def _over_quota(what: str, retry_after_s: float) -> ApiError:
+    return ApiError(
+        429,
+        f"Your quota is {what}.",
+        code="rate_limit_exceeded",
+        retry=True,
+        retry_after_s=retry_after_s,
+    )

@@ -1,0 +1,381 @@
+"""Finds the recorded turn that a request continues: by meaning, not by bytes.
+
+Clients re-serialise arguments, reorder keys, drop reasoning, trim text and rename call ids; none of
+that changes what was said, so the recorded tokens stand. Whatever does change it starts a branch,
+and the branch carries the reason.
+
+A conversation is a chain of hashes: each message's key is hashed onto the key of what came before,
+so equal keys mean equal conversations and one lookup finds a turn.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from areal_sdk.gateway.sessions.canonical import canonical, in_order_of_calls
+from areal_sdk.gateway.sessions.rewrites import calls_in_text
+from areal_sdk.gateway.untrusted import is_too_deep, loads
+from areal_sdk.types import ForkReason, Message, Tool
+
+Key = bytes
+
+_LONG_NUMBER = re.compile(r"\d{19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request stands in the session's tree."""
+
+    parent: int | None
+    """Index of the turn it extends."""
+    num_matched: int
+    """How many of its messages that turn's conversation covers, the turn's answer included."""
+    chain: "_Chain" = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What a turn said, for telling why a client's version of it differs."""
+
+    turn: int
+    message: Message
+    reasoning: str
+
+
+class History:
+    """The tree of one session's conversations."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Key, _Answer] = {}
+        """Chain key up to and including a turn's answer -> that turn."""
+        self._asked: dict[Key, _Answer] = {}
+        """Chain key of a whole request -> the first turn that answered it."""
+        self._thoughts: dict[Key, list[str]] = {}
+        """Chain key of an answer without its thought -> the thoughts that led to it."""
+        self._proven: dict[Key, Key] = {}
+        """Chain key of an answer's calls with their ids -> chain key of the whole answer."""
+        self._order_of_calls: dict[frozenset[str], tuple[str, ...]] = {}
+        """The ids of an answer's calls -> the order in which they were sampled."""
+        self._parents: set[int] = set()
+        self._roots: set[Key] = set()
+        self._seen: set[Key] = set()
+        self._longest = 0
+        self._splits_reasoning = False
+        self._last = _Chain()
+        self.given: tuple[Message, ...] = ()
+        """The messages of the last request, as they came."""
+        self._given_canonical: tuple[Message, ...] = ()
+
+    def canonical(
+        self, messages: Sequence[Message], *, splits_reasoning: bool
+    ) -> tuple[Message, ...]:
+        """The messages in canonical form; those of the last request are not looked at again."""
+        self._splits_reasoning = splits_reasoning
+        known = self._given_canonical
+        same = num_equal(messages, self.given)
+        if not same == len(messages) == len(self.given):
+            while same and messages[same - 1].get("role") == "tool":
+                same -= 1  # results that came together are looked at together
+        new = [canonical(m, splits_reasoning=splits_reasoning) for m in messages[same:]]
+        new = [*map(self._as_sampled, new, [*new[1:], None])]
+        result = (*known[:same], *in_order_of_calls(new, before=known[:same]))
+        self.given, self._given_canonical = tuple(messages), result
+        return result
+
+    def _as_sampled(self, message: Message, following: Message | None) -> Message:
+        """Parallel calls in the order in which they were sampled: their ids prove which they are.
+
+        Only where a result with an id follows: results without ids go by the order of the calls.
+        """
+        calls = message.get("tool_calls") or ()
+        if len(calls) < 2 or following is None or following.get("role") != "tool":
+            return message
+        by_id = {str(call.get("id")): call for call in calls if isinstance(call, dict)}
+        order = self._order_of_calls.get(frozenset(by_id)) if len(by_id) == len(calls) else None
+        if order is None or following.get("tool_call_id") not in by_id or order == tuple(by_id):
+            return message
+        return {**message, "tool_calls": [by_id[call_id] for call_id in order]}
+
+    def place(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool], options: Mapping[str, Any]
+    ) -> Placement:
+        """The deepest recorded turn whose conversation `messages` begins with."""
+        chain = self._chain(_root_key(tools, options), messages)
+        matched = next(
+            (n for n in range(len(messages), 0, -1) if chain.keys[n] in self._answers), 0
+        )
+        parent = self._answers[chain.keys[matched]].turn if matched else None
+        return Placement(parent, matched, chain)
+
+    def add(
+        self, placement: Placement, message: Message, turn: int, *, stops: Sequence[str] = ()
+    ) -> None:
+        """Record the answer that a placed request got, and the stop strings that could end it."""
+        message = canonical(message, splits_reasoning=self._splits_reasoning)
+        answer = _Answer(turn, message, _reasoning(message))
+        chain = placement.chain
+        for said in _ways_to_send_back(message, stops):
+            key = _link(chain.keys[-1], said)
+            if answer.reasoning:  # choices may say the same after other thoughts
+                self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
+                self._thoughts.setdefault(key, []).append(answer.reasoning)
+            self._answers.setdefault(key, answer)
+            self._seen.add(_digest(said))
+        if ids := _call_ids(message):
+            self._order_of_calls[frozenset(ids)] = ids
+            self._prove(chain.keys[-1], answer)
+        self._asked.setdefault(chain.keys[-1], answer)
+        self._roots.add(chain.keys[0])
+        self._seen.update(chain.meanings[placement.num_matched :])
+        self._longest = max(self._longest, len(chain.messages))
+        if placement.parent is not None:
+            self._parents.add(placement.parent)
+
+    def reason(self, placement: Placement) -> ForkReason | None:
+        """Why the request does not simply go on from the latest turn; None if it does."""
+        if not self._asked:
+            return None
+        chain, parent = placement.chain, placement.parent
+        new = range(placement.num_matched, len(chain.messages))
+        spoken = next((i for i in new if chain.messages[i].get("role") == "assistant"), None)
+        if spoken is None:
+            return self._reason_without_rewriting(chain, parent)
+        replaced = self._asked.get(chain.keys[spoken])
+        if replaced is not None:
+            return _difference(replaced.message, chain.messages[spoken])
+        if parent is not None:
+            return ForkReason.EDITED
+        return self._reason_for_new_root(chain)
+
+    def _chain(self, root: Key, messages: Sequence[Message]) -> "_Chain":
+        """Keys of every prefix; only what the last request did not hold is computed."""
+        last = self._last
+        same = 0
+        if last.keys and last.keys[0] == root:
+            same = num_equal(messages, last.messages)
+        chain = _Chain(
+            list(messages),
+            last.keys[: same + 1] if same else [root],
+            last.meanings[:same],
+            last.call_positions[:same],
+        )
+        for message in messages[same:]:
+            positions = chain.call_positions[-1] if chain.call_positions else {}
+            said = meaning(message, positions)
+            key = _link(chain.keys[-1], said)
+            if by_id := _calls_by_id(message):
+                key = self._proven.get(_link(chain.keys[-1], by_id), key)
+            chain.keys.append(self._with_thought(key, _reasoning(message)))
+            chain.meanings.append(_digest(said))
+            if calls := message.get("tool_calls"):
+                positions = {call.get("id"): i for i, call in enumerate(calls)}
+            chain.call_positions.append(positions)
+        self._last = chain
+        return chain
+
+    def _prove(self, before: Key, answer: _Answer) -> None:
+        """Remember an answer by the ids of its calls, for clients that leave the text beside them out."""
+        by_id = _calls_by_id({**answer.message, "content": ""})
+        assert by_id is not None, "it has calls, each with an id"
+        key = _link(before, meaning(answer.message))
+        if self._answers[key] is not answer and answer.reasoning:
+            key = _link_thought(key, answer.reasoning)
+        self._proven[_link(before, by_id)] = key
+
+    def _with_thought(self, key: Key, reasoning: str) -> Key:
+        """The key of an answer after the thought that its client sends back with it.
+
+        A client that puts a stream together may hold the last piece of the thought alone.
+        """
+        answer = self._answers.get(key)
+        if answer is None or not reasoning or reasoning == answer.reasoning:
+            return key
+        thoughts = self._thoughts.get(key, [])
+        if reasoning not in thoughts:
+            ending = next((thought for thought in thoughts if thought.endswith(reasoning)), None)
+            reasoning = ending or reasoning  # else it is what the client made up
+        return key if reasoning == answer.reasoning else _link_thought(key, reasoning)
+
+    def _reason_without_rewriting(self, chain: "_Chain", parent: int | None) -> ForkReason | None:
+        """Everything the model is said to have said, it did say."""
+        if chain.keys[-1] in self._asked:
+            return ForkReason.RESAMPLED
+        if parent is not None:
+            return ForkReason.EDITED if parent in self._parents else None
+        return self._reason_for_new_root(chain)
+
+    def _reason_for_new_root(self, chain: "_Chain") -> ForkReason:
+        """No recorded turn is continued although the session has some."""
+        known = [meaning in self._seen for meaning in chain.meanings]
+        systems = [_is_system(message) for message in chain.messages]
+        others_known = [k for k, system in zip(known, systems, strict=True) if not system]
+        same_opening = others_known[:1] == [True]
+        same_tools = chain.keys[0] in self._roots
+        same_system = all(k for k, system in zip(known, systems, strict=True) if system)
+        if same_opening and not same_tools:  # with other instructions too it is another's question
+            return ForkReason.TOOLS_CHANGED if same_system else ForkReason.SUBAGENT
+        if same_opening and not same_system:
+            return ForkReason.SYSTEM_CHANGED
+        shares_something = any(others_known) or (any(systems) and all(known[: sum(systems)]))
+        if shares_something and len(chain.messages) < self._longest and self._parents:
+            return ForkReason.COMPACTION
+        return ForkReason.EDITED if any(others_known) else ForkReason.SUBAGENT
+
+
+@dataclass(slots=True)
+class _Chain:
+    messages: list[Message] = field(default_factory=list)
+    keys: list[Key] = field(default_factory=list)
+    meanings: list[Key] = field(default_factory=list)
+    call_positions: list[dict[Any, int]] = field(default_factory=list)
+
+
+def num_equal(messages: Sequence[Message], others: Sequence[Message]) -> int:
+    """How many messages at the start of both are equal."""
+    shorter = min(len(messages), len(others))
+    if list(messages[:shorter]) == list(others[:shorter]):
+        return shorter  # nearly always, and at the speed of C however long the conversation is
+    pairs = enumerate(zip(messages, others, strict=False))
+    differing = (i for i, (one, other) in pairs if one is not other and one != other)
+    return next(differing, shorter)
+
+
+def _root_key(tools: Sequence[Tool], options: Mapping[str, Any]) -> Key:
+    return _digest(orjson.dumps([tools, dict(options)], option=orjson.OPT_SORT_KEYS))
+
+
+def _digest(data: bytes) -> Key:
+    return blake2b(data, digest_size=16).digest()
+
+
+def _link(key: Key, meaning: bytes) -> Key:
+    return blake2b(key + meaning, digest_size=16).digest()
+
+
+def _link_thought(key: Key, reasoning: str) -> Key:
+    return _link(key, b"thought" + reasoning.encode(errors="replace"))
+
+
+def _is_system(message: Message) -> bool:
+    return message.get("role") in ("system", "developer")
+
+
+_NO_CALLS: Mapping[Any, int] = {}
+
+
+def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> bytes:
+    """The bytes of what a message says; equal for every way of saying it."""
+    role = message.get("role")
+    content = message.get("content") or ""
+    if role == "assistant":
+        calls = message.get("tool_calls") or ()
+        if not calls and (rewritten := calls_in_text(content)):
+            return _calls_as_written(*rewritten)
+        meanings = [_call_meaning(call) for call in calls]
+        return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
+    if role == "tool":
+        call = message.get("tool_call_id")
+        return orjson.dumps(["tool", call_positions.get(call, call), content])
+    if _is_system(message):
+        role = "system"
+    return orjson.dumps([role, message.get("name"), content])
+
+
+def _ways_to_send_back(message: Message, stops: Sequence[str]) -> list[bytes]:
+    """The meanings under which clients send an answer back; its own comes first."""
+    content = message.get("content") or ""
+    ways = [meaning(message)]
+    if calls := message.get("tool_calls"):
+        ways.append(_calls_as_written(content, calls))
+    else:  # a stop string ended it: some clients write down what was cut off
+        ways += [meaning({**message, "content": content + stop}) for stop in stops]
+    return ways
+
+
+def _call_ids(message: Message) -> tuple[str, ...]:
+    """The ids of its calls, where each has one of its own."""
+    ids = [call.get("id") for call in message.get("tool_calls") or ()]
+    are_own = all(isinstance(i, str) and i for i in ids) and len(set(ids)) == len(ids)
+    return tuple(ids) if are_own else ()
+
+
+def _calls_by_id(message: Message) -> bytes | None:
+    """The meaning of calls that came without the text beside them: their ids say whose they are."""
+    if message.get("role") != "assistant" or (message.get("content") or "").strip():
+        return None
+    ids = _call_ids(message)
+    if not ids:
+        return None
+    calls = [[i, *_call_meaning(c)] for i, c in zip(ids, message["tool_calls"], strict=True)]
+    return orjson.dumps(["assistant by ids", calls], option=orjson.OPT_SORT_KEYS)
+
+
+def _calls_as_written(content: str, calls: Sequence[Mapping[str, Any]]) -> bytes:
+    """The meaning of calls that a client wrote as text, in the order in which they were done.
+
+    smolagents runs calls side by side and writes them down as each ends; their results follow as text.
+    Calls that keep their structure mean something else, order included: results are told apart by it.
+    """
+    meanings = sorted(map(_call_meaning, calls), key=_in_order)
+    return orjson.dumps(
+        ["assistant as text", content.strip(), meanings], option=orjson.OPT_SORT_KEYS
+    )
+
+
+def _in_order(meaning: list[Any]) -> bytes:
+    return orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS)
+
+
+def _call_meaning(call: Mapping[str, Any]) -> list[Any]:
+    function = call.get("function") or {}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = _parse(arguments)
+        except (ValueError, RecursionError):
+            return [function.get("name"), "text", arguments.strip()]
+    return [function.get("name"), "json", _one_number(arguments)]
+
+
+def _parse(arguments: str) -> Any:
+    """The JSON value; integers past 64 bits, which would lose digits, as text of their own."""
+    if _LONG_NUMBER.search(arguments):
+        value = json.loads(arguments, parse_int=lambda n: int(n) if len(n) < 19 else f"integer {n}")
+        if is_too_deep(value):
+            raise ValueError("too deep to be written again")
+        return value
+    return loads(arguments)
+
+
+def _one_number(value: Any) -> Any:
+    """JSON has one kind of number: a JavaScript client sends 1.0 back as 1."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _one_number(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_one_number(item) for item in value]
+    return value
+
+
+def _reasoning(message: Message) -> str:
+    return str(message.get("reasoning_content") or message.get("reasoning") or "").strip()
+
+
+def _difference(ours: Message, theirs: Message) -> ForkReason:
+    """Why the client's version of an answer is not the answer."""
+    said, told = (str(m.get("content") or "").strip() for m in (ours, theirs))
+    _, end, rest = said.rpartition("</think>")
+    if end and rest.strip() == told:
+        return ForkReason.THINKING_DROPPED
+    our_calls = [_call_meaning(call) for call in ours.get("tool_calls") or ()]
+    their_calls = [_call_meaning(call) for call in theirs.get("tool_calls") or ()]
+    same_names = [c[0] for c in our_calls] == [c[0] for c in their_calls]
+    if our_calls != their_calls and same_names:
+        return ForkReason.ARGS_CHANGED
+    return ForkReason.EDITED

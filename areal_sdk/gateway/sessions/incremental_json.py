@@ -1,0 +1,100 @@
+"""Reads the bodies of one conversation: what the last one began with is not parsed again.
+
+An agent sends all that was said with every turn. Where a body begins with the same bytes as the last
+one, up to the end of its messages, those mean the same again: only what follows is parsed.
+
+A body is `head [ messages ] tail`. Its messages are valid by themselves, as a list, and so are head
+and tail around a mark that stands for them: together they are the body. Whatever is not so, such as a
+body that names its messages twice, is parsed as a whole.
+"""
+
+import re
+import secrets
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from areal_sdk.gateway.untrusted import loads
+
+_OPENING = re.compile(rb'"messages"\s*:\s*\[')
+
+_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[][{}]', re.DOTALL)
+"""A string that does not end takes all that is left, so that nothing is looked at twice."""
+
+_MARK = secrets.token_hex(16)
+"""Stands for the messages; unguessable, so that no client can write it itself."""
+
+_QUOTED_MARK = orjson.dumps(_MARK)
+
+
+class GrowingBody:
+    """The last body of a session: how it began, and the messages in it."""
+
+    def __init__(self) -> None:
+        self._start = 0
+        """Where its list of messages begins."""
+        self._end = 0
+        """Where it ends, before the bracket; 0 where nothing is known."""
+        self._beginning = b""
+        """Digest of its bytes up to there."""
+        self._messages: list[Any] = []
+
+    def num_new(self, raw: bytes) -> int:
+        """Bytes that `read` would look at one by one."""
+        known = blake2b(raw[: self._end], digest_size=16).digest() == self._beginning
+        return len(raw) - self._end if known else len(raw)
+
+    def read(self, raw: bytes, *, parse: Callable[[bytes], Any]) -> tuple[Any, bytes]:
+        """The value of a body and the digest of its bytes.
+
+        `parse` reads a body that cannot be taken apart, and raises where it is not JSON. Messages that
+        came before are the same objects as then: nobody may change them.
+        """
+        hasher = blake2b(raw[: self._end], digest_size=16)
+        if not self._end or hasher.digest() != self._beginning:
+            hasher = blake2b(digest_size=16)
+            opening = _OPENING.search(raw)
+            self._start = opening.end() if opening else 0
+            self._end, self._messages = 0, []
+        hashed = self._end
+        body = self._read_parts(raw)
+        if body is None:
+            body, self._end = parse(raw), 0
+        hasher.update(raw[hashed : self._end])
+        self._beginning = hasher.digest()
+        hasher.update(raw[max(hashed, self._end) :])
+        return body, hasher.digest()
+
+    def _read_parts(self, raw: bytes) -> Any | None:
+        """The body put together from its parts; None where it does not consist of them."""
+        position = self._end or self._start
+        end = _end_of_list(raw, position) if position else 0
+        if not end:
+            return None
+        before = b'[""' if self._end else b'["",'
+        try:
+            _, *added = loads(before + raw[position:end] + b"]")
+            body = loads(raw[: self._start] + _QUOTED_MARK + raw[end:])
+        except orjson.JSONDecodeError:
+            return None
+        if not isinstance(body, dict) or body.get("messages") != [_MARK]:
+            return None
+        self._end, self._messages = end, [*self._messages, *added]
+        body["messages"] = self._messages
+        return body
+
+
+def _end_of_list(raw: bytes, position: int) -> int:
+    """Where the last item ends of the list that `position` is in; 0 where the list does not end."""
+    depth = 0
+    for found in _STRING_OR_BRACKET.finditer(raw, position):
+        character = raw[found.start()]
+        if character in b"[{":
+            depth += 1
+        elif character in b"]}":
+            if depth == 0:
+                return position + len(raw[position : found.start()].rstrip())
+            depth -= 1
+    return 0

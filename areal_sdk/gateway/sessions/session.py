@@ -1,0 +1,435 @@
+"""A session: one episode's view of the policy, and the only place where its turns are recorded."""
+
+import asyncio
+import random
+import re
+import secrets
+import string
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+import orjson
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import ApiError, bad_request, limit_reached, session_closed
+from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
+from areal_sdk.gateway.sessions.history import History
+from areal_sdk.gateway.sessions.incremental_json import GrowingBody
+from areal_sdk.gateway.sessions.replies import KeptReplies, LeftReplies, LeftReply
+from areal_sdk.types import Exclusion, ForkReason, Message, Tool, Turn
+
+_ID_ALPHABET = string.ascii_letters + string.digits
+
+_NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
+
+LARGEST_REWARD = 1e100
+"""So that the rewards of an episode can be added up."""
+_MAX_METADATA = 64
+_MAX_METADATA_BYTES = 16 * 1024
+"""Of one field."""
+
+_UNSEEDED = random.SystemRandom()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What one episode may use. Reaching a limit is an outcome (`truncated`), not an error."""
+
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    """Sampled tokens, all turns together."""
+    max_new_tokens: int | None = None
+    """Sampled tokens of one turn, whatever the client asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostedReward:
+    """A verdict from outside, on one turn or on the whole episode."""
+
+    reward: float
+    turn: int | None = None
+
+
+class SessionClosedError(Exception):
+    """A turn came too late: the episode it belongs to is over."""
+
+
+class Completes(Protocol):
+    """What samples a session's turns."""
+
+    async def complete(self, session: "Session", request: ChatRequest) -> Turn:
+        """Sample and record one turn."""
+        ...
+
+
+class Session:
+    """One episode. Clients reach it by `base_url` or by `key`; its turns are recorded here."""
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        completer: Completes,
+        on_close: Callable[["Session"], None],
+        replies: KeptReplies,
+        limits: SessionLimits,
+        sampling: SamplingPolicy,
+        seed: int | None,
+        split: str,
+    ) -> None:
+        self.id = session_id
+        self.key = f"sk-{secrets.token_urlsafe(24)}"
+        self.slug = f"{_url_safe(session_id)}~{secrets.token_hex(8)}"
+        """Names the session in a URL; unguessable, since some clients send no key of their own."""
+        self.limits = limits
+        self.sampling = sampling
+        self.split = split
+        self.history = History()
+        self.body = GrowingBody()
+        """Of the latest request."""
+        self.faults: list[str] = []
+        """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
+        self.notices: list[str] = []
+        """What the client should know: parameters overridden, tool calls that were left as text."""
+        self.metadata: dict[str, Any] = {}
+        """What clients sent that changes nothing: the latest value of each field."""
+        self.raw_inputs: dict[str, str] = {}
+        """Arguments for custom tools that are not the one text they take, by call id: clients got
+        them as they are."""
+        self.truncated = False
+        """A turn, token or context limit cut the episode short."""
+        self.oldest_version: int | None = None
+        """The version of the first token sampled for it, in a turn that may still be in flight."""
+        self.rewards: list[PostedReward] = []
+        """Posted through the control plane, in order; a later one replaces what it speaks of."""
+        self.turns_of_reply: dict[str, dict[int, int]] = {}
+        """By each reply's id, which is all that a client knows: the index of each choice's turn."""
+        self.repeated_replies: set[str] = set()
+        """Ids that another provider gave to several of its replies: they name none of them."""
+        self.streaming: dict[str, asyncio.Event] = {}
+        """Replies that are being streamed, by id; the event comes when one is over."""
+        self.excluded: Counter[Exclusion] = Counter()
+        """Sampled tokens kept as context only, by reason."""
+        self._replies = replies
+        self._owed: Counter[bytes] = Counter()
+        """Request bodies that met an error or lost their client, and were not sent again yet."""
+        self._left = LeftReplies()
+        self._completer = completer
+        self._on_close = on_close
+        self._seed = seed
+        self._ids = _UNSEEDED if seed is None else random.Random(seed)
+        self._faults_of: dict[bytes, list[tuple[int, str]]] = {}
+        """By request body: which attempt at it met which of `faults`."""
+        self._turns: list[Turn] = []
+        self._latest_prompt: tuple[int, ...] = ()
+        """Of the latest turn, whose tokens the next request nearly always goes on from."""
+        self._num_sampled = 0
+        self._num_requests = 0
+        self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
+        """Completions that are being sampled: what ends each, and what hands over its beginning."""
+        self._closed = False
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The turns recorded so far. Read only: `record` adds to it."""
+        return self._turns
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def num_sampled(self) -> int:
+        return self._num_sampled
+
+    def base_url(self, gateway_base: str) -> str:
+        """This session's own address below the gateway's `http://host:port/v1`."""
+        return f"{gateway_base.removesuffix('/v1')}/s/{self.slug}/v1"
+
+    async def generate(
+        self,
+        prompt: Sequence[Message] | Sequence[int],
+        *,
+        tools: Sequence[Tool] = (),
+        max_new_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+    ) -> Turn:
+        """Sample one turn without HTTP, from messages or from token ids taken as they are."""
+        if not prompt:
+            raise ConfigError("the prompt is empty: pass at least one message or token")
+        prompt = deepcopy(prompt)  # agents change their messages in place; what was said stands
+        asked = {} if temperature is None else {"temperature": float(temperature)}
+        request = ChatRequest(
+            tools=tuple(tools), max_new_tokens=max_new_tokens, stop=tuple(stop), sampling=asked
+        ).with_prompt(prompt)
+        return await self._completer.complete(self, request)
+
+    def admit(self) -> int | None:
+        """Tokens a new turn may still sample (None: no limit); raises where none are left."""
+        if self._closed:
+            raise session_closed()
+        limits = self.limits
+        if limits.max_turns is not None and len(self._turns) >= limits.max_turns:
+            self.truncated = True
+            raise limit_reached(f"{limits.max_turns} turns")
+        allowed = limits.max_new_tokens
+        if limits.max_tokens is not None:
+            left = limits.max_tokens - self._num_sampled
+            if left <= 0:
+                self.truncated = True
+                raise limit_reached(f"{limits.max_tokens} sampled tokens")
+            allowed = left if allowed is None else min(allowed, left)
+        return allowed
+
+    @contextmanager
+    def sampling_until(
+        self, stop: Callable[[], None], *, leave: Callable[[], None] | None = None
+    ) -> Iterator[None]:
+        """While this is entered, closing the session calls `stop`; at once if it is closed already.
+
+        `leave` hands over what was delivered of the completion, before it is stopped.
+        """
+        self._sampling[stop] = leave
+        if self._closed:
+            stop()
+        try:
+            yield
+        finally:
+            self._sampling.pop(stop, None)
+
+    @contextmanager
+    def noting_faults(self) -> Iterator[None]:
+        """An infrastructure fault that the client is told of is noted as it leaves."""
+        try:
+            yield
+        except ApiError as exc:
+            if exc.fault is not None:
+                self.faults.append(exc.fault)
+            raise
+
+    def next_seed(self) -> int | None:
+        """A seed for the next completion, derived from the session's own; None without one."""
+        if self._seed is None:
+            return None
+        self._num_requests += 1
+        digest = blake2b(f"{self._seed}/{self._num_requests}".encode(), digest_size=7).digest()
+        return int.from_bytes(digest, "big")
+
+    def new_call_id(self, length: int) -> str:
+        """An id for a tool call; the same in every run of a seeded session, since templates show it."""
+        prefix = "call_" if length > 9 else ""
+        return prefix + "".join(self._ids.choices(_ID_ALPHABET, k=length - len(prefix)))
+
+    def may_forgive(self, fault: str, digest: bytes, *, num_retries: int) -> None:
+        """This one of `faults` is forgotten if a later attempt at the same request is answered.
+
+        A fault in the midst of a stream never is: half of the answer was read.
+        """
+        self._faults_of.setdefault(digest, []).append((num_retries, fault))
+
+    def tokens_of(self, index: int) -> tuple[int, ...]:
+        """All tokens of a recorded turn."""
+        turn = self._turns[index]
+        if index == len(self._turns) - 1 and len(self._latest_prompt) == turn.num_prompt:
+            return self._latest_prompt + turn.output_tokens
+        return turn.tokens
+
+    def record(self, turn: Turn, *, prompt: tuple[int, ...] = ()) -> int:
+        """Add a turn; its index. The only door: after `close`, nothing gets in.
+
+        `prompt` is all of `turn.prompt_tokens`, where they are at hand.
+        """
+        if self._closed:
+            raise SessionClosedError(f"session {self.id} is closed")
+        self._turns.append(turn)
+        self._latest_prompt = prompt
+        self._num_sampled += len(turn.output_tokens)
+        if turn.excluded is not None:
+            self.excluded[turn.excluded] += len(turn.output_tokens)
+        return len(self._turns) - 1
+
+    def owe(self, digest: bytes) -> None:
+        """A request with this body got no answer: its retry must not get another one's."""
+        self._owed[digest] += 1
+
+    def answered(self, digest: bytes, reply: bytes, *, num_retries: int) -> None:
+        """A request body got its whole answer: keep the bytes, in case they are lost on the way.
+
+        The faults that its earlier attempts met are forgotten: the SDK asked again, and nobody's
+        code saw them. One an attempt: others are those of requests with an equal body.
+        """
+        met = self._faults_of.get(digest, [])
+        for attempt, fault in dict(met).items():
+            if attempt < num_retries:
+                met.remove((attempt, fault))
+                self.faults.remove(fault)
+        self._replies.keep(self.slug, digest, reply)
+
+    def kept_reply(self, digest: bytes) -> bytes | None:
+        """What the same request body was answered: a retry must not sample a second turn."""
+        if self._owed[digest]:
+            self._owed[digest] -= 1
+            return None
+        return self._replies.find(self.slug, digest)
+
+    def note_reply(self, reply_id: str, turn: int, *, choice: int = 0) -> None:
+        """The turn is that choice of the reply that the client knows by this id."""
+        self.turns_of_reply.setdefault(reply_id, {})[choice] = turn
+
+    def gave(self, reply_id: str) -> bool:
+        """Whether that reply is one of this session's, or will be."""
+        return (
+            reply_id in self.turns_of_reply or reply_id in self.streaming or reply_id in self._left
+        )
+
+    @contextmanager
+    def streaming_reply(self, reply_id: str) -> Iterator[None]:
+        """While this is entered, the reply may become more than was delivered of it."""
+        over = self.streaming[reply_id] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self.streaming[reply_id]
+            over.set()
+
+    def leave(self, left: LeftReply) -> None:
+        """Its client left. It becomes a turn with the next that comes, unless that is its retry."""
+        if not self._closed:
+            self._left.add(left)
+
+    def begin_attempt(self, digest: bytes, *, num_retries: int) -> None:
+        """A request comes: what clients left before it are turns, but not an attempt at the same."""
+        self._left.asked_again(digest, num_retries=num_retries)
+        self.keep_left()
+
+    def keep_left(self) -> None:
+        """Make turns of what clients left: nobody asks for it again."""
+        for left in self._left.take():
+            self.note_reply(left.reply_id, left.record(), choice=left.choice)
+
+    def post_reward(
+        self, reward: float, *, turn: int | str | None = None, choice: int | None = None
+    ) -> PostedReward:
+        """Keep a verdict. `turn` is a turn's index, or the id of the reply that it was.
+
+        Of a reply with several choices `choice` is the one that is meant, by its number.
+        """
+        if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
+            raise bad_request(
+                f"reward is {reward:g}; it must be a number between {-LARGEST_REWARD:g} and "
+                f"{LARGEST_REWARD:g}",
+                param="reward",
+            )
+        if choice is not None and not isinstance(turn, str):
+            raise bad_request(
+                'choice says which one of a reply: give the reply\'s id as "turn"', param="choice"
+            )
+        self.keep_left()
+        index = self._turn_of(turn, choice) if isinstance(turn, str) else turn
+        if turn is not None and (index is None or not 0 <= index < len(self._turns)):
+            raise bad_request(
+                f"turn {turn!r} is not one of this session's {len(self._turns)}", param="turn"
+            )
+        posted = PostedReward(reward, index)
+        self.rewards.append(posted)
+        return posted
+
+    def _turn_of(self, reply_id: str, choice: int | None) -> int | None:
+        turns = self.turns_of_reply.get(reply_id, {})
+        if reply_id in self.repeated_replies:
+            raise bad_request(
+                f"the provider gave the id {reply_id!r} to several replies: name the reply by its "
+                "header x-areal-reply, or give the turn's index, as the session's trace shows it",
+                param="turn",
+            )
+        if choice is not None:
+            if turns and choice not in turns:
+                raise bad_request(
+                    f"reply {reply_id!r} has no choice {choice}; it has "
+                    f"{', '.join(map(str, sorted(turns)))}",
+                    param="choice",
+                )
+            return turns.get(choice)
+        if len(turns) > 1:
+            raise bad_request(
+                f"reply {reply_id!r} has {len(turns)} choices, each a turn of its own: say which by "
+                '"choice", its index in the reply',
+                param="choice",
+            )
+        return next(iter(turns.values()), None)
+
+    def _exclude_side_calls(self) -> None:
+        for index in side_calls(self._turns):
+            turn = self._turns[index]
+            if turn.excluded is None:
+                self._turns[index] = replace(turn, excluded=Exclusion.SIDE_CALL)
+                self.excluded[Exclusion.SIDE_CALL] += len(turn.output_tokens)
+
+    def notice(self, text: str) -> bool:
+        """Keep a notice; False when the session has it already."""
+        if text in self.notices:
+            return False
+        self.notices.append(text)
+        return True
+
+    def keep_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Keep what a request said of itself, as far as it is small."""
+        for name, value in metadata.items():
+            is_known = name in self.metadata
+            if is_known and self.metadata[name] == value:
+                continue
+            if (is_known or len(self.metadata) < _MAX_METADATA) and (
+                len(orjson.dumps(value)) <= _MAX_METADATA_BYTES
+            ):
+                self.metadata[name] = value
+
+    def close(self, *, keeps_streams: bool = False) -> tuple[Turn, ...]:
+        """End the session and return its turns, final now. Safe to call twice.
+
+        A completion that is being sampled is aborted; its client gets the 409 of a closed session.
+        With `keeps_streams`, what was delivered of it is a turn.
+        """
+        if not self._closed:
+            for leave in list(self._sampling.values()):
+                if keeps_streams and leave is not None:
+                    leave()
+            self.keep_left()
+            self._closed = True
+            if not self.sampling.trains_side_calls:
+                self._exclude_side_calls()
+            self.history = History()
+            self.body = GrowingBody()
+            self._latest_prompt = ()
+            self._on_close(self)
+            for stop in list(self._sampling):
+                stop()  # what is sampled too late belongs to nobody: free its slot
+        return tuple(self._turns)
+
+
+def side_calls(turns: Sequence[Turn]) -> list[int]:
+    """Indices of the turns beside an episode's conversation, such as a request for its title.
+
+    Such a turn comes with instructions and tools of its own, and nothing goes on from it, while other
+    turns make up a conversation.
+    """
+    continued = {turn.parent for turn in turns if turn.parent is not None}
+    if not continued:
+        return []
+    others = any(turn.fork is ForkReason.SUBAGENT for turn in turns)
+    return [
+        index
+        for index, turn in enumerate(turns)
+        if turn.parent is None
+        and index not in continued
+        and (turn.fork is ForkReason.SUBAGENT or (index == 0 and others))
+    ]
+
+
+def _url_safe(session_id: str) -> str:
+    return _NOT_IN_URLS.sub("-", session_id)[:64]

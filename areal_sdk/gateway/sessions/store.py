@@ -1,0 +1,83 @@
+"""The open sessions, found by id, by key or by URL."""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import session_closed
+from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.gateway.sessions.keyring import Keyring
+from areal_sdk.gateway.sessions.replies import KeptReplies
+from areal_sdk.gateway.sessions.session import Completes, Session, SessionLimits
+
+_REMEMBERED_CLOSED = 10_000
+
+_UNLIMITED = SessionLimits()
+
+
+class SessionStore:
+    """The open sessions, by key and by URL."""
+
+    def __init__(self, completer: Completes, *, sampling: SamplingPolicy) -> None:
+        self._completer = completer
+        self._sampling = sampling
+        self._replies = KeptReplies()
+        self._by_id: dict[str, Session] = {}
+        self._by_secret: Keyring[Session] = Keyring()
+        """By key and by slug: no key looks like a slug."""
+        self._closed: OrderedDict[bytes, None] = OrderedDict()
+        """Digests of what named sessions that are over: late requests deserve a clear answer."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def open(
+        self,
+        session_id: str,
+        *,
+        limits: SessionLimits = _UNLIMITED,
+        sampling: SamplingPolicy | None = None,
+        seed: int | None = None,
+        split: str = "train",
+    ) -> Session:
+        if session_id in self._by_id:
+            raise ConfigError(f"session {session_id!r} is open already: close it first")
+        session = Session(
+            session_id,
+            completer=self._completer,
+            on_close=self._forget,
+            replies=self._replies,
+            limits=limits,
+            sampling=sampling or self._sampling,
+            seed=seed,
+            split=split,
+        )
+        self._by_id[session_id] = session
+        for secret in (session.key, session.slug):
+            self._by_secret.add(secret, session)
+        return session
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_id.values()))
+
+    def get(self, session_id: str) -> Session | None:
+        return self._by_id.get(session_id)
+
+    def by_secret(self, secret: str) -> Session | None:
+        """The open session of that key or slug; raises `session_closed` if it was one."""
+        session = self._by_secret.find(secret)
+        if session is None and self._by_secret.digest(secret) in self._closed:
+            raise session_closed()
+        return session
+
+    def close_all(self) -> None:
+        for session in list(self._by_id.values()):
+            session.close()
+
+    def _forget(self, session: Session) -> None:
+        del self._by_id[session.id]
+        for secret in (session.key, session.slug):
+            self._by_secret.remove(secret)
+            self._closed[self._by_secret.digest(secret)] = None
+        while len(self._closed) > 2 * _REMEMBERED_CLOSED:
+            self._closed.popitem(last=False)

@@ -1,0 +1,1 @@
+"""From a conversation to exact token ids, and back to text."""

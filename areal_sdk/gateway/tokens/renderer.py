@@ -1,0 +1,258 @@
+"""Conversations into prompt tokens; a next turn extends the tokens of the turn before it exactly.
+
+A first turn renders the whole chat. A later one renders a chat whose last known answer is a
+sentinel, and encodes only what the template writes after it: how the template would write the
+answer itself never matters, because the answer's tokens are the ones that were sampled.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.tokens.template_traits import PROBE_CALL, PROBE_RESULT, PROBE_TOOL, Dialect
+from areal_sdk.gateway.tokens.tokenizer import BREAKER, Tokenizer
+from areal_sdk.gateway.tool_calls import FORMATS, choose_format, weave
+from areal_sdk.gateway.tool_calls.parser import Parser, PlainText, Reasoning, ToolFormat
+from areal_sdk.types import Message, Tool
+
+_SENTINEL = "\ufdd2"
+"""Stands for the answer that is already tokens. A noncharacter: no text may hold it."""
+
+_SYSTEM_ROLES = ("system", "developer")
+
+_RESERVED = str.maketrans(dict.fromkeys((BREAKER, "\ufdd1", _SENTINEL), "\ufffd"))
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation as the model shall see it."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    options: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    tokens: tuple[int, ...]
+    opens_reasoning: bool
+    """It ends inside `<think>`: the model begins by thinking."""
+
+
+class Renderer:
+    """Renders one model's chats."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, *, tool_format: str | None = None
+    ) -> None:
+        """`tool_format` overrules what the template's source says about how it writes calls."""
+        self._tokenizer = tokenizer
+        self._template = template
+        self._dialect = Dialect.of(template)
+        self._added_ids = frozenset(tokenizer.added.values())
+        self.weaves_tools = not (self._dialect.writes_calls and self._dialect.describes_tools)
+        self.tool_format = (
+            _format_named(tool_format or "plain")
+            if tool_format or self.weaves_tools
+            else choose_format(template.source)
+        )
+        self.shown = frozenset(
+            tokenizer.added[text] for text in self.tool_format.shown if text in tokenizer.added
+        )
+        """Special tokens that the parser must see."""
+        self.reasons = "<think>" in template.source or "reasoning_content" in template.source
+        self.end_of_turn = self._probe_end_of_turn()
+        """The special token that the template writes after an answer; empty if there is none."""
+        self._is_local = self._probe_locality()
+
+    def parser(self, tools: Sequence[Tool], *, opens_reasoning: bool) -> Parser:
+        """Reads one completion of a request with these tools."""
+        parser: Parser = self.tool_format.parser(tools) if tools else PlainText()
+        if self.reasons:
+            parser = Reasoning(parser, open_already=opens_reasoning)
+        return parser
+
+    def text(self, chat: Chat, *, asks: bool = True) -> str:
+        """What the template makes of a chat, up to where the model is asked for an answer."""
+        return self._render(chat.messages, chat, add_generation_prompt=asks).replace(BREAKER, "")
+
+    def first(self, chat: Chat, *, opening: str = "", apart: bool = False) -> Prompt:
+        """The prompt of a conversation that continues no recorded turn.
+
+        `opening` begins the answer: the model goes on from there. `apart` as in `Tokenizer.encode`.
+        """
+        text, opens_reasoning = _open(self._render(chat.messages, chat), opening)
+        return Prompt(self._tokenizer.encode(text, apart=apart), opens_reasoning)
+
+    def extend(
+        self, before: tuple[int, ...], chat: Chat, num_known: int, *, opening: str = ""
+    ) -> Prompt:
+        """The prompt that continues `before`, the tokens of the first `num_known` messages.
+
+        Raises `TemplateRefusal` when the template cannot go on from an answer it did not write.
+        """
+        addition = self.addition(before[-1], chat, num_known, opening=opening)
+        return Prompt(before + addition.tokens, addition.opens_reasoning)
+
+    def addition(
+        self,
+        last_token: int,
+        chat: Chat,
+        num_known: int,
+        *,
+        opening: str = "",
+        apart: bool = False,
+    ) -> Prompt:
+        """What `extend` adds to tokens that end with `last_token`."""
+        head = self._short_head(chat.messages) if self._is_local else chat.messages[: num_known - 1]
+        answer, new = chat.messages[num_known - 1], chat.messages[num_known:]
+        text, opens_reasoning = _open(self._after_answer(head, answer, new, chat), opening)
+        tokens = self._tokenizer.encode_continuation(text, apart=apart)
+        if tokens and tokens[0] == last_token and last_token in self._added_ids:
+            tokens = tokens[1:]  # the model ended its turn itself
+        return Prompt(tokens, opens_reasoning)
+
+    def answer(self, chat: Chat, message: Message) -> tuple[int, ...]:
+        """The tokens the model would sample to say `message` next, its end of turn included.
+
+        For demonstrations: what was sampled is never written like this.
+        """
+        before = self._render(chat.messages, chat)
+        whole = self._render((*chat.messages, message), chat, add_generation_prompt=False)
+        if not whole.startswith(before):
+            raise TemplateRefusal("it writes an answer differently from what it asks for")
+        said, end, _ = whole[len(before) :].rpartition(self.end_of_turn or "\0")
+        return self._tokenizer.encode_continuation(said + end if end else whole[len(before) :])
+
+    def _after_answer(
+        self, head: Sequence[Message], answer: Message, new: Sequence[Message], chat: Chat
+    ) -> str:
+        """What the template writes after `answer`, its end of turn included."""
+        for stand_in in self._stand_ins(answer):
+            try:
+                text = self._render((*head, stand_in, *new), chat)
+            except TemplateRefusal:
+                continue
+            before, found, after = text.rpartition(_SENTINEL)
+            if not stand_in["content"] and _SENTINEL in before:
+                continue  # the template repeats a call's name with its result
+            if found and "tool_calls" in stand_in:
+                _, found, after = after.partition(self.end_of_turn)
+                after = self.end_of_turn + after
+            if found:
+                return after
+        raise TemplateRefusal("it does not write an assistant message's content as it is given")
+
+    def _stand_ins(self, answer: Message) -> Iterator[Message]:
+        """Messages to render in the answer's place, the closest to it first.
+
+        Some templates look up the calls that results belong to; in others calls hide the content.
+        """
+        shows_calls = self.end_of_turn and not self.weaves_tools
+        calls = [
+            {**call, "function": {"name": call["function"]["name"], "arguments": "{}"}}
+            for call in (answer.get("tool_calls") if shows_calls else None) or ()
+        ]
+        if calls:
+            yield {"role": "assistant", "content": _SENTINEL, "tool_calls": calls}
+        yield {"role": "assistant", "content": _SENTINEL}
+        if calls:  # Mistral counts texts, and writes none beside calls
+            calls[-1]["function"]["name"] = _SENTINEL
+            yield {"role": "assistant", "content": "", "tool_calls": calls}
+
+    def _render(
+        self, messages: Sequence[Message], chat: Chat, *, add_generation_prompt: bool = True
+    ) -> str:
+        tools = self._tools(chat.tools)
+        if self.weaves_tools:
+            messages, tools = weave(messages, chat.tools), None
+        return self._template.render(
+            [self._dialect.write(message, self._defuse) for message in messages],
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            options=chat.options,
+        )
+
+    def _tools(self, tools: Sequence[Tool]) -> Sequence[Tool] | None:
+        """Tools with added tokens disarmed; None when there are none, as templates expect."""
+        if not tools:
+            return None
+        text = orjson.dumps(tools).decode()
+        safe = self._tokenizer.defuse(text)
+        return tools if safe == text else orjson.loads(safe)
+
+    def _defuse(self, text: str, ours: bool) -> str:
+        """No text becomes a special token; an assistant's own `<think>` and `<tool_call>` may."""
+        if _SENTINEL in text and text != _SENTINEL:
+            text = text.translate(_RESERVED)
+        return self._tokenizer.defuse(text, only_special=ours)
+
+    @staticmethod
+    def _short_head(messages: Sequence[Message]) -> list[Message]:
+        """The leading system messages and one user message, enough for most templates."""
+        systems = itertools.takewhile(lambda m: m.get("role") in _SYSTEM_ROLES, messages)
+        return [*systems, {"role": "user", "content": "."}]
+
+    def _probe_end_of_turn(self) -> str:
+        messages = ({"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL})
+        try:
+            text = self._render(messages, Chat(()), add_generation_prompt=False)
+        except TemplateRefusal:
+            return ""
+        return self._tokenizer.leading_added_token(text.rpartition(_SENTINEL)[2])
+
+    def _probe_locality(self) -> bool:
+        """Whether what follows an answer does not depend on what came long before it.
+
+        True of nearly all templates. It lets a late turn cost as little as an early one.
+        """
+        user = {"role": "user", "content": "probe"}
+        said = {"role": "assistant", "content": "probe"}
+        system = {"role": "system", "content": "probe"}
+        for tools in ((), (PROBE_TOOL,)):
+            calls = [PROBE_CALL] if tools else []
+            cases = [(said, (user,)), (said, (user, said, user))]
+            cases += [(call, (PROBE_RESULT,)) for call in calls]
+            cases += [(call, (PROBE_RESULT, said, user)) for call in calls]
+            past = [user, *(m for call in calls for m in (call, PROBE_RESULT)), said, user]
+            for lead, (answer, new) in itertools.product(([], [system]), cases):
+                chat = Chat((*lead, *past, answer, *new), tools)
+                if not self._same_after(lead, past, answer, new, chat):
+                    return False
+        return True
+
+    def _same_after(
+        self,
+        lead: list[Message],
+        past: list[Message],
+        answer: Message,
+        new: tuple[Message, ...],
+        chat: Chat,
+    ) -> bool:
+        try:
+            short = self._after_answer(self._short_head(lead), answer, new, chat)
+        except TemplateRefusal:
+            short = None
+        try:
+            return short == self._after_answer([*lead, *past], answer, new, chat)
+        except TemplateRefusal:
+            return short is None
+
+
+def _open(text: str, opening: str) -> tuple[str, bool]:
+    """A prompt's text with the beginning of its answer, and whether it ends inside a thought."""
+    opens_reasoning = text.rstrip().endswith("<think>")
+    if not opening:
+        return text, opens_reasoning
+    return (f"{text}\n</think>\n\n" if opens_reasoning else text) + opening, False
+
+
+def _format_named(name: str) -> ToolFormat:
+    if name not in FORMATS:
+        raise ConfigError(f"unknown tool format {name!r}; known: {', '.join(sorted(FORMATS))}")
+    return FORMATS[name]

@@ -1,0 +1,131 @@
+"""What one chat template expects of the messages it is given, found out by asking it.
+
+Templates disagree on small things: arguments as an object or as text, an empty content or none,
+a developer role or not, tools or not. Each is probed once, when the model is loaded.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.untrusted import loads
+from areal_sdk.types import Message, Tool
+
+PROBE_TOOL: Tool = {
+    "type": "function",
+    "function": {
+        "name": "probe_tool",
+        "description": "probe_description",
+        "parameters": {
+            "type": "object",
+            "properties": {"probe_argument": {"type": "string"}},
+            "required": ["probe_argument"],
+        },
+    },
+}
+
+PROBE_CALL: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {
+            "id": "probecall",  # nine letters: Mistral's templates insist
+            "type": "function",
+            "function": {"name": "probe_tool", "arguments": '{"probe_argument": "probe_value"}'},
+        }
+    ],
+}
+
+PROBE_RESULT: Message = {"role": "tool", "tool_call_id": "probecall", "content": "probe_result"}
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How to write messages for one template."""
+
+    arguments_as_text: bool = False
+    empty_content: str | None = ""
+    """The content of a message that is only tool calls."""
+    knows_developer: bool = False
+    writes_calls: bool = False
+    """It renders `tool_calls` and tool results by itself."""
+    describes_tools: bool = False
+    """It tells the model which tools there are."""
+
+    @classmethod
+    def of(cls, template: ChatTemplate) -> "Dialect":
+        knows_developer = "developer" in template.source
+        for as_text in (False, True):
+            for empty in ("", None):
+                dialect = cls(as_text, empty, knows_developer, True, _describes_tools(template))
+                if _writes_calls(template, dialect):
+                    return dialect
+        return cls(knows_developer=knows_developer)
+
+    def write(self, message: Message, defuse: Callable[[str, bool], str]) -> dict[str, Any]:
+        """`message` for the template; `defuse(text, is_assistant)` disarms special tokens."""
+        role = message.get("role", "user")
+        if role == "developer" and not self.knows_developer:
+            role = "system"
+        ours = role == "assistant"
+        content = message.get("content")
+        written: dict[str, Any] = {"role": role, "content": defuse(content or "", ours)}
+        if message.get("tool_calls"):
+            written["tool_calls"] = [self._write_call(c, defuse) for c in message["tool_calls"]]
+            written["content"] = written["content"] or self.empty_content
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if reasoning and ours:
+            written["reasoning_content"] = defuse(reasoning, True)
+        for name in ("name", "tool_call_id"):
+            if message.get(name) is not None:
+                written[name] = defuse(str(message[name]), False)
+        return written
+
+    def _write_call(
+        self, call: Mapping[str, Any], defuse: Callable[[str, bool], str]
+    ) -> dict[str, Any]:
+        function = call.get("function") or {}
+        arguments: Any = defuse(_as_text(function.get("arguments")), True)
+        if not self.arguments_as_text:
+            arguments = _as_object(arguments)
+        return {
+            "id": call.get("id"),
+            "type": "function",
+            "function": {"name": defuse(str(function.get("name")), True), "arguments": arguments},
+        }
+
+
+def _as_text(arguments: Any) -> str:
+    return arguments if isinstance(arguments, str) else orjson.dumps(arguments or {}).decode()
+
+
+def _as_object(arguments: str) -> Any:
+    """The parsed arguments; text that is not JSON is handed on as text."""
+    try:
+        return loads(arguments)
+    except orjson.JSONDecodeError:
+        return arguments
+
+
+def _writes_calls(template: ChatTemplate, dialect: Dialect) -> bool:
+    messages = [{"role": "user", "content": "probe"}, PROBE_CALL, PROBE_RESULT]
+    try:
+        text = template.render([dialect.write(m, _as_it_is) for m in messages], tools=[PROBE_TOOL])
+    except TemplateRefusal:
+        return False
+    return all(word in text for word in ("probe_tool", "probe_value", "probe_result"))
+
+
+def _describes_tools(template: ChatTemplate) -> bool:
+    try:
+        text = template.render([{"role": "user", "content": "probe"}], tools=[PROBE_TOOL])
+    except TemplateRefusal:
+        return False
+    return "probe_description" in text
+
+
+def _as_it_is(text: str, ours: bool) -> str:
+    return text

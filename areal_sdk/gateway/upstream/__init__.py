@@ -1,0 +1,1 @@
+"""Another provider behind our door: calls are passed on, and what was said is kept."""

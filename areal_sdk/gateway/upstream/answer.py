@@ -1,0 +1,210 @@
+"""What another provider answered, in any wire format, whole or streamed: for traces, not training."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from areal_sdk.gateway.untrusted import loads
+from areal_sdk.gateway.upstream.request import (
+    make_message,
+    message_of_blocks,
+    message_of_items,
+)
+from areal_sdk.types import FinishReason, Message
+
+_LENGTH = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers to a request. One that broke off has the finish reason `abort`."""
+
+    message: Message
+    finish_reason: FinishReason = FinishReason.STOP
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A provider's reply to one request."""
+
+    id: str
+    choices: tuple[Choice, ...]
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_answer(raw: bytes, *, is_stream: bool) -> Answer | None:
+    """The reply that `raw` holds, whole or as events; None for what cannot be read."""
+    try:
+        return _join(list(_events(raw))) if is_stream else _whole(loads(raw))
+    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError, ValueError):
+        return None
+
+
+def _whole(body: Mapping[str, Any]) -> Answer:
+    """A reply as chat completions, completions, responses and messages write theirs."""
+    usage = body.get("usage") or {}
+    if "choices" in body:
+        given = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
+        return Answer(body["id"], tuple(_chat_choice(choice) for choice in given), usage)
+    if "output" in body:
+        message = message_of_items(body["output"])
+        return Answer(body["id"], (Choice(message, _response_reason(body)),), usage)
+    message = message_of_blocks(body["content"])
+    return Answer(body["id"], (Choice(message, _reason(body.get("stop_reason"))),), usage)
+
+
+def _chat_choice(choice: Mapping[str, Any]) -> Choice:
+    message = choice.get("message") or {"content": choice.get("text", "")}
+    return Choice({"role": "assistant", **message}, _reason(choice.get("finish_reason")))
+
+
+def _reason(name: str | None) -> FinishReason:
+    if name is None:
+        return FinishReason.ABORT
+    return FinishReason.LENGTH if name in _LENGTH else FinishReason.STOP
+
+
+def _response_reason(response: Mapping[str, Any]) -> FinishReason:
+    match response.get("status"):
+        case "completed":
+            return FinishReason.STOP
+        case "incomplete":
+            return _reason((response.get("incomplete_details") or {}).get("reason"))
+        case _:
+            return FinishReason.ABORT
+
+
+def _events(raw: bytes) -> Iterator[dict[str, Any]]:
+    for line in raw.splitlines():
+        if line.startswith(b"data:"):
+            try:
+                data = loads(line[5:])
+            except (orjson.JSONDecodeError, ValueError):
+                continue  # `[DONE]`, or an event that was cut off
+            if isinstance(data, dict):
+                yield data
+
+
+def _join(events: Sequence[Mapping[str, Any]]) -> Answer | None:
+    """The reply that events add up to; what has arrived of it where they break off."""
+    kinds = {str(event.get("type")) for event in events}
+    if any(kind.startswith("response.") for kind in kinds):
+        return _join_response(events)
+    if "message_start" in kinds:
+        return _join_message(events)
+    return _join_chat(events)
+
+
+def _join_chat(events: Iterable[Mapping[str, Any]]) -> Answer | None:
+    reply_id = ""
+    usage: Mapping[str, Any] = {}
+    parts: dict[int, _Parts] = {}
+    for event in events:
+        reply_id = event.get("id") or reply_id
+        usage = event.get("usage") or usage
+        for choice in event.get("choices") or ():
+            parts.setdefault(choice.get("index") or 0, _Parts()).add(choice)
+    choices = tuple(parts[index].choice() for index in sorted(parts))
+    return Answer(reply_id, choices, usage) if reply_id else None
+
+
+class _Parts:
+    """What the chunks of one choice add up to."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._reason: str | None = None
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        delta = choice.get("delta") or {"content": choice.get("text")}
+        self._reason = choice.get("finish_reason") or self._reason
+        for name, piece in delta.items():
+            if isinstance(piece, str) and name != "role":
+                self._texts[name] = self._texts.get(name, "") + piece
+        for call in delta.get("tool_calls") or ():
+            _add_call(self._calls, call)
+
+    def choice(self) -> Choice:
+        calls = [self._calls[index] for index in sorted(self._calls)]
+        texts = dict(self._texts)
+        thought = texts.pop("reasoning_content", "") or texts.pop("reasoning", "")
+        message = make_message(texts.pop("content", ""), thought, calls)
+        return Choice({**texts, **message}, _reason(self._reason))
+
+
+def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> None:
+    call = calls.setdefault(
+        delta.get("index") or 0,
+        {"id": "", "type": "function", "function": {"name": "", "arguments": ""}},
+    )
+    call["id"] = delta.get("id") or call["id"]
+    for key, piece in (delta.get("function") or {}).items():
+        if isinstance(piece, str):
+            call["function"][key] = call["function"].get(key, "") + piece
+
+
+def _join_message(events: Iterable[Mapping[str, Any]]) -> Answer | None:
+    """Anthropic's events: blocks by index, usage in two parts."""
+    reply_id, reason = "", None
+    usage: dict[str, Any] = {}
+    blocks: dict[int, dict[str, Any]] = {}
+    for event in events:
+        match event.get("type"):
+            case "message_start":
+                reply_id = event["message"].get("id", "")
+                usage |= event["message"].get("usage") or {}
+            case "content_block_start":
+                blocks[event["index"]] = dict(event["content_block"])
+            case "content_block_delta":
+                _add_to_block(blocks.setdefault(event["index"], {"type": "text"}), event["delta"])
+            case "message_delta":
+                reason = event["delta"].get("stop_reason") or reason
+                usage |= event.get("usage") or {}
+            case _:
+                pass
+    message = message_of_blocks([blocks[index] for index in sorted(blocks)])
+    return Answer(reply_id, (Choice(message, _reason(reason)),), usage) if reply_id else None
+
+
+def _add_to_block(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    for name in ("text", "thinking", "signature"):
+        if isinstance(delta.get(name), str):
+            block[name] = (block.get(name) or "") + delta[name]
+    if isinstance(delta.get("partial_json"), str):
+        so_far = block.get("input")
+        block["input"] = (so_far if isinstance(so_far, str) else "") + delta["partial_json"]
+
+
+def _join_response(events: Iterable[Mapping[str, Any]]) -> Answer | None:
+    """The last response object that a stream carries, with the items that have arrived since."""
+    response: Mapping[str, Any] = {}
+    items: dict[int, dict[str, Any]] = {}
+    for event in events:
+        kind, index = str(event.get("type")), event.get("output_index", 0)
+        if isinstance(event.get("response"), dict):
+            response = event["response"]
+        elif kind in ("response.output_item.added", "response.output_item.done"):
+            items[index] = dict(event["item"])
+        elif kind.endswith(".delta") and isinstance(event.get("delta"), str):
+            _add_to_item(items.setdefault(index, {}), kind, event["delta"])
+    if not response.get("id"):
+        return None
+    output = response.get("output") or [items[index] for index in sorted(items)]
+    return _whole({**response, "output": output})
+
+
+_ARGUMENTS = {
+    "response.function_call_arguments.delta": "arguments",
+    "response.custom_tool_call_input.delta": "input",
+}
+
+
+def _add_to_item(item: dict[str, Any], kind: str, piece: str) -> None:
+    if (name := _ARGUMENTS.get(kind)) is not None:
+        item[name] = (item.get(name) or "") + piece
+    elif kind.startswith(("response.output_text", "response.refusal", "response.reasoning")):
+        content = [*(item.get("content") or ()), {"text": piece}]
+        item["content"] = content

@@ -1,0 +1,1 @@
+"""`/v1/responses`: requests, items, the response object and its stream."""

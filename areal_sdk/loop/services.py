@@ -1,0 +1,326 @@
+"""Everything that runs beside the loop, started together and closed in reverse order.
+
+From `[gateway]` and `[serve]` to a gateway that does not listen yet.
+
+From `[trainer]` and `[algorithm]` to a trainer that is not started yet.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from areal_sdk import certificate
+from areal_sdk.agent import AgentLike
+from areal_sdk.config import Config, Positive, RolloutSection, Section, read_toml
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.errors import ConfigError
+from areal_sdk.fsdp.options import TrainerOptions
+from areal_sdk.fsdp.trainer import START_TIMEOUT_S, TrainerClient
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.gateway.sessions.external import LiveLimits
+from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
+from areal_sdk.loop.engines import KeptEngine, kept, make_engine, watched
+from areal_sdk.loop.program import Program
+from areal_sdk.loop.weights import sampling_dtype
+from areal_sdk.plugins import Plugins, validate_options
+from areal_sdk.process.family import cpu_seconds
+from areal_sdk.process.listen import Listener
+from areal_sdk.process.threads import in_thread
+from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.runner import EpisodeRunner
+from areal_sdk.telemetry import RunDir
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """A model being served (and, with a trainer, trained), and who plays on it."""
+
+    config: Config
+    run_dir: RunDir
+    plugins: Plugins
+    agent: AgentLike
+    model_dir: Path
+    engine: KeptEngine
+    gateway: Gateway
+    rewards: RewardPool | None
+    trainer: TrainerClient | None
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time used so far by this process, and by those of engine and trainer on this machine."""
+        pids = {"main": os.getpid()}
+        if self.engine.pid is not None:
+            pids["engine"] = self.engine.pid
+        if self.trainer is not None:
+            pids |= {child.name: child.pid for child in self.trainer.children if child.pid}
+        if isinstance(self.agent, AgentPool):
+            pids |= self.agent.pids
+        used = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        return {name: seconds for name, seconds in used.items() if seconds is not None}
+
+    def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
+        """Plays this program's episodes: `async with` it."""
+        rollout = self.config.rollout
+        on_error = rollout.on_agent_error
+        return EpisodeRunner(
+            self.agent,
+            gateway=self.gateway,
+            rewards=self.rewards,
+            limits=SessionLimits(
+                max_turns=rollout.max_turns,
+                max_tokens=rollout.max_episode_tokens,
+                max_new_tokens=rollout.max_new_tokens,
+            ),
+            sampling=sampling,
+            seed=self.config.run.seed,
+            deterministic=self.config.run.deterministic,
+            split=split,
+            episode_timeout_s=rollout.episode_timeout_s,
+            infra_retries=rollout.infra_retries,
+            on_agent_error=None if on_error == "drop" else on_error,
+        )
+
+
+@asynccontextmanager
+async def open_rig(
+    config: Config,
+    program: Program,
+    *,
+    model_dir: Path,
+    plugins: Plugins,
+    run_dir: RunDir,
+    train: bool,
+    say: Callable[[str], None],
+) -> AsyncIterator[Rig]:
+    """Start engine, trainer and gateway for `config`; whatever fails, all of them are closed."""
+    async with AsyncExitStack() as stack:
+        engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
+        trainer = None
+        if train:
+            if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
+                say(doubt)
+            trainer = await make_trainer(
+                config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say
+            )
+        stack.push_async_callback(_close_together, engine, trainer)
+        agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
+        async with asyncio.TaskGroup() as starting:  # both load the model: side by side
+            starting.create_task(engine.start())
+            if isinstance(agent, AgentPool):
+                stack.push_async_callback(agent.aclose)
+                starting.create_task(agent.start())
+            if trainer is not None:
+                starting.create_task(trainer.start())
+        served = await stack.enter_async_context(kept(engine, say=say))
+        if trainer is not None:
+            await stack.enter_async_context(watched(trainer))
+        rollout = config.rollout
+        sampling = rollout_sampling(rollout)
+        gateway = await in_thread(  # a tokenizer takes a second to load
+            lambda: make_gateway(config, served, model_dir=model_dir, sampling=sampling),
+            name="make gateway",
+        )
+        await gateway.start(host=config.gateway.host, port=config.gateway.port)
+        stack.push_async_callback(gateway.aclose)
+        rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
+        yield Rig(config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer)
+
+
+async def _close_together(engine: InferenceEngine, trainer: TrainerClient | None) -> None:
+    """Side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
+    closing = [engine.aclose(), *([trainer.aclose()] if trainer is not None else [])]
+    await asyncio.gather(*closing)
+
+
+async def _open_rewards(
+    config: Config, plugins: Plugins, log_dir: Path, stack: AsyncExitStack
+) -> RewardPool | None:
+    specs = reward_specs(config, plugins)
+    if not specs:
+        return None
+    rollout = config.rollout
+    pool = RewardPool(
+        specs, log_dir=log_dir, size=rollout.reward_workers, timeout_s=rollout.reward_timeout_s
+    )
+    return await stack.enter_async_context(pool)
+
+
+def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
+    """The configured rewards, found and with their options checked."""
+    specs = []
+    for name, weight in config.rewards.items():
+        table = f"reward.{name}"
+        reward = plugins.rewards.get(name)
+        options = validate_options(reward, config.options.get(table, {}), table=table, skip=1)
+        specs.append(RewardSpec.of(name, reward, weight=weight, options=options))
+    return specs
+
+
+def make_gateway(
+    config: Config, engine: InferenceEngine, *, model_dir: Path, sampling: SamplingPolicy
+) -> Gateway:
+    """`sampling` is for callers from outside; a run gives its own sessions theirs."""
+    return Gateway(
+        engine,
+        model_dir=model_dir,
+        model_name=config.model,
+        sampling=sampling,
+        admin_key=config.gateway.admin_key,
+        max_request_s=config.rollout.request_timeout_s,
+        tool_format=config.gateway.tool_format,
+        users=read_users(config),
+        quota=quota_of(config),
+        live=live_limits(config),
+        cors_origins=config.serve.cors_origins,
+        unknown_fields=config.gateway.unknown_fields,
+    )
+
+
+def live_limits(config: Config) -> LiveLimits:
+    """What bounds a caller's session: while learning, what bounds an episode."""
+    serve, rollout = config.serve, config.rollout
+    limits, group_size = SessionLimits(), None
+    if serve.learn:
+        group_size = rollout.group_size if rollout.group_size > 1 else None
+        limits = SessionLimits(
+            max_turns=rollout.max_turns,
+            max_tokens=rollout.max_episode_tokens,
+            max_new_tokens=rollout.max_new_tokens,
+        )
+    keeps_rewards = serve.learn or serve.record or serve.upstream is not None
+    return LiveLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
+
+
+def quota_of(config: Config) -> Quota:
+    serve = config.serve
+    return Quota(
+        serve.requests_per_minute, serve.tokens_per_minute, serve.max_running, serve.max_sessions
+    )
+
+
+class UserSection(Section):
+    """One user of a users file."""
+
+    api_key: Annotated[str, Field(repr=False)]
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    max_running: Positive | None = None
+    max_sessions: Positive | None = None
+
+
+def read_users(config: Config) -> list[User]:
+    """The users of `serve.users`; a quota that a user has not is the server's."""
+    path = config.serve.users
+    if path is None:
+        return []
+    common = quota_of(config)
+    users = []
+    for name, table in read_toml(path).items():
+        try:
+            user = UserSection.model_validate(table)
+        except ValidationError as exc:
+            raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
+        quota = Quota(
+            user.requests_per_minute or common.requests_per_minute,
+            user.tokens_per_minute or common.tokens_per_minute,
+            user.max_running or common.max_running,
+            user.max_sessions or common.max_sessions,
+        )
+        users.append(User(name, user.api_key, quota))
+    if not users:
+        raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')
+    return users
+
+
+def _problem(error: ValidationError) -> str:
+    """The first problem, without the values: one of them is a key."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "is no table"
+    known = ", ".join(UserSection.model_fields)
+    return f"{where}: {first['msg']}; a user has {known}"
+
+
+def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
+    """How the turns of training episodes are sampled, and which of them are trained."""
+    return SamplingPolicy(
+        mode=rollout.sampling,
+        temperature=rollout.temperature,
+        trains_side_calls=rollout.side_calls == "train",
+    )
+
+
+COMPARE_SIBLINGS = ("grpo",)
+"""The built-in algorithms that learn nothing from an episode without siblings."""
+
+
+async def make_trainer(
+    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
+) -> TrainerClient:
+    section, algorithm = config.trainer, config.algorithm
+    options = TrainerOptions(
+        model_dir=model_dir,
+        precision=section.precision,
+        device=section.device,
+        num_ranks=section.ranks,
+        threads=section.threads,
+        seed=config.run.seed,
+        learning_rate=section.learning_rate,
+        warmup_steps=section.warmup_steps,
+        weight_decay=section.weight_decay,
+        max_grad_norm=section.max_grad_norm,
+        num_minibatches=section.num_minibatches,
+        tokens_per_microbatch=section.tokens_per_microbatch,
+        algorithm=plugins.algorithms.reference(algorithm.name),
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        max_weight=algorithm.max_weight,
+        proximal=algorithm.proximal,
+        discount=algorithm.discount,
+        max_surprise=algorithm.max_surprise,
+        share_prompts=section.share_prompts,
+        sft_learning_rate=config.sft.learning_rate,
+        deterministic=config.run.deterministic,
+        publish_dtype=sampling_dtype(config, model_dir),
+    )
+    return TrainerClient(options, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
+
+
+def check_learns(config: Config, *, learns_alone: bool | None = None) -> None:
+    """ConfigError for an algorithm that compares siblings where episodes have none.
+
+    `learns_alone` is what the trainer found; without it only the built-in algorithms are known.
+    """
+    if learns_alone is None:
+        learns_alone = config.algorithm.name not in COMPARE_SIBLINGS
+    if config.rollout.group_size > 1 or learns_alone:
+        return
+    name = config.algorithm.name
+    if config.serve.learn:
+        raise ConfigError(
+            f"algorithm.name = {name!r} compares siblings, and callers come alone: choose "
+            "running_baseline, or set rollout.group_size and open groups of that size "
+            "(POST /control/sessions)"
+        )
+    raise ConfigError(
+        f"algorithm.name = {name!r} compares the attempts at a task, and rollout.group_size = 1 "
+        "makes one of each, so it would learn nothing: raise rollout.group_size, or choose "
+        'algorithm.name = "running_baseline"'
+    )
+
+
+async def _launcher(config: Config, log_dir: Path, say: Callable[[str], None]) -> Launcher:
+    """Ranks as our children, or those that the user starts with the line this says."""
+    section = config.trainer
+    if section.launcher == "local":
+        return LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
+    listener = await Listener.open(section.listen_host, section.listen_port)
+    launcher = TorchrunLauncher(listener, start_timeout_s=START_TIMEOUT_S)
+    say(f"start the {section.ranks} trainer ranks with: {launcher.command}")
+    return launcher

@@ -1,0 +1,190 @@
+"""`asyncio.run` for a loop that also runs other people's code.
+
+`asyncio.run` waits at its end for every task to obey its cancellation and for every thread of the
+default executor to return: an agent that does neither would keep Ctrl-C waiting for ever.
+
+SIGTERM, which `kill` and batch systems send, ends a run the way Ctrl-C does.
+
+Ctrl-C while an agent blocks the event loop.
+
+asyncio hears Ctrl-C in the loop's next round, and an agent that waits for the gateway with a client
+that is not async leaves none to come. So the blocking call ends first, as a cancelled agent does:
+the run then unwinds as it always would.
+"""
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+from areal_sdk.blame import running_users_line
+from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.agents.adapters import is_playing
+from areal_sdk.rollout.agents.deadline import INTERRUPTED
+from areal_sdk.telemetry.watchdog import Watchdog
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+CANCEL_GRACE_S = 0.5
+"""For tasks that outlived `main`; those of episodes have had their time to clean up before."""
+
+
+class StoppedAtOnce(KeyboardInterrupt):
+    """A second Ctrl-C: the run was left where it was."""
+
+
+def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
+    """The result of `main`; whatever it leaves behind holds nobody up.
+
+    Raises KeyboardInterrupt on Ctrl-C or SIGTERM once `main` has unwound, as `asyncio.run` does;
+    a second one waits for nothing and raises `StoppedAtOnce`.
+    """
+    try:
+        refuse_inside_a_loop()
+    except ConfigError:
+        main.close()
+        raise
+    # A loop that Ctrl-C left half made could not be closed: it is heard when there is one.
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+    loop = runner.get_loop()
+    has_unwound = False
+
+    async def noticed(*loop_runs: Callable[[], None]) -> T:
+        nonlocal has_unwound
+        for tell in loop_runs:
+            tell()
+        try:
+            async with Watchdog():
+                return await main
+        finally:
+            has_unwound = True
+
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        with sigterm_as_ctrl_c() as pass_on, blocking_calls_end() as interrupt:
+            return runner.run(noticed(interrupt, pass_on))
+    except KeyboardInterrupt:
+        if inspect.getcoroutinestate(main) == inspect.CORO_CREATED:
+            main.close()  # Ctrl-C came before its first line
+        elif not has_unwound:
+            raise StoppedAtOnce from None
+        raise
+    finally:
+        # Not `runner.close()`: it waits for tasks and threads without a deadline.
+        loop.set_exception_handler(_say_nothing)
+        for task in asyncio.all_tasks(loop):
+            task.cancel()  # before the loop runs again: what has not begun would block it now
+        stubborn = loop.run_until_complete(_end_tasks())
+        if not stubborn:  # else generators of theirs may still be running
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+async def _end_tasks() -> set["asyncio.Task[Any]"]:
+    """Cancel what is left; returns what ignores that."""
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if not rest:
+        return set()
+    _, stubborn = await asyncio.wait(rest, timeout=CANCEL_GRACE_S)
+    for task in stubborn:
+        logger.debug("%s ignores cancellation: it ends with this process", task.get_name())
+    return stubborn
+
+
+def _say_nothing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """For the tasks left behind: `deadline` has named those that it left to themselves."""
+
+
+def refuse_inside_a_loop() -> None:
+    """ConfigError where an event loop runs already, as it does in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(
+        "this runs an event loop of its own, and one runs here already, as in a notebook. Put the "
+        "agent in a file and give it to the command, in a notebook as a cell `!areal-sdk train "
+        "my_agent.py`, which its stop button ends. Or call it from a thread, as in `await "
+        "asyncio.to_thread(areal_sdk.train, ...)`: nothing stops that before its last step, so say "
+        "when it ends (run.steps, run.max_minutes)"
+    )
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
+    """While inside, SIGTERM does what Ctrl-C does. Who has a handler of their own keeps it.
+
+    Call what it yields once the loop runs: by then asyncio has put its own handler in place.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield lambda: None
+        return
+    before = signal.getsignal(signal.SIGINT)
+    is_deaf = before is signal.SIG_IGN  # a background job of a script: only SIGTERM ends it
+    if is_deaf:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what asyncio looks for
+    handler = signal.getsignal(signal.SIGINT)
+
+    def note_handler() -> None:
+        nonlocal handler
+        handler = signal.getsignal(signal.SIGINT)
+        if is_deaf:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def pass_on(_number: int, frame: FrameType | None) -> None:
+        if callable(handler):
+            handler(signal.SIGINT, frame)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    try:
+        yield note_handler
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if is_deaf:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def blocking_calls_end() -> Iterator[Callable[[], None]]:
+    """While inside, Ctrl-C also ends the call of an agent's that blocks the loop.
+
+    Call what it yields once the loop runs: by then asyncio has put its own handler in place.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield lambda: None  # who has a handler of their own keeps it
+        return
+
+    def install() -> None:
+        loop, asyncios = asyncio.get_running_loop(), signal.getsignal(signal.SIGINT)
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if callable(asyncios):
+                asyncios(number, frame)  # cancels `main`; the second raises KeyboardInterrupt
+            if frame is not None and running_users_line(frame) is not None:
+                _cancel_agents(loop)
+                raise asyncio.CancelledError(INTERRUPTED)
+
+        signal.signal(signal.SIGINT, interrupt)
+
+    try:
+        yield install
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _cancel_agents(loop: asyncio.AbstractEventLoop) -> None:
+    """Those yet to begin would block the loop one after the other before `main` can unwind."""
+    for task in asyncio.all_tasks(loop):
+        if is_playing(task):
+            task.cancel(INTERRUPTED)

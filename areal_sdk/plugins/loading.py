@@ -1,0 +1,356 @@
+"""The plugins of this process: loaded, reported on, and resolved by name.
+
+Calls the plugins that observe a run. A broken observer is named once; the run goes on.
+"""
+
+import functools
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import pluggy
+
+from areal_sdk import hookspecs
+from areal_sdk.agent import AgentLike
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.environment import Environment
+from areal_sdk.errors import ConfigError, PluginError
+from areal_sdk.plugins.checks import (
+    HOOKS,
+    check_hooks,
+    not_a_function,
+    not_a_subclass_of,
+    not_callable,
+)
+from areal_sdk.plugins.discovery import (
+    PluginSource,
+    disabled_names,
+    file_plugin,
+    installed_plugins,
+)
+from areal_sdk.plugins.options import validate_options
+from areal_sdk.plugins.registry import Registry
+from areal_sdk.process.user_code import load_user_module
+from areal_sdk.reward import RewardFn
+from areal_sdk.types import Episode, Task, WeightUpdate
+
+if TYPE_CHECKING:
+    import click
+
+logger = logging.getLogger("areal_sdk.plugins")
+
+DatasetFn = Callable[..., Iterable[Task]]
+
+
+class Status(StrEnum):
+    LOADED = "loaded"
+    DISABLED = "disabled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class PluginReport:
+    """What `areal-sdk plugins` says of one plugin."""
+
+    name: str
+    distribution: str
+    version: str
+    status: Status
+    error: str = ""
+    """Why it failed."""
+    brings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names it registered, by kind."""
+    observes: Sequence[str] = ()
+    """Hooks that are called during a run."""
+    conflicts: Sequence[str] = ()
+    """Names that another plugin claims as well; neither can be used."""
+
+
+class Plugins:
+    """Everything the installed plugins bring. Make one with `load_plugins`."""
+
+    def __init__(self) -> None:
+        self._pluggy = pluggy.PluginManager(hookspecs.PROJECT)
+        self._pluggy.add_hookspecs(hookspecs)
+        self._sources: dict[str, PluginSource] = {}
+        self._failed: dict[str, str] = {}
+        self._disabled: set[str] = set()
+        absent = self._absent
+        self.rewards = Registry[RewardFn]("reward", check=not_a_function, absent=absent)
+        self.environments = Registry[type[Environment]](
+            "environment", check=not_a_subclass_of(Environment), absent=absent
+        )
+        self.agents = Registry["AgentLike | type[Any]"]("agent", absent=absent)
+        self.engines = Registry[type[InferenceEngine]](
+            "engine", check=not_a_subclass_of(InferenceEngine), absent=absent
+        )
+        self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
+        self.algorithms = Registry[object]("algorithm", absent=absent)
+        self.commands: Registry[click.Command] = Registry("command", absent=absent)
+        self.notify = Observers(self._pluggy)
+
+    def add(self, source: PluginSource) -> None:
+        """Import and register a plugin; PluginError names it, and nothing of it is left behind."""
+        self._sources[source.key] = source
+        try:
+            plugin = source.load()
+            check_hooks(plugin)
+            self._pluggy.register(plugin, name=source.key)
+            self._collect(source, plugin)
+        except (Exception, SystemExit) as exc:
+            self._remove(source)
+            reason = str(exc) if isinstance(exc, PluginError) else f"{type(exc).__name__}: {exc}"
+            self._failed[source.key] = reason
+            raise PluginError(f"plugin {source.distribution}: {reason}") from exc
+
+    def disable(self, source: PluginSource) -> None:
+        """Remember a plugin that is installed and switched off."""
+        self._sources[source.key] = source
+        self._disabled.add(source.key)
+
+    def register_module(self, module: ModuleType, path: str | Path) -> None:
+        """Make a user's own module a plugin: its hookimpls count from now on."""
+        source = file_plugin(module, path)
+        if self._pluggy.is_registered(module):
+            return
+        self.add(source)
+        for registry in self._registries():
+            for name in registry.owned_by(source):
+                if problem := registry.conflict(name):
+                    self._remove(source)
+                    raise PluginError(problem)
+
+    def register_file(self, path: Path) -> None:
+        """`--plugin my_file.py`."""
+        self.register_module(load_user_module(path), path)
+
+    @overload
+    def configure(
+        self, kind: Literal["reward"], name: str, options: Mapping[str, object] = ...
+    ) -> RewardFn: ...
+    @overload
+    def configure(
+        self, kind: Literal["env"], name: str, options: Mapping[str, object] = ...
+    ) -> Callable[[], Environment]: ...
+    @overload
+    def configure(
+        self, kind: Literal["agent"], name: str, options: Mapping[str, object] = ...
+    ) -> AgentLike: ...
+    @overload
+    def configure(
+        self, kind: Literal["engine"], name: str, options: Mapping[str, object] = ...
+    ) -> InferenceEngine: ...
+    @overload
+    def configure(
+        self, kind: Literal["dataset"], name: str, options: Mapping[str, object] = ...
+    ) -> DatasetFn: ...
+
+    def configure(
+        self, kind: str, name: str, options: Mapping[str, object] | None = None
+    ) -> object:
+        """The plugin's item with its options checked and bound.
+
+        A reward, an agent or a dataset is ready to call; an engine is an instance; an environment
+        is a factory, since each episode needs a new one.
+        """
+        table = "agent" if kind == "agent" else f"{kind}.{name}"
+        registry: Registry[Any] = self._by_table_name()[kind]
+        item = registry.get(name)
+        if kind == "env":
+            return _bind(kind, item, options or {}, table=table)
+        if inspect.isclass(item):
+            return item(**validate_options(item, options or {}, table=table))
+        return _bind(kind, item, options or {}, table=table)
+
+    def report(self) -> list[PluginReport]:
+        return [self._report(source) for source in self._sources.values()]
+
+    def failures(self) -> list[str]:
+        """One line for each plugin that failed and each name that two plugins claim."""
+        failed = [f"plugin {self._sources[k].distribution}: {e}" for k, e in self._failed.items()]
+        return failed + [
+            problem
+            for registry in self._registries()
+            for name in registry.names()
+            if (problem := registry.conflict(name))
+        ]
+
+    def installed_versions(self) -> dict[str, str]:
+        """Version of every installed plugin, loaded or not, for the record of a run."""
+        return {source.distribution: source.version for source in self._sources.values()}
+
+    def _collect(self, source: PluginSource, plugin: object) -> None:
+        """Call the plugin's `register_*` hooks with a `register` that knows the owner."""
+        for hook in HOOKS:
+            if not hook.startswith("register_"):
+                continue
+            registry: Registry[Any] = self._by_hook()[hook]
+            for impl in getattr(self._pluggy.hook, hook).get_hookimpls():
+                if impl.plugin is not plugin:
+                    continue
+                if hook == "register_commands":
+                    self._collect_commands(source, impl.function)
+                else:
+                    register = functools.partial(registry.register, owner=source)
+                    impl.function(*(register for _ in impl.argnames))
+
+    def _collect_commands(self, source: PluginSource, function: Callable[..., None]) -> None:
+        import click
+
+        group = click.Group(source.name)
+        function(group)
+        for name, command in group.commands.items():
+            self.commands.register(name, command, owner=source)
+
+    def _remove(self, source: PluginSource) -> None:
+        if self._pluggy.has_plugin(source.key):
+            self._pluggy.unregister(name=source.key)
+        for registry in self._registries():
+            registry.forget(source)
+
+    def _report(self, source: PluginSource) -> PluginReport:
+        if source.key in self._disabled:
+            return PluginReport(source.name, source.distribution, source.version, Status.DISABLED)
+        if error := self._failed.get(source.key):
+            return PluginReport(
+                source.name, source.distribution, source.version, Status.FAILED, error
+            )
+        plugin = self._pluggy.get_plugin(source.key)
+        return PluginReport(
+            source.name,
+            source.distribution,
+            source.version,
+            Status.LOADED,
+            brings={r.kind: names for r in self._registries() if (names := r.owned_by(source))},
+            observes=[
+                caller.name
+                for caller in self._pluggy.get_hookcallers(plugin) or ()
+                if caller.name.startswith("on_")
+            ],
+            conflicts=[
+                problem
+                for registry in self._registries()
+                for name in registry.owned_by(source)
+                if (problem := registry.conflict(name))
+            ],
+        )
+
+    def _absent(self) -> str:
+        notes = [
+            f"{self._sources[key].distribution} might have brought it but failed: {error}"
+            for key, error in self._failed.items()
+        ]
+        if self._disabled:
+            names = ", ".join(sorted(self._sources[key].distribution for key in self._disabled))
+            notes.append(f"disabled: {names}")
+        return "; ".join(notes)
+
+    def _registries(self) -> list[Registry[Any]]:
+        return [
+            self.rewards,
+            self.environments,
+            self.agents,
+            self.engines,
+            self.datasets,
+            self.algorithms,
+            self.commands,
+        ]
+
+    def _by_hook(self) -> dict[str, Registry[Any]]:
+        return {f"register_{registry.kind}s": registry for registry in self._registries()}
+
+    def _by_table_name(self) -> dict[str, Registry[Any]]:
+        return {registry.kind: registry for registry in self._registries()} | {
+            "env": self.environments
+        }
+
+
+_ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1}
+"""Arguments that a function of this kind is called with; the parameters after them are options."""
+
+
+def _bind(
+    kind: str, item: Callable[..., Any], options: Mapping[str, object], *, table: str
+) -> Callable[..., Any]:
+    """`item` with its options checked and set; `item` itself when there are none."""
+    if not callable(item):
+        if options:
+            raise ConfigError(f"[{table}] takes no options")
+        return item
+    skip = 0 if inspect.isclass(item) else _ARGUMENTS.get(kind, 0)
+    values = validate_options(item, options, table=table, skip=skip)
+    return functools.partial(item, **values) if values else item
+
+
+def load_plugins(
+    *,
+    files: Iterable[Path] = (),
+    sources: Iterable[PluginSource] | None = None,
+) -> Plugins:
+    """Load every installed plugin, then the user's own `files`.
+
+    An installed plugin that fails is left out, with a warning (see `failures`); it matters only
+    when something it might have brought is asked for. A file that fails raises: the user asked for
+    it.
+    """
+    plugins = Plugins()
+    disabled = disabled_names()
+    for source in installed_plugins() if sources is None else sources:
+        if source.is_disabled(disabled):
+            plugins.disable(source)
+            continue
+        try:
+            plugins.add(source)
+        except PluginError:
+            continue  # kept in `failures`
+    for problem in plugins.failures():
+        logger.warning("%s", problem)
+    for path in files:
+        plugins.register_file(path)
+    return plugins
+
+
+class Observers:
+    """`on_episode`, `on_step`, `on_weights`, `on_run_end`, as in `hookspecs`."""
+
+    def __init__(self, hooks: pluggy.PluginManager) -> None:
+        self._hooks = hooks
+        self.failures: Counter[tuple[str, str]] = Counter()
+        """Exceptions by (plugin, hook)."""
+
+    def on_episode(self, episode: Episode, dropped: str) -> None:
+        self._notify("on_episode", episode=episode, dropped=dropped)
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._notify("on_step", step=step, metrics=metrics)
+
+    def on_weights(self, update: WeightUpdate) -> None:
+        self._notify("on_weights", update=update)
+
+    def on_run_end(self, run_dir: str, summary: Mapping[str, float]) -> None:
+        self._notify("on_run_end", run_dir=run_dir, summary=summary)
+
+    def _notify(self, hook: str, **arguments: object) -> None:
+        for observer in getattr(self._hooks.hook, hook).get_hookimpls():
+            try:
+                observer.function(*(arguments[name] for name in observer.argnames))
+            except Exception as exc:  # noqa: BLE001 - attributed: the plugin is named
+                self._report(observer.plugin_name, hook, exc)
+
+    def _report(self, plugin: str, hook: str, error: Exception) -> None:
+        self.failures[plugin, hook] += 1
+        if self.failures[plugin, hook] == 1:
+            logger.warning(
+                "plugin %s: %s raised %s: %s (later failures of this hook are counted, not shown)",
+                plugin,
+                hook,
+                type(error).__name__,
+                error,
+                exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
+            )

@@ -1,0 +1,213 @@
+"""Agents in processes of their own (`rollout.workers = N`): what one of them does costs no other.
+
+To whoever plays episodes the pool is one more agent. An agent that computes no longer holds up the
+gateway, one that never yields or takes its process down ends only what was in that process, and a
+fresh worker takes its place.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
+from areal_sdk.config import RolloutSection
+from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, RemoteError
+from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
+from areal_sdk.rollout.agents.process import AgentProcess
+from areal_sdk.rollout.agents.session_rpc import pack_order
+from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.types import Task
+
+logger = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.5
+STOP_MARGIN_S = 10.0
+"""Over the longest that a worker may take to notice that an episode was cancelled."""
+
+
+class AgentPool(RolloutWorkflow):
+    """`size` workers, each playing many episodes; `async with` starts and ends them."""
+
+    def __init__(
+        self,
+        spec: AgentSpec,
+        *,
+        size: int,
+        log_dir: Path,
+        block_limit_s: float = 60.0,
+        start_timeout_s: float = 120.0,
+    ) -> None:
+        """A worker is killed when one step of an episode holds its event loop `block_limit_s`."""
+        self.name = spec.name
+        self.num_started = 0
+        """Workers so far: more than `size` are replacements."""
+        self._spec = spec
+        self._size = size
+        self._log_dir = log_dir
+        self._block_limit_s = block_limit_s
+        self._start_timeout_s = start_timeout_s
+        self._numbers = itertools.count(1)
+        self._places: list[asyncio.Task[AgentProcess]] = []
+        """A worker each, or one that is starting."""
+        self._workers: set[AgentProcess] = set()
+        """Every living one: those that gave up their place included."""
+        self._chores: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Of the workers that take episodes, by name."""
+        return {worker.name: worker.pid for worker in self._workers if not worker.is_lost}
+
+    async def start(self) -> None:
+        """Start every worker; the first failure ends the others."""
+        self._places = [self._begin(index) for index in range(self._size)]
+        try:
+            await asyncio.gather(*self._places)
+        except RemoteError as exc:
+            await self.aclose()
+            if exc.kind == ConfigError.__name__:  # the user's file: the message says what to do
+                raise ConfigError(exc.message) from exc
+            raise
+        except BaseException:
+            await self.aclose()
+            raise
+        self._own(self._watch(), "watch agent workers")
+
+    async def run_episode(self, task: Task, context: EpisodeContext) -> Any:
+        """Whatever the agent returns, played by the worker that has the least to do."""
+        order = pack_order(task, context)
+        worker = await self._pick()
+        number = next(self._numbers)
+        try:
+            return await worker.play(number, order, context)
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                self._own(self._stop(worker, number), f"stop {context.episode_id}")
+            raise
+        finally:
+            if worker.is_retired and not worker.aboard:
+                self._own(self._end(worker), f"end {worker.name}")
+
+    async def aclose(self) -> None:
+        """End every worker. Episodes still in them fail. Idempotent."""
+        self._is_closed = True
+        chores = [*self._chores, *self._places]
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        await asyncio.gather(*(worker.aclose() for worker in self._workers))
+        self._workers.clear()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    def _begin(self, index: int) -> "asyncio.Task[AgentProcess]":
+        self.num_started += 1
+        return asyncio.create_task(self._start_worker(index), name=f"start agent-{index}")
+
+    async def _start_worker(self, index: int) -> AgentProcess:
+        worker = await AgentProcess.start(
+            self._spec,
+            name=f"agent-{index}",
+            log_dir=self._log_dir,
+            block_limit_s=self._block_limit_s,
+            timeout_s=self._start_timeout_s,
+        )
+        self._workers.add(worker)
+        return worker
+
+    async def _pick(self) -> AgentProcess:
+        """The least busy worker. Waits only where all are lost, for the first to be replaced."""
+        if self._is_closed:
+            raise ProcessError("the agent's workers are closed")
+        self._fill_places(retry=True)
+        while True:
+            workers = [place.result() for place in self._places if _is_taken(place)]
+            if workers:
+                return min(workers, key=lambda worker: len(worker.aboard))
+            done, _ = await asyncio.wait(self._places, return_when=asyncio.FIRST_COMPLETED)
+            for place in done:
+                if place.cancelled() or (error := place.exception()) is None:
+                    continue
+                raise ProcessError(f"no worker for agent {self.name}: {error}") from error
+            if self._is_closed:
+                raise ProcessError("the agent's workers are closed")
+            self._fill_places(retry=False)
+
+    def _fill_places(self, *, retry: bool) -> None:
+        """Start a worker in the place of each that is lost; `retry`: of each that did not start too."""
+        for index, place in enumerate(self._places):
+            if _is_vacant(place) and (retry or not _did_not_start(place)):
+                self._places[index] = self._begin(index)
+
+    async def _watch(self) -> None:
+        """Replace lost workers; kill one that has been in one step of one episode for too long."""
+        while True:
+            await asyncio.sleep(min(WATCH_EVERY_S, self._block_limit_s / 4))
+            self._fill_places(retry=False)  # what did not start is left to an episode
+            for worker in list(self._workers):
+                if worker.is_gone:
+                    self._workers.discard(worker)
+                elif (step := worker.step_over(self._block_limit_s)) is not None:
+                    self._own(worker.kill_for_blocking(step), f"kill {worker.name}")
+
+    async def _stop(self, worker: AgentProcess, number: int) -> None:
+        """Cancel an episode. A worker with code that cannot be stopped gets no new episodes."""
+        timeout_s = self._block_limit_s + CANCEL_GRACE_S + STOP_MARGIN_S
+        try:
+            is_gone = await worker.stop(number, timeout_s=timeout_s)
+        except CallTimeoutError:
+            await worker.kill_for_blocking()
+            return
+        except ProcessError:
+            return  # it is gone, and the episode with it
+        if not is_gone and not worker.is_retired:
+            logger.info("%s holds code that ignores cancellation: it gets no more", worker.name)
+            worker.is_retired = True
+            if not worker.aboard:
+                await self._end(worker)
+
+    async def _end(self, worker: AgentProcess) -> None:
+        await worker.aclose()
+        self._workers.discard(worker)
+
+    def _own(self, chore: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(chore, name=name)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+
+def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: Path) -> AgentLike:
+    """The agent itself, or a pool (yet to be started) of workers that make it from its spec."""
+    if not isinstance(agent, AgentSpec):
+        return agent
+    return AgentPool(
+        agent, size=rollout.workers, log_dir=log_dir, block_limit_s=rollout.tool_timeout_s
+    )
+
+
+def _is_taken(place: "asyncio.Task[AgentProcess]") -> bool:
+    return place.done() and not _is_vacant(place)
+
+
+def _is_vacant(place: "asyncio.Task[AgentProcess]") -> bool:
+    """Whether its worker is lost, or could not be started."""
+    return place.done() and (_did_not_start(place) or place.result().is_lost)
+
+
+def _did_not_start(place: "asyncio.Task[AgentProcess]") -> bool:
+    return place.cancelled() or place.exception() is not None

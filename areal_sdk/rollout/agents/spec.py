@@ -1,0 +1,100 @@
+"""An agent by name: what it takes to make it, here or in a process that has never seen it."""
+
+import functools
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any, Self, cast
+
+from areal_sdk.agent import AgentLike
+from areal_sdk.environment import Environment
+from areal_sdk.errors import ConfigError
+from areal_sdk.plugins import validate_options
+from areal_sdk.process import JSON
+from areal_sdk.process.user_code import load_user_object, reference_to
+from areal_sdk.rollout.agents.environment import EnvironmentAgent
+
+NUM_ARGUMENTS = 2
+"""Of an agent that is a function; the parameters after them are options."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """Where an agent (or an environment to play) is defined, and its options. Travels as JSON."""
+
+    name: str
+    reference: str
+    """`file.py::Name` or `package.module:Name`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    table: str = "agent"
+    """Where the user wrote the options."""
+    step_timeout_s: float = 60.0
+    """Deadline of one step, where it is an environment."""
+
+    @classmethod
+    def of(
+        cls,
+        item: object,
+        *,
+        name: str,
+        module: ModuleType | None = None,
+        options: Mapping[str, Any] | None = None,
+        table: str = "agent",
+        step_timeout_s: float = 60.0,
+    ) -> Self:
+        """For what `make_agent` takes; ConfigError for what another process could not find.
+
+        `module` is where to look for an instance: it is found by the name it has there.
+        """
+        options = options or {}
+        check_options(item, options, table=table)
+        reference = reference_to(item, module=module)
+        return cls(name, reference, dict(options), table, step_timeout_s)
+
+    def make(self) -> AgentLike:
+        """The agent; imports the code it is defined in."""
+        return make_agent(
+            load_user_object(self.reference),
+            name=self.name,
+            options=self.options,
+            table=self.table,
+            step_timeout_s=self.step_timeout_s,
+        )
+
+    def as_json(self) -> JSON:
+        return asdict(self)
+
+
+def make_agent(
+    item: object,
+    *,
+    name: str,
+    options: Mapping[str, Any],
+    table: str = "agent",
+    step_timeout_s: float = 60.0,
+) -> AgentLike:
+    """An agent from a class, a function or an instance; for an environment, the agent that plays it."""
+    values = check_options(item, options, table=table)
+    if inspect.isclass(item) and issubclass(item, Environment):
+        make = functools.partial(item, **values)
+        return EnvironmentAgent(make, name=name, step_timeout_s=step_timeout_s)
+    if inspect.isclass(item):
+        return cast(AgentLike, item(**values))
+    if values:
+        assert callable(item)
+        return functools.update_wrapper(functools.partial(item, **values), item)
+    return cast(AgentLike, item)
+
+
+def check_options(item: object, options: Mapping[str, Any], *, table: str) -> dict[str, object]:
+    """`options`, converted to what `item` declares."""
+    if inspect.isclass(item):
+        return validate_options(item, options, table=table)
+    if not options:
+        return {}  # a function keeps its defaults
+    if not callable(item):
+        raise ConfigError(
+            f"[{table}] takes no options: {type(item).__name__} was made already; pass the class"
+        )
+    return validate_options(item, options, table=table, skip=NUM_ARGUMENTS)

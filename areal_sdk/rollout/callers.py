@@ -1,0 +1,258 @@
+"""Episodes that nobody asked for: whoever calls the gateway plays one.
+
+    session opens -> counted as running -> it ends, its reward comes or does not -> triage -> buffer
+
+The gate cannot refuse a caller. What bounds staleness here is the check of every sample, and quotas
+bound the flow; the books are those of any run.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from areal_sdk.errors import ConfigError, EpisodeError
+from areal_sdk.gateway.sessions.external import LiveSession, LiveSessions
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
+from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.tasks import Draw, TaskKey
+from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
+
+logger = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 10.0
+
+Observer = Callable[[Episode, Member | Rejection], None]
+
+
+class LiveTasks:
+    """Stands where a run's tasks stand: callers bring theirs, so only their number goes on."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def next(self, caller: str) -> Draw:
+        """What a caller does now."""
+        draw = Draw(Task(caller), epoch=self._next, position=0)
+        self._next += 1
+        return draw
+
+    def consume(self, key: TaskKey) -> None:
+        """Nothing to remember: callers cannot be asked again."""
+
+    def state(self) -> dict[str, object]:
+        """JSON for a checkpoint."""
+        return {"next": self._next}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        number = state.get("next")
+        if not isinstance(number, int):
+            raise ConfigError(f"this checkpoint is not of a run that learns from callers: {state}")
+        self._next = number
+
+
+class LiveEpisodes:
+    """Turns the sessions of callers into episodes, from `async with` to its end.
+
+    It stands where a run's dispatcher stands. Leaving books what is open as `cancelled`; the
+    sessions themselves go on.
+    """
+
+    def __init__(
+        self,
+        sessions: LiveSessions,
+        *,
+        tasks: LiveTasks,
+        ledger: Ledger,
+        buffer: TrajectoryBuffer,
+        truncated: Truncated = "score",
+        rewards: RewardPool | None = None,
+        on_episode: Observer | None = None,
+    ) -> None:
+        """`rewards` judge the episodes that nobody else did."""
+        self._sessions = sessions
+        self._tasks = tasks
+        self._ledger = ledger
+        self._buffer = buffer
+        self._truncated: Truncated = truncated
+        self._rewards = rewards
+        self._on_episode = on_episode
+        self._groups: dict[str, PendingGroup] = {}
+        """Of siblings that are still being opened."""
+        self._broken: frozenset[str] = frozenset()
+        """Groups of which some siblings ended before anybody looked."""
+        self._ends: dict[str, asyncio.Future[None]] = {}
+        """By session: done once nothing more can change about it."""
+        self._dropped: dict[str, Rejection] = {}
+        """Sessions that are not trained any more, though their callers go on."""
+        self._playing: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._broken = _broken_groups(self._sessions)  # the gateway listens before the run begins
+        self._sessions.observe(self)
+        self._broken = frozenset()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._sessions.observe(None)
+        playing = set(self._playing)
+        for task in playing:
+            task.cancel()
+        if playing:
+            await asyncio.wait(playing, timeout=STOP_TIMEOUT_S)
+
+    def opened(self, live: LiveSession) -> None:
+        group = self._group_of(live)
+        end = self._ends[live.id] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._play(group, live, end), name=f"live {live.id}")
+        group.tasks.append(task)
+        self._playing.add(task)
+        task.add_done_callback(self._playing.discard)
+
+    def finished(self, live: LiveSession) -> None:
+        if (end := self._ends.pop(live.id, None)) is not None and not end.done():
+            end.set_result(None)
+        elif (rejection := self._dropped.pop(live.id, None)) is not None:
+            self._tell(to_episode(live), rejection)
+
+    def _group_of(self, live: LiveSession) -> PendingGroup:
+        """The group that a session belongs to; one that was opened alone is one of its own.
+
+        So is one of a group that nobody compares, or that is not whole.
+        """
+        is_compared = live.group_size == self._buffer.group_size
+        if not live.group or not is_compared or live.group in self._broken:
+            return self._admit(live, size=1)
+        if live.sibling == 0:
+            self._groups[live.group] = self._admit(live, size=live.group_size)
+        group = self._groups[live.group]
+        if live.sibling == live.group_size - 1:
+            del self._groups[live.group]
+        return group
+
+    def _admit(self, live: LiveSession, *, size: int) -> PendingGroup:
+        return self._buffer.admit(self._tasks.next(live.account.name), size=size)
+
+    async def _play(
+        self, group: PendingGroup, live: LiveSession, end: "asyncio.Future[None]"
+    ) -> None:
+        """Wait for the session's end, and hand its episode over."""
+        clock = asyncio.get_running_loop().time
+        began, session = clock(), live.session
+        self._ledger.start(1)
+        sibling = live.sibling if group.size > 1 else 0
+        group.ages[sibling] = lambda: session.oldest_version
+        try:
+            await end
+            episode = await self._judged(to_episode(live, group))
+            verdict = triage(episode, truncated=self._truncated)
+            self._close(group, sibling, verdict, ran_s=episode.duration_s)
+            self._tell(episode, verdict)
+        except asyncio.CancelledError:  # too old, or the run ends: the books close either way
+            reason = group.stopped.get(sibling, DropReason.CANCELLED)
+            is_over = end.done() and not end.cancelled()
+            slow = "its judge was" if is_over else "its caller was"
+            rejection = Rejection(reason, f"{slow} slower than the training")
+            self._close(group, sibling, rejection, ran_s=clock() - began)
+            if reason is not DropReason.CANCELLED and is_over:
+                self._tell(to_episode(live, group), rejection)  # nobody else will: it is finished
+            elif reason is not DropReason.CANCELLED:
+                self._dropped[live.id] = rejection
+            raise
+        except Exception as exc:  # noqa: BLE001 - a bug: whoever waits for a batch is told
+            self._buffer.fail(exc)
+        finally:
+            self._ends.pop(live.id, None)
+
+    def _close(
+        self,
+        group: PendingGroup,
+        sibling: int,
+        verdict: Member | Rejection,
+        *,
+        ran_s: float = 0.0,
+    ) -> None:
+        del group.ages[sibling]
+        if isinstance(verdict, Member):
+            self._buffer.accept(group, verdict)
+        else:
+            self._buffer.reject(group, verdict, ran_s=ran_s)
+        if not group.num_running:
+            self._buffer.resolve(group)
+            self._buffer.shed_surplus()
+
+    async def _judged(self, episode: Episode) -> Episode:
+        """The episode with the verdict of the reward functions, where its caller gave none."""
+        if self._rewards is None or episode.outcome.kind is not OutcomeKind.ABSTAIN:
+            return episode
+        if not episode.turns:
+            return episode
+        try:
+            outcome = await self._rewards.score(episode)
+        except EpisodeError as exc:
+            outcome = Outcome.failed(exc.kind, str(exc))
+        return replace(episode, outcome=outcome)
+
+    def _tell(self, episode: Episode, verdict: Member | Rejection) -> None:
+        if self._on_episode is not None:
+            self._on_episode(episode, verdict)
+
+
+def _broken_groups(sessions: Iterable[LiveSession]) -> frozenset[str]:
+    """The groups of which not all siblings are open."""
+    is_open = [live for live in sessions if live.ended is None]
+    num_open = Counter(live.group for live in is_open)
+    return frozenset(live.group for live in is_open if num_open[live.group] < live.group_size)
+
+
+def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:
+    """What a caller did, with the verdict that was posted, if any."""
+    session = live.session
+    return Episode(
+        id=live.id,
+        task=Task(live.account.name),
+        turns=tuple(session.turns),
+        outcome=posted_outcome(live),
+        group=live.group,
+        sibling=live.sibling,
+        epoch=group.draw.epoch if group is not None else 0,
+        truncated=session.truncated,
+        duration_s=live.used_at - live.began_at,
+    )
+
+
+def posted_outcome(live: LiveSession) -> Outcome:
+    """The rewards that were posted, the last for each turn and for the episode; none abstains.
+
+    A reward for the episode was earned by its end: where turns have rewards too, it comes on top of
+    what the last turn earned.
+    """
+    session = live.session
+    if session.faults:
+        return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
+    whole = [posted.reward for posted in session.rewards if posted.turn is None]
+    by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
+    if not session.turns:
+        return Outcome.abstained("its caller got no answer, or waited for none")
+    if not whole and not by_turn:
+        return Outcome.abstained("nobody posted a reward in time")
+    if not by_turn:
+        return Outcome.scored(whole[-1])
+    if whole:
+        last = len(session.turns) - 1
+        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
+    return Outcome.scored(
+        sum(by_turn.values()),
+        success=whole[-1] == 1.0 if whole else None,
+        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
+    )

@@ -1,0 +1,261 @@
+"""One attempt at one task: whatever happens becomes an `Episode`.
+
+The agent plays inside an attributed boundary and a deadline, against a session of the gateway. The
+session, not the exception that user code saw or swallowed, says whether the infrastructure failed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from areal_sdk.agent import AgentLike, EpisodeContext
+from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
+from areal_sdk.gateway.app import Gateway
+from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.gateway.sessions.session import Session, SessionLimits
+from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, guard
+from areal_sdk.rollout.agents.deadline import DeadlinePassed, within
+from areal_sdk.rollout.agents.environment import EnvironmentAgent
+from areal_sdk.rollout.agents.http_client import SharesHttpClient
+from areal_sdk.rollout.agents.pool import AgentPool
+from areal_sdk.rollout.rewards import RewardPool, read_verdict
+from areal_sdk.rollout.tasks import EpisodePlan, stable_seed
+from areal_sdk.rollout.trajectory import check_parents, check_recorded, oldest_trainable
+from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
+
+logger = logging.getLogger(__name__)
+
+UNSCORED = Outcome.abstained("not scored yet")
+
+
+class EpisodeRunner(SharesHttpClient):
+    """Plays plans with one agent. Stateless between episodes, so many may run at once."""
+
+    def __init__(
+        self,
+        agent: AgentLike,
+        *,
+        gateway: Gateway,
+        rewards: RewardPool | None = None,
+        limits: SessionLimits | None = None,
+        sampling: SamplingPolicy | None = None,
+        seed: int = 0,
+        deterministic: bool = False,
+        split: str = "train",
+        episode_timeout_s: float = 600.0,
+        infra_retries: int = 2,
+        retry_delay_s: float = 0.5,
+        on_agent_error: float | None = None,
+    ) -> None:
+        """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error."""
+        super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
+        self.name = agent_name(agent)
+        self._play = as_play(agent)
+        self._gateway = gateway
+        self._rewards = rewards
+        self._limits = limits or SessionLimits()
+        self._sampling = sampling
+        self._seed = seed
+        self._deterministic = deterministic
+        self._split = split
+        self._episode_timeout_s = episode_timeout_s
+        self._infra_retries = infra_retries
+        self._retry_delay_s = retry_delay_s
+        self._on_agent_error = on_agent_error
+        self._ages: dict[str, Callable[[], int | None]] = {}
+        """By episode, from its first token to its verdict."""
+        self._warned = False
+        self._turnstile = asyncio.Lock()
+        """One episode begins at a time: a first step often builds a client, which takes tens of ms,
+        and the event loop answers the others in between."""
+
+    async def run(self, plan: EpisodePlan) -> Episode:
+        """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
+        async with self._turnstile:
+            await asyncio.sleep(0)
+        attempt = 0
+        while True:
+            episode = await self._attempt(plan, attempt)
+            if (
+                episode.outcome.error is not ErrorKind.INFRASTRUCTURE
+                or attempt >= self._infra_retries
+            ):
+                return episode
+            logger.info(
+                "episode %s, attempt %d: %s; trying again",
+                plan.id,
+                attempt,
+                episode.outcome.message,
+            )
+            await asyncio.sleep(self._retry_delay_s * 2**attempt)
+            attempt += 1
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        """The version of the first token of a running episode, be it judged already.
+
+        None: it has no token yet, or none that would be trained.
+        """
+        age = self._ages.get(episode_id)
+        return age() if age is not None else None
+
+    async def _attempt(self, plan: EpisodePlan, attempt: int) -> Episode:
+        seed = stable_seed(self._seed, plan.task.id, plan.epoch, plan.sibling)
+        session = self._gateway.sessions.open(
+            plan.id if attempt == 0 else f"{plan.id}~{attempt}",
+            limits=self._limits,
+            sampling=self._sampling,
+            seed=seed if self._deterministic else None,
+            split=self._split,
+        )
+        self._ages[plan.id] = lambda: session.oldest_version
+        try:
+            return await self._play_and_judge(plan, attempt, session, seed)
+        finally:
+            del self._ages[plan.id]  # not before the verdict: until then the trainer holds for it
+
+    async def _play_and_judge(
+        self, plan: EpisodePlan, attempt: int, session: Session, seed: int
+    ) -> Episode:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            played = await self._play_guarded(plan, self._context(plan, session, seed))
+        finally:
+            turns = session.close()
+        oldest = oldest_trainable(turns)
+        self._ages[plan.id] = lambda: oldest
+        episode = Episode(
+            id=plan.id,
+            task=plan.task,
+            turns=turns,
+            outcome=UNSCORED,
+            group=plan.group,
+            sibling=plan.sibling,
+            epoch=plan.epoch,
+            attempt=attempt,
+            truncated=session.truncated,
+            duration_s=clock() - began,
+        )
+        if session.faults:
+            message = "; ".join(session.faults)
+            return replace(episode, outcome=Outcome.failed(ErrorKind.INFRASTRUCTURE, message))
+        try:
+            return await self._judge(episode, played, session)
+        except EpisodeError as error:
+            failed = Outcome.failed(error.kind, str(error), trace=error.trace)
+            return replace(episode, outcome=failed)
+
+    def _context(self, plan: EpisodePlan, session: Session, seed: int) -> EpisodeContext:
+        return EpisodeContext(
+            base_url=session.base_url(self._gateway.base_url),
+            api_key=session.key,
+            model=self._gateway.model_name,
+            episode_id=plan.id,
+            seed=seed,
+            split=self._split,
+            http_client=self._http_client,
+            session_generate=session.generate,
+            session_turns=lambda: session.turns,
+        )
+
+    async def _play_guarded(
+        self, plan: EpisodePlan, context: EpisodeContext
+    ) -> PlayResult | EpisodeError:
+        what = f"agent {self.name}"
+        try:
+            async with boundary(AgentError, what):
+                try:
+                    return await within(
+                        guard(self._play, plan.task, context), self._episode_timeout_s, what=what
+                    )
+                except DeadlinePassed as exc:
+                    raise DeadlineError(
+                        f"{exc}: raise rollout.episode_timeout_s if episodes take that long"
+                    ) from None
+        except EpisodeError as error:
+            return error
+
+    async def _judge(
+        self, episode: Episode, played: PlayResult | EpisodeError, session: Session
+    ) -> Episode:
+        """The episode with its verdict. Raises `EpisodeError` where there is none to be had."""
+        if isinstance(played, EpisodeError):
+            return replace(episode, outcome=await self._judge_error(episode, played))
+        async with boundary(AgentError, f"agent {self.name}"):
+            if isinstance(played, Episode):
+                check_recorded(played.turns, episode.turns)
+                check_parents(played.turns)
+                return replace(
+                    episode,
+                    turns=played.turns,
+                    outcome=_named(read_verdict(played.outcome, played)),
+                    truncated=played.truncated or episode.truncated,
+                )
+            if isinstance(played, Mapping):
+                played = _by_completion(
+                    played, session.turns_of_reply, num_turns=len(episode.turns)
+                )
+            if played is not None:
+                self._warn_of_unused_rewards()
+                return replace(episode, outcome=_named(read_verdict(played, episode)))
+        return replace(episode, outcome=await self._score(episode))
+
+    async def _judge_error(self, episode: Episode, error: EpisodeError) -> Outcome:
+        if error.kind is not ErrorKind.AGENT:
+            raise error
+        if episode.truncated and self._rewards is not None:
+            return await self._score(episode)  # it raised because a limit ended it
+        if self._on_agent_error is not None:
+            scored = Outcome.scored(self._on_agent_error, success=False)
+            metrics = {"agent_error": 1.0}
+            return replace(scored, metrics=metrics, message=str(error), trace=error.trace)
+        if episode.truncated:
+            return Outcome.abstained(
+                f"a limit ended it before the agent gave a verdict ({error}): catch the refusal in "
+                "the agent, score with a reward function, or set rollout.on_agent_error"
+            )
+        raise error
+
+    async def _score(self, episode: Episode) -> Outcome:
+        if self._rewards is None:
+            return Outcome.abstained(
+                f"agent {self.name} returned None and no reward is configured: return a number, "
+                "or name a reward function"
+            )
+        return await self._rewards.score(episode)
+
+    def _warn_of_unused_rewards(self) -> None:
+        if self._rewards is None or self._warned:
+            return
+        self._warned = True
+        logger.warning(
+            "agent %s returns its own reward, so the configured rewards (%s) are not asked: "
+            "return None to use them",
+            self.name,
+            ", ".join(self._rewards.names),
+        )
+
+
+def _named(outcome: Outcome) -> Outcome:
+    """An error that the agent declared itself is the agent's, unless it says otherwise."""
+    if outcome.kind is OutcomeKind.ERROR and outcome.error is None:
+        return replace(outcome, error=ErrorKind.AGENT)
+    return outcome
+
+
+def _by_completion(
+    rewards: Mapping[str, float], turns_of_reply: Mapping[str, Mapping[int, int]], *, num_turns: int
+) -> Outcome:
+    """AReaL's rewards by completion id, each for the turn that the completion was."""
+    if not rewards:
+        return Outcome.abstained("the agent returned no rewards")
+    per_turn: list[float | None] = [None] * num_turns
+    for reply_id, reward in rewards.items():
+        turns = tuple(turns_of_reply.get(reply_id, {}).values())
+        if not turns:
+            raise ValueError(f"{reply_id!r} is not the id of a completion of this episode")
+        if len(turns) > 1:
+            raise ValueError(f"{reply_id!r} has {len(turns)} choices: whose reward is it?")
+        per_turn[turns[0]] = float(reward)
+    return Outcome.scored(sum(map(float, rewards.values())), turn_rewards=tuple(per_turn))

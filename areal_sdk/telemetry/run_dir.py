@@ -1,0 +1,306 @@
+"""The run directory: the interface between a run and whoever looks at it, live or a year later.
+
+config.toml     resolved configuration, without secrets
+call.json       the arguments that cannot be read back, where a run was begun from Python with objects
+plugins.json    every installed plugin and its version, and those that the run had before
+metrics.jsonl   one line an optimiser step or evaluation; `resume` marks where a run went on, and
+                after which step (later ones are then made again), `end` that it ended by itself
+ledger.json     where every episode went
+episodes/       conversations, tokens, masks, rewards, versions
+checkpoints/    weights, optimiser, and the state to resume from
+logs/           one file a child process
+live.json       what the run is doing now: progress, and who waits for what
+"""
+
+import fcntl
+import os
+import re
+import shlex
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.telemetry import episode_log as episodes
+from areal_sdk.telemetry import metrics
+from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary
+from areal_sdk.telemetry.files import cannot_write, read_json, to_json, write_atomically
+
+REMOVED = "(removed)"
+
+BEST, WAITING = "best", "waiting"
+"""In `checkpoints`: the best weights, and those that looked better while they changed."""
+MEASURED_FILE = "evaluation.json"
+"""Beside exported weights: what they achieved, and after which step."""
+
+_SECRET = re.compile(
+    r"(^|_)(api_?key|admin_?key|secret|password|passwd|token|credentials?)$", re.IGNORECASE
+)
+_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """A run's directory, by its parts. Make one with `create` or `open`."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, root: Path, name: str | None = None, *, stem: str = "run") -> Self:
+        """Make `root/name`; without a name `root/<stem>-<date>-<time>`. Never reuses one."""
+        if name is not None:
+            path = root / name
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                run, way_on = cls(path), ""
+                if run.config.is_file():
+                    way_on = f", or go on with it: {run.how_to_resume()}"
+                raise ConfigError(
+                    f"the run directory {path} exists: choose another run.name{way_on}"
+                ) from None
+            except OSError as exc:
+                raise cannot_write(path, exc) from exc
+            return cls(path)
+        base = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+        for attempt in range(1000):
+            path = root / (f"{base}-{attempt + 1}" if attempt else base)
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue  # another run began in this second
+            except OSError as exc:
+                raise cannot_write(path, exc) from exc
+            return cls(path)
+        raise ConfigError(f"1000 runs began in one second in {root}")
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """The run in `path`, which must be one."""
+        run = cls(path)
+        if not run.config.is_file():
+            near = [p for p in path.parent.glob("*/config.toml") if cls(p.parent).has_begun()]
+            near.sort(key=lambda p: p.stat().st_mtime)
+            hint = f"; the newest run beside it: {near[-1].parent}" if near else ""
+            raise ConfigError(f"{path} is not a run directory (no config.toml){hint}")
+        return run
+
+    def has_begun(self) -> bool:
+        """Whether it holds more than settings: a run that failed at its start left only those."""
+        written = (self.metrics, *self.episodes.glob("*"))
+        return any(path.is_file() and path.stat().st_size > 0 for path in written)
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def call(self) -> Path:
+        return self.path / "call.json"
+
+    @property
+    def plugins(self) -> Path:
+        return self.path / "plugins.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        return self.path / "ledger.json"
+
+    @property
+    def episodes(self) -> Path:
+        return self.path / "episodes"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def live(self) -> Path:
+        return self.path / "live.json"
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep every other process from writing here; it ends with this one, however it ends."""
+        with (self.path / ".lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                owner = lock.read().strip()
+                raise ConfigError(
+                    f"the run in {self.path} is still going on (pid {owner}): "
+                    "stop it before resuming it"
+                ) from None
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def is_in_use(self) -> bool:
+        """Whether a process holds `in_use` now."""
+        try:
+            with (self.path / ".lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # held for as long as this line
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Store the resolved configuration. Secrets are removed, unset values left out."""
+        import tomli_w
+
+        write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
+
+    def record_call(self, arguments: Mapping[str, str]) -> None:
+        """Store which parameters of `areal_sdk.train` were given objects, each as one would write it."""
+        write_atomically(self.call, to_json(arguments, indent=True))
+
+    def record_plugins(self, installed: Mapping[str, str]) -> list[str]:
+        """Store the versions a run goes on with, after those it had; returns what has changed."""
+        recorded = self.read_plugins() or {"installed": dict(installed), "earlier": []}
+        before: Mapping[str, str] = recorded["installed"]
+        changes = [
+            f"{name} was {before.get(name, 'not there')}, now it is {installed.get(name, 'gone')}"
+            for name in sorted({*before, *installed})
+            if before.get(name) != installed.get(name)
+        ]
+        earlier = list(recorded["earlier"])
+        if changes:
+            earlier.append({"until": time.time(), "installed": before})
+        document = {"installed": dict(installed), "earlier": earlier}
+        write_atomically(self.plugins, to_json(document, indent=True))
+        return changes
+
+    def write_ledger(self, snapshot: Mapping[str, Any]) -> None:
+        write_atomically(self.ledger, to_json(snapshot, indent=True), durable=False)
+
+    def write_live(self, state: Mapping[str, Any]) -> None:
+        write_atomically(self.live, to_json(state), durable=False)
+
+    def read_config(self) -> dict[str, Any]:
+        import tomllib
+
+        return tomllib.loads(self.config.read_text())
+
+    def read_call(self) -> dict[str, str]:
+        """What `record_call` stored; empty where the settings say all."""
+        return read_json(self.call) or {}
+
+    def how_to_resume(self, *, steps: int | None = None) -> str:
+        """The command, or the call, that goes on with this run; to `steps`, where they are given."""
+        call = self.read_call()
+        if not call:
+            online = self._learns_online()
+            limit = f" {'--set run.steps=' if online else '--steps '}{steps}" if steps else ""
+            command = f"areal-sdk {'serve' if online else 'train'} --resume"
+            return f"{command} {shlex.quote(str(self.path))}{limit}"
+        arguments = [
+            call.pop("agent"),
+            f"resume={str(self.path)!r}",
+            *(f"{name}={value}" for name, value in call.items()),
+            *([f"run={{'steps': {steps}}}"] if steps else []),
+        ]
+        return f"areal_sdk.train({', '.join(arguments)})"
+
+    def _learns_online(self) -> bool:
+        with suppress(OSError, tomllib.TOMLDecodeError):  # whoever reads them will say so
+            settings = tomllib.loads(self.config.read_text())
+            return bool(settings.get("serve", {}).get("learn"))
+        return False
+
+    def read_plugins(self) -> dict[str, Any] | None:
+        """`installed` versions, and the `earlier` ones that parts of the run were made with."""
+        plugins: dict[str, Any] | None = read_json(self.plugins)
+        return plugins
+
+    def read_ledger(self) -> dict[str, Any] | None:
+        """The last written `Ledger.snapshot()`; None before the first."""
+        ledger: dict[str, Any] | None = read_json(self.ledger)
+        return ledger
+
+    def read_live(self) -> dict[str, Any] | None:
+        """What the run was doing when it last said so; None if it never did."""
+        live: dict[str, Any] | None = read_json(self.live)
+        return live
+
+    def read_metrics(self, *, kind: str | None = None) -> list[dict[str, Any]]:
+        """Events in order; with `kind`, only those."""
+        return metrics.read_metrics(self.metrics, kind=kind)
+
+    def read_steps(self) -> list[dict[str, Any]]:
+        """`step` events by step, those that a resume repeated once."""
+        return metrics.read_steps(self.metrics)
+
+    def list_episodes(self) -> Iterator[EpisodeSummary]:
+        """Newest first."""
+        return episodes.list_episodes(self.episodes)
+
+    def find_episode(self, episode_id: str) -> EpisodeRecord:
+        """The whole episode; ConfigError names the newest ones if there is none of that id.
+
+        A session that a caller named `mine` is found as that too, where only one caller did.
+        """
+        record = episodes.find_episode(self.episodes, episode_id)
+        if record is not None:
+            return record
+        named = [e for e in self.list_episodes() if e.id.endswith(f"/{episode_id}")]
+        if len(named) == 1:
+            return episodes.read_episode(self.episodes, named[0])
+        newest = [summary.id for summary, _ in zip(self.list_episodes(), range(3), strict=False)]
+        hint = f"the newest are {', '.join(newest)}" if newest else "it has none yet"
+        raise ConfigError(f"no episode {episode_id!r} in {self.path}; {hint}")
+
+
+def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """`config` as TOML can hold it, with every value whose name says secret removed.
+
+    >>> without_secrets({"api_key": "sk-1", "max_tokens": 5, "url": "http://me:pw@host/v1"})
+    {'api_key': '(removed)', 'max_tokens': 5, 'url': 'http://(removed)@host/v1'}
+    """
+    return {
+        str(key): REMOVED if _SECRET.search(str(key)) and value else _clean(value)
+        for key, value in config.items()
+        if value is not None
+    }
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return without_secrets(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_clean(item) for item in value if item is not None]
+    if isinstance(value, (bool, int, float)):
+        return value
+    return _URL_LOGIN.sub(f"{REMOVED}@", str(value))
+
+
+def read_measured(exported: Path) -> dict[str, Any] | None:
+    """What the weights in `exported` achieved; None where they were not measured, or are not there."""
+    measured: dict[str, Any] | None = read_json(exported / MEASURED_FILE)
+    return measured
+
+
+def scores_of(measured: Mapping[str, Any]) -> str:
+    """What exported weights achieved, in words.
+
+    >>> scores_of({"step": 4, "success": 0.0, "reward": 0.71})
+    'success 0.000, reward 0.710'
+    """
+    reward = measured.get("reward")
+    return f"success {measured['success']:.3f}" + (
+        "" if reward is None else f", reward {reward:.3f}"
+    )

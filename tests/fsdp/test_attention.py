@@ -1,0 +1,104 @@
+"""Tree attention equals what each trajectory computes alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from areal_sdk.algorithms.packing import build_trees
+from areal_sdk.fsdp.tree_attention import attention_blocks, tree_attention
+
+HEADS, KEY_HEADS, DIM = 6, 2, 8
+
+
+def forest(seed: int = 0) -> list[np.ndarray]:
+    """Two prompts; below each, branches that branch again."""
+    rng = np.random.default_rng(seed)
+    sequences = []
+    for start in (1, 2):
+        prompt = [start, *rng.integers(0, 9, 11)]
+        for _ in range(3):
+            call = [*prompt, *rng.integers(0, 9, 4)]
+            sequences += [np.array([*call, *rng.integers(0, 9, n)]) for n in (2, 7)]
+        sequences.append(np.array([*prompt, *rng.integers(0, 9, 30)]))
+    return sequences
+
+
+@pytest.mark.parametrize("block_tokens", [1, 4, 16, 1000])
+def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
+    trees = build_trees(forest(), max_tokens=10_000)
+    num_tokens = sum(len(tree) for tree in trees)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(heads: int) -> Tensor:
+        return torch.randn(1, heads, num_tokens, DIM, generator=generator, requires_grad=True)
+
+    q, k, v = draw(HEADS), draw(KEY_HEADS), draw(KEY_HEADS)
+    upstream = torch.randn(1, num_tokens, HEADS, DIM, generator=generator)
+
+    blocks = attention_blocks(trees, block_tokens=block_tokens)
+    out, _ = tree_attention(nn.Identity(), q, k, v, None, blocks=blocks, scaling=DIM**-0.5)
+    gradients = torch.autograd.grad((out * upstream).sum(), (q, k, v))
+
+    # Every node once, through one of the trajectories that pass through it.
+    expected = torch.zeros_like(out)
+    offset = 0
+    for tree in trees:
+        for path in tree.node_of_token:
+            nodes = torch.from_numpy(path) + offset
+            alone = F.scaled_dot_product_attention(
+                q[:, :, nodes], k[:, :, nodes], v[:, :, nodes], is_causal=True, enable_gqa=True
+            )
+            expected = expected.index_copy(1, nodes, alone.transpose(1, 2))
+        offset += len(tree)
+    torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-5)
+    for ours, theirs in zip(
+        gradients, torch.autograd.grad((expected * upstream).sum(), (q, k, v)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_blocks_cover_every_query_once() -> None:
+    trees = build_trees(forest(), max_tokens=10_000)
+    for block_tokens in (1, 3, 16, 1000):
+        blocks = attention_blocks(trees, block_tokens=block_tokens)
+        covered = [i for block in blocks for i in range(block.start, block.stop)]
+        assert covered == list(range(sum(len(tree) for tree in trees)))
+
+
+def test_a_long_prompt_needs_no_large_mask() -> None:
+    prompt = np.arange(3000)
+    trees = build_trees([np.append(prompt, [i, i]) for i in range(4)], max_tokens=10_000)
+    blocks = attention_blocks(trees, block_tokens=512)
+    assert max(block.hidden_QC.numel() for block in blocks) <= 512 * 512
+
+
+def test_sliding_windows_are_refused() -> None:
+    x: Any = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(NotImplementedError, match="sliding-window"):
+        tree_attention(nn.Identity(), x, x, x, None, blocks=[], scaling=1.0, sliding_window=8)
+
+
+def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> None:
+    """As Qwen2.5 has them: the scores of a query are all large, and differ little."""
+    generator = torch.Generator().manual_seed(0)
+    tokens, dim = 64, 32
+    [tree] = build_trees([np.arange(tokens)], max_tokens=tokens)
+    q = torch.randn(1, 4, tokens, dim, generator=generator)
+    bias = 60 * torch.randn(1, 2, 1, dim, generator=generator)
+    k = (torch.randn(1, 2, tokens, dim, generator=generator) + bias).bfloat16()
+    v = torch.randn(1, 2, tokens, dim, generator=generator)
+    q, v = (x.bfloat16() for x in (q, v))
+
+    def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out.transpose(1, 2).double()
+
+    blocks = attention_blocks([tree])
+    ours, _ = tree_attention(nn.Identity(), q, k, v, None, blocks=blocks, scaling=dim**-0.5)
+    exact = plain(q.double(), k.double(), v.double())
+    error, theirs = ((x - exact).abs().mean() for x in (ours, plain(q, k, v)))
+    assert error < 2 * theirs

@@ -1,0 +1,209 @@
+"""Every family that the trainer claims, against its own plain forward."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from areal_sdk.algorithms.batch import make_batch
+from areal_sdk.algorithms.examples import make_demonstration
+from areal_sdk.algorithms.packing import build_trees
+from areal_sdk.errors import ConfigError
+from areal_sdk.fsdp.checkpoint import export_model
+from areal_sdk.fsdp.options import TrainerOptions
+from areal_sdk.fsdp.policy import load_policy
+from areal_sdk.fsdp.publish import Publisher
+from areal_sdk.fsdp.step import Trainer
+from areal_sdk.models.checkpoint import stored_dtypes
+from areal_sdk.models.families import TRAINED_FAMILIES, check_trained
+
+SIZE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "max_position_embeddings": 128,
+}
+OWN: Mapping[str, Mapping[str, Any]] = {
+    # What these families have beside the common sizes: numbers that a mistake would show in.
+    "cohere": {"logit_scale": 0.25},
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    "granite": {
+        "logits_scaling": 8.0,
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.0078125,
+    },
+    "mistral": {"sliding_window": None},
+}
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    **{family: (family, {}) for family in TRAINED_FAMILIES},
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "qwen3, yarn": (
+        "qwen3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+            }
+        },
+    ),
+}
+
+
+def saved(directory: Path, family: str, **fields: Any) -> Path:
+    """A tiny checkpoint, every tensor of it random: what is forgotten shows."""
+    config = AutoConfig.for_model(family, **{**SIZE, **OWN.get(family, {}), **fields})
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape)
+            is_scale = "norm" in name and not name.endswith("bias")
+            parameter.copy_(1 + 0.2 * noise if is_scale else 0.15 * noise)
+    model.save_pretrained(directory)
+    return directory
+
+
+def edited(directory: Path, **fields: Any) -> Path:
+    """The same checkpoint with other words in config.json."""
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+    return directory
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logprobs_and_gradients_of_every_trained_family_equal_the_plain_forward(
+    variant: str, tmp_path: Path
+) -> None:
+    family, fields = VARIANTS[variant]
+    directory = saved(tmp_path / "model", family, **fields)
+    policy = load_policy(directory)
+    plain = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(3, 64, 9).tolist()
+    rows = [[*prompt, *rng.integers(3, 64, n).tolist()] for n in (4, 4, 7)]
+    examples = [
+        made
+        for row in rows
+        if (made := make_demonstration(row, [i >= 9 for i in range(len(row))])) is not None
+    ]
+    trees = build_trees([example.inputs for example in examples], max_tokens=1000)
+    logprobs, _ = policy(make_batch(trees, examples, version=0))
+    expected = []
+    for row in rows:
+        tokens = torch.tensor(row)
+        distributions = torch.log_softmax(plain(tokens[None]).logits[0, :-1], -1)
+        expected.append(distributions.gather(1, tokens[1:, None])[8:, 0])
+    reference = torch.cat(expected)
+    # The tree puts siblings in another order; no two of these logprobs are equal.
+    assert (logprobs.sort().values - reference.sort().values).abs().max() < 1e-4
+    torch.autograd.backward(logprobs.sum())
+    torch.autograd.backward(reference.sum())
+    ours = policy.named_weights()
+    assert len(policy.layers) == SIZE["num_hidden_layers"]  # what FSDP shards one by one
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(ours[name].grad, parameter.grad, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", TRAINED_FAMILIES)
+def test_what_is_published_and_exported_of_every_trained_family_is_a_checkpoint_like_its_own(
+    family: str, tmp_path: Path
+) -> None:
+    directory = saved(tmp_path / "model", family)
+    trainer = Trainer(TrainerOptions(model_dir=directory))
+    publisher = Publisher(tmp_path / "published", dtype=torch.float32)
+
+    publisher.publish(trainer.policy, 1, is_writer=True)
+    export_model(trainer, tmp_path / "export", dtype=torch.float32)
+
+    assert stored_dtypes(tmp_path / "published") == stored_dtypes(directory)
+    assert stored_dtypes(tmp_path / "export") == stored_dtypes(directory)
+    loaded, report = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "export", output_loading_info=True
+    )
+    assert not any(report.values()), report
+    original = AutoModelForCausalLM.from_pretrained(directory).state_dict()
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, original[name]), name
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "told"),
+    [
+        ("gemma2", {}, "'gemma2' models"),  # caps its logits
+        ("mixtral", {}, "'mixtral' models"),  # fuses its experts under names of its own
+        ("qwen3_moe", {}, "'qwen3_moe' models"),
+        ("gpt_neox", {}, "'gpt_neox' models"),
+        ("mistral", {"sliding_window": 16}, "sliding-window"),
+        ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 16}, "sliding"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_type 'dynamic'",
+        ),
+        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_trained_is_refused_by_name_with_the_list_of_what_is(
+    family: str, fields: Mapping[str, Any], told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": family, **fields}))
+    with pytest.raises(ConfigError, match=f"does not train .*{told}.*: arcee, .*, starcoder2"):
+        check_trained(tmp_path)
+    with pytest.raises(ConfigError, match=told):
+        load_policy(tmp_path)
+
+
+def test_a_window_that_only_the_family_knows_of_is_seen_without_transformers(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')  # 4096 by default
+    with pytest.raises(ConfigError, match="sliding-window"):
+        check_trained(tmp_path)
+
+
+def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "pytorch_model.bin").write_bytes(b"weights")
+    with pytest.raises(ConfigError, match=r"no \.safetensors file: convert"):
+        check_trained(tmp_path)
+
+
+def test_weights_that_the_files_lack_are_not_made_up(tmp_path: Path) -> None:
+    directory = saved(tmp_path, "llama")
+    weights = load_file(directory / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"no model\.layers\.1\.mlp\.up_proj\.weight"):
+        load_policy(directory)
+
+
+def test_two_output_layers_of_which_the_config_ties_one_are_refused(tmp_path: Path) -> None:
+    directory = edited(saved(tmp_path, "llama"), tie_word_embeddings=True)
+    with pytest.raises(ConfigError, match="set tie_word_embeddings to false"):
+        load_policy(directory)
+
+
+def test_the_page_on_models_lists_the_families_that_are_trained() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    table = page.split("| `model_type` | sampled by |\n|---|---|\n")[1].split("\n\n")[0]
+    listed = [name.strip() for row in table.splitlines() for name in row.split("|")[1].split(",")]
+    assert sorted(listed) == sorted(TRAINED_FAMILIES)

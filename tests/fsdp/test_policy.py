@@ -1,0 +1,48 @@
+"""Token logprobs without the float32 logits."""
+
+import pytest
+import torch
+
+from areal_sdk.fsdp import policy
+from areal_sdk.fsdp.policy import token_logprobs
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 200, 10**6])
+def test_logprobs_and_gradients_are_those_of_log_softmax(
+    chunk_elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "CHUNK_ELEMENTS", chunk_elements)
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(5, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(50, 8, generator=generator, requires_grad=True)
+    temperatures = torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0])
+    rows, targets = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])
+    upstream = torch.randn(7, generator=generator)
+
+    ours, entropies = token_logprobs(hidden, weight, temperatures, rows, targets)
+    distributions = torch.log_softmax(hidden @ weight.t() / temperatures[:, None], -1)
+    reference = distributions[rows, targets]
+    torch.testing.assert_close(ours, reference)
+    assert not entropies.requires_grad
+    torch.testing.assert_close(
+        entropies, -(distributions.exp() * distributions).sum(-1)[rows].detach()
+    )
+    for got, expected in zip(
+        torch.autograd.grad((ours * upstream).sum(), (hidden, weight)),
+        torch.autograd.grad((reference * upstream).sum(), (hidden, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_nearly_certain_token_keeps_its_small_gradient_in_bfloat16() -> None:
+    # p = 0.999: one minus p, each rounded to bfloat16 first, would be 0.
+    hidden = torch.ones(1, 1, requires_grad=True)
+    weight = torch.tensor([[6.90625], [0.0]])  # logits 6.9 and 0
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logprob, _ = token_logprobs(
+            hidden, weight, torch.ones(1), torch.tensor([0]), torch.tensor([0])
+        )
+    [grad] = torch.autograd.grad(logprob.sum(), hidden)
+    expected = 6.90625 * (1 - 1 / (1 + torch.tensor(-6.90625).exp()))
+    assert grad.item() == pytest.approx(expected.item(), rel=0.02)

@@ -1,0 +1,311 @@
+"""One step, against plain transformers and against itself cut differently."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from areal_sdk.algorithms.advantages import GroupRelative
+from areal_sdk.algorithms.losses import Loss, PolicyTerms
+from areal_sdk.fsdp.options import SftRow, TrainerOptions
+from areal_sdk.fsdp.step import Trainer
+from areal_sdk.types import TrajectoryGroup
+
+from .episodes import make_groups
+
+
+@pytest.fixture
+def options(model_dir: Path) -> TrainerOptions:
+    return TrainerOptions(model_dir, precision="float32", warmup_steps=0, learning_rate=1e-3)
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in trainer.policy.named_weights().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+class GradientTrainer(Trainer):
+    """Keeps the gradient of its last update."""
+
+    def _apply_gradients(self, learning_rate: float) -> float:
+        self.gradient = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+            for name, p in self.policy.named_weights().items()
+        }
+        return super()._apply_gradients(learning_rate)
+
+
+def reference_gradient(
+    model_dir: Path, groups: list[TrajectoryGroup], *, max_weight: float = 5.0
+) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradient by the book: one trajectory at a time, whole logits, no packing."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    advantages, _ = GroupRelative()(groups, {})
+    count = sum(t.num_trained for group in groups for t in group.trajectories)
+    loss = torch.zeros(())
+    for group, of_group in zip(groups, advantages, strict=True):
+        for trajectory, values in zip(group.trajectories, of_group, strict=True):
+            tokens = torch.tensor(trajectory.tokens)
+            temperatures = torch.tensor(trajectory.temperatures)[1:, None]
+            logits = model(tokens[None]).logits[0, :-1] / temperatures
+            q = torch.log_softmax(logits, -1).gather(1, tokens[1:, None])[:, 0]
+            b = torch.tensor(trajectory.logprobs)[1:]
+            w = (q.detach() - b).exp().clamp(max=max_weight)
+            ratio = (q - q.detach()).exp()
+            mask = torch.tensor(trajectory.loss_mask)[1:]
+            loss = loss - (w * ratio * torch.from_numpy(values)[1:])[mask].sum() / count
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.item(), {name: p.grad for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("share_prompts", [True, False])
+@pytest.mark.parametrize("tokens_per_microbatch", [8192, 60])
+def test_gradients_equal_the_unshared_unpacked_reference(
+    options: TrainerOptions, share_prompts: bool, tokens_per_microbatch: int
+) -> None:
+    groups = make_groups()
+    trainer = GradientTrainer(
+        replace(
+            options,
+            share_prompts=share_prompts,
+            tokens_per_microbatch=tokens_per_microbatch,
+            max_grad_norm=math.inf,
+        )
+    )
+    metrics = trainer.step(groups, version=0)
+    loss, gradient = reference_gradient(options.model_dir, groups)
+    assert metrics["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-7)
+    for name, expected in gradient.items():
+        error = (trainer.gradient[name] - expected).norm() / expected.norm()
+        assert error < 1e-5, name
+
+
+def test_sharing_computes_fewer_tokens(options: TrainerOptions) -> None:
+    groups = make_groups()
+    shared = Trainer(options).step(groups, version=0)["num_computed"]
+    alone = Trainer(replace(options, share_prompts=False)).step(groups, version=0)["num_computed"]
+    assert shared < 0.6 * alone
+
+
+def test_zero_variance_groups_are_counted_but_not_computed(options: TrainerOptions) -> None:
+    useful = make_groups(1)
+    solved = make_groups(1, seed=1, same_reward=True)
+    alone, both = GradientTrainer(options), GradientTrainer(options)
+    without = alone.step(useful, version=0)
+    metrics = both.step(useful + solved, version=0)
+    assert metrics["num_computed"] == without["num_computed"]
+    assert metrics["num_trained"] == without["num_trained"]
+    assert metrics["num_counted"] == 2 * without["num_counted"]
+    assert metrics["num_idle_groups"] == 1
+    # Twice the tokens, half the gradient.
+    assert metrics["grad_norm"] == pytest.approx(without["grad_norm"] / 2, rel=1e-5)
+
+
+def test_nothing_to_train_changes_nothing_and_says_so(options: TrainerOptions) -> None:
+    trainer = Trainer(options)
+    before = weights(trainer)
+    metrics = trainer.step(make_groups(same_reward=True), version=0)
+    assert metrics["num_trained"] == 0
+    assert "loss" not in metrics
+    assert trainer.num_updates == 0
+    assert same(weights(trainer), before)
+
+
+def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
+    options: TrainerOptions,
+) -> None:
+    [group] = make_groups(1, size=2)
+    silent = replace(group.trajectories[1], loss_mask=(False,) * len(group.trajectories[1].tokens))
+    metrics = Trainer(options).step(
+        [replace(group, trajectories=(group.trajectories[0], silent))], version=0
+    )
+    assert metrics["num_trained"] == group.trajectories[0].num_trained
+    assert metrics["num_updates"] == 1
+
+
+def test_a_gradient_that_is_not_finite_is_dropped_and_reported(options: TrainerOptions) -> None:
+    trainer = Trainer(options)
+    before = weights(trainer)
+    [group] = make_groups(1)
+    poisoned = replace(
+        group.trajectories[0],
+        logprobs=tuple(math.nan if m else 0.0 for m in group.trajectories[0].loss_mask),
+    )
+    broken = replace(group, trajectories=(poisoned, *group.trajectories[1:]))
+    metrics = trainer.step([broken], version=0)
+    assert metrics["num_skipped_updates"] == 1
+    assert metrics["num_updates"] == 0
+    assert not math.isfinite(metrics["grad_norm"])
+    assert same(weights(trainer), before)
+    assert trainer.step([group], version=0)["num_updates"] == 1
+
+
+def test_a_step_makes_good_tokens_likelier_and_bad_ones_less(options: TrainerOptions) -> None:
+    groups = make_groups(2)
+    trainer = Trainer(options)
+    losses = [trainer.step(groups, version=0)["loss"] for _ in range(4)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_learning_rate_warms_up(options: TrainerOptions) -> None:
+    trainer = Trainer(replace(options, warmup_steps=4))
+    rates = [trainer.step(make_groups(1), version=0)["learning_rate"] for _ in range(5)]
+    assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])
+
+
+def test_gradients_are_clipped_by_their_global_norm(options: TrainerOptions) -> None:
+    # AdamW's first step has the size of the learning rate whatever the gradient's: look at moments.
+    trainer = Trainer(replace(options, max_grad_norm=1e-3))
+    metrics = trainer.step(make_groups(), version=0)
+    assert metrics["grad_norm"] > 1e-2
+    moments = [state["exp_avg"] for state in trainer.optimizer.state.values()]
+    norm = torch.stack([m.norm() for m in moments]).norm().item()
+    assert norm == pytest.approx((1 - options.betas[0]) * 1e-3, rel=1e-3)
+
+
+def test_staleness_is_reported_and_the_future_is_refused(options: TrainerOptions) -> None:
+    trainer = Trainer(options)
+    metrics = trainer.step(make_groups(1, version=3) + make_groups(1, version=5), version=5)
+    assert metrics["staleness_max"] == 2
+    assert metrics["staleness_mean"] == 1
+    with pytest.raises(ValueError, match="version 7 in a step that starts from 5"):
+        trainer.step(make_groups(1, version=7), version=5)
+
+
+def test_each_minibatch_is_an_update_of_its_own(options: TrainerOptions) -> None:
+    trainer = Trainer(replace(options, num_minibatches=3))
+    metrics = trainer.step(make_groups(3), version=0)
+    assert metrics["num_updates"] == 3
+    assert trainer.num_updates == 3
+    # Later minibatches find a policy that has moved on from p.
+    assert metrics["ratio_max"] != 1.0
+
+
+def test_with_one_minibatch_nothing_is_ever_clipped(options: TrainerOptions) -> None:
+    metrics = Trainer(options).step(make_groups(3), version=0)
+    assert metrics["ratio_max"] == 1.0
+    assert metrics["clip_fraction"] == 0.0
+    assert 4.0 < metrics["entropy"] < math.log(263)  # a random model is nearly uniform
+
+
+def terms_of(trainer: Trainer, groups: list[TrajectoryGroup], *, version: int) -> list[PolicyTerms]:
+    """The loss terms of each minibatch of a step."""
+    seen: list[PolicyTerms] = []
+    objective = trainer.algorithm.objective
+
+    def keep(terms: PolicyTerms) -> Loss:
+        seen.append(terms)
+        return objective(terms)
+
+    trainer.algorithm = replace(trainer.algorithm, objective=keep)
+    trainer.step(groups, version=version)
+    trainer.algorithm = replace(trainer.algorithm, objective=objective)
+    return seen
+
+
+def test_the_recomputed_proximal_policy_is_that_of_the_start_of_the_step(
+    options: TrainerOptions,
+) -> None:
+    groups = make_groups(2)
+    first, second = terms_of(Trainer(replace(options, num_minibatches=2)), groups, version=0)
+    assert torch.equal(first.proximal_T, first.current_T.detach())
+    assert not torch.equal(second.proximal_T, second.current_T.detach())
+    # The second group alone, from the same weights: its q is the p it should have had.
+    [alone] = terms_of(Trainer(options), [groups[1]], version=0)
+    torch.testing.assert_close(second.proximal_T, alone.current_T.detach())
+
+
+def test_interpolation_is_closer_to_the_proximal_policy_than_sampler_and_current_are(
+    options: TrainerOptions,
+) -> None:
+    """Sampled one real update before the step, and measured against recomputing."""
+    options = replace(options, num_minibatches=2, learning_rate=3e-4)
+    groups = relabel(options.model_dir, make_groups(2, seed=6))
+    exact, guess = Trainer(options), Trainer(replace(options, proximal="interpolate"))
+    for trainer in (exact, guess):
+        trainer.step(groups, version=0)
+    truth = terms_of(exact, groups, version=1)[1]
+    interpolated = terms_of(guess, groups, version=1)[1].proximal_T
+
+    def error(p_hat: torch.Tensor) -> float:
+        return (p_hat - truth.proximal_T).abs().mean().item()
+
+    assert error(interpolated) < 0.5 * error(truth.behaviour_T)
+    assert error(interpolated) < 0.5 * error(truth.current_T.detach())
+
+
+def relabel(model_dir: Path, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """The groups as if the model in `model_dir` had sampled them."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    relabelled = []
+    for group in groups:
+        members = []
+        for t in group.trajectories:
+            tokens = torch.tensor(t.tokens)
+            with torch.no_grad():
+                logits = model(tokens[None]).logits[0, :-1]
+            logits = logits / torch.tensor(t.temperatures)[1:, None]
+            logprobs = torch.log_softmax(logits, -1).gather(1, tokens[1:, None])[:, 0].tolist()
+            members.append(
+                replace(
+                    t,
+                    logprobs=tuple(
+                        value if m else 0.0
+                        for value, m in zip([0.0, *logprobs], t.loss_mask, strict=True)
+                    ),
+                )
+            )
+        relabelled.append(replace(group, trajectories=tuple(members)))
+    return relabelled
+
+
+def test_imitation_learns_its_demonstrations(options: TrainerOptions) -> None:
+    trainer = Trainer(replace(options, sft_learning_rate=3e-3))
+    rows = [SftRow((1, 2, 3, 4, 5), (False, False, True, True, True))] * 4
+    losses = [trainer.imitate(rows)["loss"] for _ in range(15)]
+    assert losses[0] == pytest.approx(math.log(263), rel=0.1)  # mean over tokens, about uniform
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_optimizer_forgets_imitation_when_reinforcement_begins(
+    options: TrainerOptions,
+) -> None:
+    trainer = Trainer(replace(options, warmup_steps=2))
+    trainer.imitate([SftRow((1, 2, 3), (False, True, True))])
+    metrics = trainer.step(make_groups(1), version=0)
+    assert metrics["learning_rate"] == options.learning_rate / 2
+    assert {float(state["step"]) for state in trainer.optimizer.state.values()} == {1.0}
+
+
+def test_bfloat16_stays_close_to_float32(options: TrainerOptions) -> None:
+    groups = make_groups()
+    exact, rough = GradientTrainer(options), GradientTrainer(replace(options, precision="bfloat16"))
+    loss, rough_loss = (t.step(groups, version=0)["loss"] for t in (exact, rough))
+    assert rough_loss == pytest.approx(loss, abs=2e-3)
+    flat, rough_flat = (
+        torch.cat([g.flatten() for g in t.gradient.values()]) for t in (exact, rough)
+    )
+    assert torch.cosine_similarity(flat, rough_flat, dim=0) > 0.99
+    assert all(p.dtype is torch.float32 for p in rough.policy.parameters())
+
+
+def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
+    preset = "areal_sdk.algorithms.presets:running_baseline"
+    trainer = Trainer(TrainerOptions(model_dir, precision="float32", algorithm=preset))
+    usual, wrong = make_groups(2, seed=1), make_groups(2, seed=2)
+    first, *others = wrong[1].trajectories
+    wrong[1] = replace(wrong[1], trajectories=(replace(first, reward=1e6), *others))
+    assert trainer.step(usual, version=0)["num_outlying_sources"] == 0.0
+    assert trainer.notices == []
+    assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
+    (notice,) = trainer.notices
+    assert notice.startswith("task-1: a reward of 1e+06, where 0.")
+    assert "algorithm.max_surprise" in notice
+    assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
+    assert trainer.notices == []
