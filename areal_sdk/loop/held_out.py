@@ -176,6 +176,6 @@ class Evaluator:
 
 
 def _success(reports: Reports) -> float | None:
-    """Of the first split; None where nothing was scored."""
+    """Of all episodes of the first split; None where nothing was scored."""
     first = next(iter(reports.values()), None)
-    return first.success.value if first is not None and first.success is not None else None
+    return first.solved if first is not None and first.num_scored else None

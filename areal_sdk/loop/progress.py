@@ -179,10 +179,12 @@ class Progress:
             if name == BEFORE:
                 self._success_before = self._success
         success = report.success or "-"
+        without = report.num_episodes - report.num_scored
+        unjudged = f"; {without} of {report.num_episodes} episodes not scored" if without else ""
         reward = f"{report.reward.value:.3f}" if report.reward else "-"
         self.say(
             f"{name}: {report.split}: success {success}, reward {reward}, "
-            f"{report.of_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}"
+            f"{report.of_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}{unjudged}"
         )
         for source, part in report.by_source.items():
             rate = f"{part.success.value:.3f}" if part.success else "-"

@@ -36,6 +36,9 @@ from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.run_dir import BEST, MEASURED_FILE, WAITING, read_measured, scores_of
 
+MAX_UNJUDGED = 0.1
+"""Of two evaluations, one that judged so much less of its episodes does not win by its rewards."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -50,8 +53,14 @@ class Measured:
     """Of the weights that were measured: they may have changed under the evaluation."""
     to_version: int
     by: str = ""
-    """Why these are the best: their `success`, or their `reward` where another's success is equal;
-    empty for the first."""
+    """Why these are the best: their `success`; where that is another's too, or says nothing, their
+    `reward`; or that more of their episodes have `verdicts`. Empty for the first."""
+    solved: float | None = None
+    """Success over all episodes, those without a verdict included; None: as `success`."""
+    judged: float = 1.0
+    """Share of the episodes that have a verdict."""
+    is_in_points: bool = False
+    """A reward of 1 is a low score, and so success says nothing."""
 
     @classmethod
     def of(cls, report: EvalReport, *, step: int) -> Self | None:
@@ -59,7 +68,16 @@ class Measured:
         if report.success is None or report.reward is None:
             return None
         first, last = report.versions or (step, step)
-        return cls(step, report.success.value, report.reward.value, first, last)
+        return cls(
+            step,
+            report.success.value,
+            report.reward.value,
+            first,
+            last,
+            solved=report.solved,
+            judged=report.judged,
+            is_in_points=report.is_in_points,
+        )
 
     @classmethod
     def read(cls, exported: Path) -> Self | None:
@@ -75,6 +93,9 @@ class Measured:
             first,
             values.get("to_version", first),
             values.get("by", ""),
+            values.get("solved"),
+            values.get("judged", 1.0),
+            values.get("is_in_points", False),
         )
 
     @property
@@ -84,11 +105,26 @@ class Measured:
 
     def is_better_than(self, other: "Measured | None") -> bool:
         """By success; the reward breaks a tie. The earlier one stays where both are equal."""
-        return other is None or self._rank > other._rank
+        if other is None:
+            return True
+        by = self.decided_by(other)
+        return self._score(by) > other._score(by)
 
-    @property
-    def _rank(self) -> tuple[float, float]:
-        return self.success, -math.inf if self.reward is None else self.reward
+    def decided_by(self, other: "Measured") -> str:
+        """What tells the two apart: `success`, `verdicts` or `reward`."""
+        says_something = not (self.is_in_points or other.is_in_points)
+        if says_something and self._score("success") != other._score("success"):
+            return "success"
+        return "verdicts" if abs(self.judged - other.judged) > MAX_UNJUDGED else "reward"
+
+    def _score(self, by: str) -> float:
+        match by:
+            case "success":
+                return self.success if self.solved is None else self.solved
+            case "verdicts":
+                return self.judged
+            case _:
+                return -math.inf if self.reward is None else self.reward
 
     def to_json(self) -> Mapping[str, Any]:
         return asdict(self)
@@ -143,15 +179,15 @@ class BestWeights:
 
     def _set_best(self, exported: Path, measured: Measured) -> None:
         if self.best is not None:
-            is_tie = measured.success == self.best.success
-            measured = replace(measured, by="reward" if is_tie else "success")
+            measured = replace(measured, by=measured.decided_by(self.best))
         _keep(exported, self._best_dir, measured)
         self.best = measured
 
     def _note_rival(self, rival: Measured) -> None:
         """The best is no longer the only one that was measured."""
         assert self.best is not None
-        by = "reward" if rival.success == self.best.success else self.best.by or "success"
+        decided = rival.decided_by(self.best)
+        by = decided if decided != "success" else self.best.by or decided
         if by != self.best.by:
             self.best = replace(self.best, by=by)
             write_atomically(self._best_dir / MEASURED_FILE, to_json(self.best.to_json()))

@@ -71,6 +71,16 @@ class EvalReport:
     """Tasks that the measured ones were drawn from; None: they are all there are."""
     by_source: "Mapping[str, EvalReport]" = field(default_factory=dict)
     """The same for the tasks of each source, where they name several (`Task.source`)."""
+    solved: float | None = None
+    """Share of all episodes that succeeded, every task counting alike: those without a verdict did
+    not. What compares weights: else those win whose failures raise, and are left out."""
+    is_in_points: bool = False
+    """Some reward beyond 1 claims no success: then a reward of 1 is a low score and no success."""
+
+    @property
+    def judged(self) -> float:
+        """Share of the episodes that have a verdict."""
+        return self.num_scored / self.num_episodes
 
     @property
     def of_tasks(self) -> str:
@@ -92,6 +102,8 @@ class EvalReport:
         }
         if self.versions is not None:
             numbers["from_version"], numbers["to_version"] = map(float, self.versions)
+        if self.solved is not None:
+            numbers["solved"] = self.solved
         if self.num_available is not None:
             numbers["available"] = float(self.num_available)
         estimates = {
@@ -121,6 +133,7 @@ class _Attempt:
     source: str
     reward: float | None
     success: bool
+    claims_success: bool
     num_turns: int
     truncated: bool
     error: str
@@ -255,6 +268,7 @@ def _summarise(episode: Episode) -> _Attempt:
         source=episode.task.source,
         reward=outcome.reward if scored else None,
         success=scored and is_success(episode),
+        claims_success=outcome.success is not None,
         num_turns=len(episode.turns),
         truncated=episode.truncated,
         error="" if scored else (outcome.error.value if outcome.error else "abstain"),
@@ -294,6 +308,7 @@ def _report(
         else:
             by_task[attempt.task_id].append(attempt)
     scored = [group for group in by_task.values() if group]
+    num_attempts = Counter(attempt.task_id for attempt in attempts)
     versions = frozenset[int]().union(*(attempt.versions for attempt in attempts))
     return EvalReport(
         split=split,
@@ -309,6 +324,14 @@ def _report(
         mean_turns=fmean(attempt.num_turns for attempt in attempts),
         duration_s=duration_s,
         versions=(min(versions), max(versions)) if versions else None,
+        solved=fmean(
+            sum(attempt.success for attempt in group) / num_attempts[task]
+            for task, group in by_task.items()
+        ),
+        is_in_points=any(
+            attempt.reward is not None and attempt.reward > 1.0 and not attempt.claims_success
+            for attempt in attempts
+        ),
     )
 
 

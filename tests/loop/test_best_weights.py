@@ -1,5 +1,6 @@
 """`checkpoints/best` holds weights that were measured as they are, and the best of those."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from areal_sdk.loop.weights import BestWeights, Measured, find_model, whose_weights
+from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.telemetry.run_dir import read_measured
+from areal_sdk.types import ErrorKind, Outcome
 from tests.loop.runs import finish, run_dir, start_command, start_training
+from tests.rollout.simulation import simulate, tasks
+from tests.rollout.test_evaluation import Scripted
 
 
 def export(checkpoints: Path, step: int) -> Path:
@@ -43,6 +48,72 @@ def test_success_counts_before_reward(tmp_path: Path) -> None:
     best.offer(export(tmp_path, 20), measured(20, 0.7, 0.1))
     assert best.best is not None
     assert (best.best.step, best.best.by) == (20, "success")
+
+
+def report_of(*outcomes: Outcome) -> EvalReport:
+    """Of an evaluation that played one task for each outcome."""
+    scripted = Scripted({f"t{index}": [outcome] for index, outcome in enumerate(outcomes)})
+    return simulate(evaluate_tasks(scripted, tasks(len(outcomes))))
+
+
+def offer(best: BestWeights, tmp_path: Path, step: int, *outcomes: Outcome) -> None:
+    found = Measured.of(report_of(*outcomes), step=step)
+    assert found is not None
+    exact = replace(found, from_version=step, to_version=step)
+    best.offer(export(tmp_path, step), exact)
+
+
+YES, NO = Outcome.scored(1.0), Outcome.scored(0.0)
+FAILED = Outcome.failed(ErrorKind.AGENT, "JSONDecodeError: what the model wrote")
+
+
+def test_an_episode_without_a_verdict_is_no_success_of_the_weights(tmp_path: Path) -> None:
+    """Else those win whose failures ended in an exception, and were left out."""
+    best = BestWeights(tmp_path)
+    offer(best, tmp_path, 10, *[YES] * 9, NO)
+    offer(best, tmp_path, 20, YES, *[FAILED] * 9)
+    offer(best, tmp_path, 30, YES, *[Outcome.abstained("a limit ended it")] * 9)
+    assert weights_in(tmp_path / "best") == "v10"
+    assert best.best is not None
+    assert (best.best.success, best.best.solved, best.best.by) == (0.9, 0.9, "success")
+
+
+def test_a_graded_reward_of_a_few_is_not_better_than_that_of_all(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    offer(best, tmp_path, 10, *[Outcome.scored(0.8)] * 10)
+    offer(best, tmp_path, 20, Outcome.scored(0.9), *[FAILED] * 9)
+    assert weights_in(tmp_path / "best") == "v10"
+    offer(best, tmp_path, 30, *[Outcome.scored(0.85)] * 9, FAILED)
+    assert weights_in(tmp_path / "best") == "v30", "one that is missing decides nothing"
+
+
+def test_those_that_were_judged_replace_those_that_hardly_were(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    offer(best, tmp_path, 10, Outcome.scored(0.9), *[FAILED] * 9)
+    offer(best, tmp_path, 20, *[Outcome.scored(0.8)] * 10)
+    assert weights_in(tmp_path / "best") == "v20"
+    assert best.best is not None
+    assert best.best.by == "verdicts"
+
+
+def test_points_are_compared_as_points(tmp_path: Path) -> None:
+    """A reward of exactly 1 is the success of rewards up to 1; of points it is a low score."""
+    best = BestWeights(tmp_path)
+    offer(best, tmp_path, 10, *[YES] * 3, *[NO] * 7)
+    offer(best, tmp_path, 20, *[Outcome.scored(8.0)] * 10)
+    assert weights_in(tmp_path / "best") == "v20"
+    offer(best, tmp_path, 30, *[YES] * 10)
+    assert weights_in(tmp_path / "best") == "v20"
+    assert best.best is not None
+    assert best.best.by == "reward"
+
+
+def test_points_that_say_what_a_success_is_are_compared_by_success(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    won, lost = Outcome.scored(10.0, success=True), Outcome.scored(30.0, success=False)
+    offer(best, tmp_path, 10, won, won)
+    offer(best, tmp_path, 20, lost, lost)
+    assert weights_in(tmp_path / "best") == "v10"
 
 
 def test_weights_that_changed_under_their_evaluation_wait_to_be_measured_again(

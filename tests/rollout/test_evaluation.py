@@ -53,6 +53,7 @@ def test_success_reward_and_errors_are_reported_apart() -> None:
     assert report.num_scored == 3
     assert report.success is not None
     assert report.success.value == pytest.approx(2 / 3)
+    assert report.solved == pytest.approx(2 / 5), "an episode without a verdict solved nothing"
     assert report.reward is not None
     assert report.reward.value == 0.5
     assert report.errors == {"agent": 1, "abstain": 1}
