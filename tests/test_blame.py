@@ -31,7 +31,7 @@ def test_an_error_is_placed_where_the_user_called_what_raised() -> None:
         Outcome.scored(float("nan"))
 
     for function in (in_a_library, in_ours):
-        assert place_of(error_of(function)) == f"test_stacks.py:{line_below(function)}"
+        assert place_of(error_of(function)) == f"test_blame.py:{line_below(function)}"
 
 
 def test_an_error_that_no_user_saw_has_no_place() -> None:
