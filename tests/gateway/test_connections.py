@@ -9,10 +9,10 @@ import pytest
 
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
+from tests.gateway.sessions.test_external import ALICE, Watcher, call, until
 from tests.gateway.test_bad_clients import BODY, NEVER_ENDS, close, connect, idle, raw_request
 from tests.gateway.test_control import control
 from tests.gateway.test_http import HI, post
-from tests.gateway.test_live import ALICE, Watcher, call, until
 
 GIVEN = "sk-admin-0123456789abcdef"
 

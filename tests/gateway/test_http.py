@@ -212,7 +212,7 @@ async def test_an_answer_of_no_tokens_is_refused(start_gateway: StartGateway, na
 
 
 async def test_the_older_functions_are_tools(start_gateway: StartGateway) -> None:
-    from tests.gateway.test_openai_client import CALL, TOOLS
+    from tests.gateway.wire.test_openai_client import CALL, TOOLS
 
     gateway, _ = await start_gateway(CALL)
     session = gateway.sessions.open("e")
@@ -459,7 +459,7 @@ async def test_streams_of_several_choices_are_told_apart(start_gateway: StartGat
 
 
 async def test_a_tool_choice_begins_the_answer(start_gateway: StartGateway) -> None:
-    from tests.gateway.test_openai_client import TOOLS
+    from tests.gateway.wire.test_openai_client import TOOLS
 
     gateway, engine = await start_gateway('{"expression": "1"}}\n</tool_call>')
     session = gateway.sessions.open("e")
@@ -474,7 +474,7 @@ async def test_a_tool_choice_begins_the_answer(start_gateway: StartGateway) -> N
 
 
 async def test_tool_choice_none_reads_no_calls(start_gateway: StartGateway) -> None:
-    from tests.gateway.test_openai_client import CALL, TOOLS
+    from tests.gateway.wire.test_openai_client import CALL, TOOLS
 
     gateway, _ = await start_gateway(CALL)
     session = gateway.sessions.open("e")

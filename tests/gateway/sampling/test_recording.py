@@ -19,7 +19,7 @@ from areal_sdk.testing import Fault, Reply, scripted_logprob
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
-from tests.gateway.test_parsers import TOOLS
+from tests.gateway.tool_calls.test_parsers import TOOLS
 
 HI: list[Message] = [{"role": "user", "content": "Hi"}]
 

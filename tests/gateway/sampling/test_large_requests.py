@@ -17,9 +17,9 @@ from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.http import body_limit
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
+from tests.gateway.sessions.test_external import ALICE, call, until
 from tests.gateway.test_bad_clients import BODY, address, close
 from tests.gateway.test_http import get, post
-from tests.gateway.test_live import ALICE, call, until
 
 SPECIALS = [
     "<|im_end|>",

@@ -22,8 +22,8 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.sessions.accounts import Quota, User
 from areal_sdk.models import resolve_model
+from tests.gateway.sessions.test_external import ALICE, call, until
 from tests.gateway.test_bad_clients import BODY, close, connect, raw_request
-from tests.gateway.test_live import ALICE, call, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

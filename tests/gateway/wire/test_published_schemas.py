@@ -23,7 +23,7 @@ from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_docs import HONOURED
 from tests.gateway.test_http import HI, get, post
-from tests.gateway.test_openai_client import TOOLS
+from tests.gateway.wire.test_openai_client import TOOLS
 
 CALL = '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1"}}\n</tool_call>'
 SAID = {

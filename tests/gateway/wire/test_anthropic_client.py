@@ -9,7 +9,7 @@ from areal_sdk.gateway import Gateway, Session
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_http import post
-from tests.gateway.test_openai_client import CALL
+from tests.gateway.wire.test_openai_client import CALL
 
 anthropic = pytest.importorskip("anthropic")
 

@@ -11,8 +11,8 @@ from areal_sdk.gateway import Session
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control
 from tests.gateway.test_http import HI, get, post
-from tests.gateway.test_openai_client import TOOLS
-from tests.gateway.test_published_schemas import event_model, events_of, problems
+from tests.gateway.wire.test_openai_client import TOOLS
+from tests.gateway.wire.test_published_schemas import event_model, events_of, problems
 
 ASK_ITEM = {"role": "user", "content": "Hi"}
 SHELL = {

@@ -14,8 +14,8 @@ from areal_sdk.gateway.sessions.external import LiveSession
 from areal_sdk.testing import Fault, Reply, ScriptedEngine, scripted_logprob
 from areal_sdk.types import FinishReason, ForkReason
 from tests.gateway.conftest import StartGateway
+from tests.gateway.sessions.test_external import ALICE, HI, Watcher, call, until
 from tests.gateway.test_bad_clients import BODY, busy, idle
-from tests.gateway.test_live import ALICE, HI, Watcher, call, until
 
 TEXT = "never ends, for it hangs"
 SAID = "never"

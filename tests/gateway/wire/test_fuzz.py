@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.gateway.conftest import StartGateway
-from tests.gateway.test_openai_client import CALL, TOOLS
+from tests.gateway.wire.test_openai_client import CALL, TOOLS
 
 USER = {"role": "user", "content": [{"type": "text", "text": "Hi"}]}
 ANSWER = {
