@@ -259,8 +259,12 @@ class Completer:
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
         """Say once for each value that a client asks for and does not get."""
-        for name, value in session.sampling.overridden(request.sampling).items():
-            notice = f"{name}={value!r} was replaced: this session's sampling is fixed by the run"
+        fixed = "this session's sampling is fixed by the run"
+        replaced = session.sampling.overridden(request.sampling)
+        notices = [f"{name}={value!r} was replaced: {fixed}" for name, value in replaced.items()]
+        if request.seed is not None and not session.sampling.keeps_seeds:
+            notices.append(f"seed was left out: {fixed}")
+        for notice in notices:
             session.notice(notice)
             if notice not in self._announced and len(self._announced) < _MAX_ANNOUNCED:
                 self._announced.add(notice)
@@ -330,6 +334,8 @@ class Completer:
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
         request, sampling = prepared.request, prepared.sampling
         seed = session.next_seed()
+        if seed is None and session.sampling.keeps_seeds:
+            seed = request.seed
         return GenerateRequest(
             tokens=prepared.prompt.tokens,
             max_new_tokens=prepared.max_new_tokens,
@@ -342,7 +348,7 @@ class Completer:
             repetition_penalty=sampling.repetition_penalty,
             logit_bias=sampling.logit_bias,
             stop=request.stop,
-            seed=request.seed if seed is None else seed,
+            seed=seed,
             num_top_logprobs=request.num_top_logprobs,
             json_schema=request.json_schema,
             session=session.id,

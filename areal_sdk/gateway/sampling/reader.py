@@ -5,7 +5,7 @@ Cuts text at a stop string, however the text arrives.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from areal_sdk.engine import GenerateChunk
 from areal_sdk.gateway.errors import ApiError, session_closed
@@ -111,6 +111,12 @@ class Prepared:
     client_chose_length: bool = False
     """The client's own limit is the shortest: reaching it does not truncate the episode."""
     sampling: Sampling = field(default_factory=Sampling)
+
+    def as_choice(self, number: int) -> "Prepared":
+        """One of several answers to it: of a seeded request each has a seed of its own."""
+        if not number or self.request.seed is None:
+            return self
+        return replace(self, request=replace(self.request, seed=self.request.seed + number))
 
 
 def engine_fault(fault: str, *, status: int = 503, code: str = "engine_error") -> ApiError:

@@ -117,6 +117,12 @@ class SamplingPolicy:
     trains_side_calls: bool = True
     """Off: turns such as a request for a title are context only (`side_calls` of the session)."""
 
+    @property
+    def keeps_seeds(self) -> bool:
+        """Whether a client's seed is used. Those who send one send the same for each attempt at a task,
+        and all attempts would be alike."""
+        return self.mode == "respect"
+
     def decide(self, asked: Mapping[str, Any]) -> Sampling:
         if self.mode == "respect":
             return replace(Sampling(temperature=self.temperature), **asked)

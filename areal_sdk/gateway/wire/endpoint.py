@@ -50,7 +50,7 @@ class Endpoint:
         choices: list[Prepared] = []
         for asked in reply.requests:
             prepared = await self._completer.prepare(session, asked, num_bytes=len(raw))
-            choices += [prepared] * asked.num_choices
+            choices += [prepared.as_choice(number) for number in range(asked.num_choices)]
         reply.begin(choices)
         try:
             return await self._respond(request, attempt, choices, reply)

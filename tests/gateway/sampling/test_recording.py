@@ -19,6 +19,7 @@ from areal_sdk.testing import Fault, Reply, scripted_logprob
 from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
+from tests.gateway.sessions.test_external import call
 from tests.gateway.tool_calls.test_parsers import TOOLS
 
 HI: list[Message] = [{"role": "user", "content": "Hi"}]
@@ -109,6 +110,46 @@ async def test_a_seeded_session_repeats_its_call_ids(start_gateway: StartGateway
         turn = await gateway.sessions.open(name, seed=seed).generate(HI, tools=TOOLS)
         ids.append(turn.message["tool_calls"][0]["id"])
     assert ids[0] == ids[1] != ids[2]
+
+
+async def test_a_seed_that_every_caller_sends_does_not_make_siblings_alike(
+    start_gateway: StartGateway,
+) -> None:
+    """Many agents send one: with it all attempts at a task would be the same, and teach nothing."""
+    gateway, engine = await start_gateway()
+    for name in ("a", "b"):
+        session = gateway.sessions.open(name)
+        for seed in (42, 43):
+            body = {"model": "policy", "messages": HI, "seed": seed}
+            status, answer, _ = await call(gateway, body=body, key=session.key)
+            assert status == 200, answer
+        assert [notice for notice in session.notices if "seed" in notice] == [
+            "seed was left out: this session's sampling is fixed by the run"
+        ]
+    assert {request.seed for request in engine.requests} == {None}
+
+
+async def test_a_seed_is_honoured_where_the_client_decides(start_gateway: StartGateway) -> None:
+    gateway, engine = await start_gateway()
+    session = gateway.sessions.open("e", sampling=SamplingPolicy(mode="respect"))
+    await call(gateway, body={"model": "policy", "messages": HI, "seed": 42}, key=session.key)
+    assert engine.requests[-1].seed == 42
+    assert session.notices == []
+
+
+async def test_the_choices_of_a_seeded_request_differ_and_repeat(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, engine = await start_gateway()
+    seeds = []
+    for name in ("a", "b"):
+        session = gateway.sessions.open(name, sampling=SamplingPolicy(mode="respect"))
+        body = {"model": "policy", "messages": HI, "seed": 42, "n": 3}
+        await call(gateway, body=body, key=session.key)
+        seeds.append([request.seed for request in list(engine.requests)[-3:]])
+    assert seeds[0] == seeds[1]
+    assert seeds[0][0] == 42
+    assert len(set(seeds[0])) == 3
 
 
 RESPECTED: dict[str, tuple[dict[str, Any], Exclusion | None]] = {
