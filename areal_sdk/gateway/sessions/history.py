@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from areal_sdk.gateway.sessions.canonical import canonical, in_order_of_calls
-from areal_sdk.gateway.sessions.rewrites import calls_in_text
+from areal_sdk.gateway.sessions.rewrites import calls_in_text, repeats_code
 from areal_sdk.gateway.untrusted import is_too_deep, loads
 from areal_sdk.types import ForkReason, Message, Tool
 
@@ -275,7 +275,10 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
     if role == "assistant":
         calls = message.get("tool_calls") or ()
         if not calls and (rewritten := calls_in_text(content)):
-            return _calls_as_written(*rewritten)
+            text, written = rewritten
+            if not repeats_code(written):
+                return _calls_as_written(text, written)
+            content = text
         meanings = [_call_meaning(call) for call in calls]
         return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
     if role == "tool":

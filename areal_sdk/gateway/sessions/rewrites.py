@@ -1,11 +1,13 @@
 """Tool calls that a client sends back as text, and what they mean.
 
 smolagents writes an assistant's calls into its content, `Calling tools:` and a Python list, and their
-results into user messages. The calls are still the ones that were sampled.
+results into user messages. The calls are still the ones that were sampled. Its CodeAgent calls no tools:
+it writes the code of a text once more, as a call.
 """
 
 import ast
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -39,3 +41,16 @@ def calls_in_text(content: str) -> tuple[str, list[dict[str, Any]]] | None:
     if not all(isinstance(c, dict) and isinstance(c.get("function"), dict) for c in calls):
         return None
     return content[: found.start()].rstrip(), calls
+
+
+def repeats_code(calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether CodeAgent wrote these calls: the text before them says all of it already.
+
+    A tool that takes code has arguments with names; CodeAgent's call has the code alone.
+    """
+    if len(calls) != 1:
+        return False
+    function = calls[0]["function"]
+    return function.get("name") == "python_interpreter" and isinstance(
+        function.get("arguments"), str
+    )

@@ -504,6 +504,40 @@ def test_a_stop_string_that_the_client_writes_down_is_no_change() -> None:
     assert recorder.ask(ASK, _with(ANSWER, content="<code>\nprint(2)\n</b>"), NEXT).parent is None
 
 
+CODE = "x = calculator(\"1 + 1\")\nprint(x, '→')"
+
+
+def _code_agent_writes(code: Any, name: str = "python_interpreter") -> Message:
+    """smolagents' CodeAgent: the text, the stop string, and the code once more as a call."""
+    call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": code}}
+    text = f"Let me see.\n<code>\n{CODE}\n</code>\nCalling tools:\n{[call]}"
+    return {"role": "assistant", "content": text}
+
+
+def _code_was_sampled() -> Recorder:
+    recorder = Recorder()
+    said: Message = {"role": "assistant", "content": f"Let me see.\n<code>\n{CODE}\n"}
+    recorder.history.add(recorder.ask(ASK), said, 0, stops=("Observation:", "</code>"))
+    return recorder
+
+
+def test_the_code_that_a_code_agent_repeats_as_a_call_is_no_change() -> None:
+    recorder = _code_was_sampled()
+    placement = recorder.ask(ASK, _code_agent_writes(CODE), NEXT)
+    assert (placement.parent, recorder.history.reason(placement)) == (0, None)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [_code_agent_writes({"code": CODE}), _code_agent_writes(CODE, "calculator")],
+    ids=["a tool that takes code", "another tool"],
+)
+def test_a_call_that_only_looks_like_repeated_code_is_a_change(written: Message) -> None:
+    recorder = _code_was_sampled()
+    placement = recorder.ask(ASK, written, NEXT)
+    assert (placement.parent, recorder.history.reason(placement)) == (None, ForkReason.EDITED)
+
+
 def test_a_question_with_other_instructions_and_tools_is_anothers() -> None:
     """A coding agent asks for a title of the conversation, with instructions of its own."""
     title: Message = {"role": "system", "content": "You write titles."}
