@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "areal-sdk" / "clients"
+CONSTRAINTS = Path(__file__).parent / "constraints.txt"
 INSTALL_TIMEOUT_S = 900
 NODE_VERSION = "22.23.3"
 """What the clients in JavaScript ask for; Debian's is older."""
@@ -22,7 +23,8 @@ def environment(name: str, *requirements: str) -> Path:
     python = root / "bin" / "python"
     if not installed.is_file() or installed.read_text() != wanted:
         _run(sys.executable, "-m", "venv", "--clear", str(root))
-        _run(str(python), "-m", "pip", "install", "--quiet", *requirements)
+        where = ["--constraint", str(CONSTRAINTS)]
+        _run(str(python), "-m", "pip", "install", "--quiet", *where, *requirements)
         installed.write_text(wanted)
     return python
 

@@ -10,15 +10,15 @@ write. Kept is each request as the gateway read it, and its answer. Without `--w
 import argparse
 import asyncio
 import json
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from environments import environment
-from run import CLIENTS, NUM_TURNS, do_task, problem, version_of
+from clients import CLIENTS
+from policies import calls_at_once
+from run import do_task, install, problem, version_of
 from served import served
 
 from areal_sdk.gateway import Gateway
@@ -91,8 +91,8 @@ async def main() -> int:
 async def record(recording: Recording) -> tuple[dict[str, Any], str]:
     """What was said, and what went wrong."""
     client = next(client for client in CLIENTS if client.name == recording.client)
-    python = environment(f"client-{client.name.replace(' ', '-')}", *client.requirements)
-    async with served(policy, shape=SHAPE, tokens_per_chunk=3) as gateway:
+    python = install(client)
+    async with served(calls_at_once, shape=SHAPE, tokens_per_chunk=3) as gateway:
         session = gateway.sessions.open(recording.name)
         requests = _noted(gateway)
         code, printed = await do_task(
@@ -104,7 +104,7 @@ async def record(recording: Recording) -> tuple[dict[str, Any], str]:
             streams=recording.streams,
             num_calls=NUM_CALLS,
         )
-    error = printed[-2000:] if code else problem(session)
+    error = printed[-2000:] if code else problem(session, printed)
     if not error and len(requests) != len(session.turns):
         error = f"{len(requests)} requests, {len(session.turns)} turns"
     return {
@@ -120,40 +120,15 @@ async def record(recording: Recording) -> tuple[dict[str, Any], str]:
 def _noted(gateway: Gateway) -> Sequence[ChatRequest]:
     """The requests of the gateway from now on, as it read them from the wire."""
     requests: list[ChatRequest] = []
-    prepare: Callable[[Session, ChatRequest], Prepared] = gateway._completer.prepare
+    prepare: Callable[..., Awaitable[Prepared]] = gateway._completer.prepare
 
-    def noting(session: Session, request: ChatRequest) -> Prepared:
+    async def noting(session: Session, request: ChatRequest, **options: int) -> Prepared:
         requests.append(request)
-        return prepare(session, request)
+        return await prepare(session, request, **options)
 
-    gateway._completer.prepare = noting  # type: ignore[method-assign]
+    gateway._completer.prepare = noting  # type: ignore[method-assign, assignment]
     return requests
 
 
-def policy(prompt: str) -> str:
-    """Two calls at once, one that is hard to quote, an answer; to the second question one more."""
-    num_results = len(set(re.findall(r"RESULT-\d", prompt)))
-    demanded = prompt.endswith("<tool_call>\n")  # the first call is begun already
-    thought = "" if demanded else f"<think>\nStep {num_results}: use the tool.\n</think>\n\n"
-    said, expressions = {
-        0: ("Let me see.", ["1 + 1", "2 * 3"]),
-        2: ("", ['"café" → <b>']),
-        3: ("Once more.", ["9"]) if "And 9?" in prompt else ("", []),
-    }.get(num_results, ("", []))
-    calls = [
-        {"name": "calculator", "arguments": {"expression": expression, "digits": 2.0}}
-        for expression in expressions
-    ]
-    if not calls and not demanded:
-        return f"{thought}The answer is **{num_results}** 🙂."
-    if not calls:  # smolagents ends with a call
-        answer = f"The answer is **{num_results}** 🙂."
-        calls = [{"name": "final_answer", "arguments": {"answer": answer}}]
-    written = [f"{json.dumps(call, ensure_ascii=False)}\n</tool_call>" for call in calls]
-    lead = "" if demanded else f"{thought}{said}\n<tool_call>\n"
-    return lead + "\n<tool_call>\n".join(written)
-
-
 if __name__ == "__main__":
-    assert NUM_TURNS == 5, "the policy's words are for five turns"
     sys.exit(asyncio.run(main()))

@@ -6,22 +6,23 @@ Each client is installed from PyPI or npm into an environment of its own, kept i
 does the same task (tasks/task.py) with every endpoint it speaks, whole and streamed, against templates
 of Qwen 2.5's and Qwen 3's shape. Command-line agents (agents.py) do theirs, in a network of their own
 that reaches the gateway alone. The engine is scripted. An episode is one sample when nothing that the
-client rewrote started a branch; a branch needs a reason. `--write` puts the table into docs/gateway.md.
+client rewrote started a branch; a client that is not said to rewrite (clients.py) fails by branching.
+`--write` puts the table into docs/gateway.md.
 """
 
 import argparse
 import asyncio
-import json
 import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agents import AGENTS, CliAgent, play, prepare
 from agents import script as agent_script
+from clients import CLIENTS, Client
 from environments import environment, node, npm_environment, npm_version
 from served import run, served, write_table
 
@@ -35,100 +36,25 @@ PAGE = HERE.parents[1] / "docs" / "gateway.md"
 TIMEOUT_S = 180
 SHAPES = ("qwen2.5", "qwen3")
 NUM_TURNS = 5
-NUM_CALLS = 3
 AGENT_CONTEXT = 200_000
 """Agents tell of tens of thousands of characters of tools."""
 
+LEFT = "A CONNECTION LEFT THIS MACHINE"
+"""What tasks/on_loopback.py prints of a connection that it refused."""
 
-@dataclass(frozen=True)
-class Client:
-    name: str
-    task: str
-    endpoints: Sequence[str]
-    requirements: Sequence[str]
-    shown: str
-    """The package whose version the table names; for npm, perhaps several."""
-    is_npm: bool = False
-    provider: str = ""
-    """Of Vercel's SDK: what the model is made with."""
-
-
-CHAT_AND_RESPONSES = ("chat", "responses")
-ALL = ("chat", "responses", "messages")
-
-AI_SDK = [
-    "ai@7.0.173",
-    "@ai-sdk/openai@4.0.118",
-    "@ai-sdk/openai-compatible@3.0.92",
-    "@ai-sdk/anthropic@4.0.105",
-    "zod@4.6.7",
-]
-
-CLIENTS = [
-    Client("openai 1", "openai_chat", CHAT_AND_RESPONSES, ["openai>=1.66,<2"], "openai"),
-    Client("openai 2", "openai_chat", CHAT_AND_RESPONSES, ["openai>=2,<3"], "openai"),
-    Client("openai 3", "openai_chat", CHAT_AND_RESPONSES, ["openai>=3,<4"], "openai"),
-    Client("anthropic", "anthropic_messages", ["messages"], ["anthropic"], "anthropic"),
-    Client(
-        "openai-agents", "openai_agents", CHAT_AND_RESPONSES, ["openai-agents"], "openai-agents"
-    ),
-    Client(
-        "pydantic-ai",
-        "pydantic_ai_agent",
-        ALL,
-        ["pydantic-ai-slim[openai,anthropic]"],
-        "pydantic-ai-slim",
-    ),
-    Client(
-        "langgraph",
-        "langgraph_agent",
-        ALL,
-        ["langchain", "langchain-openai", "langchain-anthropic"],
-        "langgraph",
-    ),
-    Client("litellm", "litellm_chat", ["chat"], ["litellm", "mcp"], "litellm"),
-    Client("smolagents", "smolagents_agent", ["chat"], ["smolagents[openai]"], "smolagents"),
-    Client(
-        "npm openai", "openai_sdk", CHAT_AND_RESPONSES, ["openai@7.57.0"], "openai", is_npm=True
-    ),
-    Client(
-        "npm anthropic",
-        "anthropic_sdk",
-        ["messages"],
-        ["@anthropic-ai/sdk@1.12.0"],
-        "@anthropic-ai/sdk",
-        is_npm=True,
-    ),
-    *(
-        Client(
-            f"npm ai {provider}",
-            "ai_sdk",
-            endpoints,
-            AI_SDK,
-            f"ai + @ai-sdk/{provider}",
-            is_npm=True,
-            provider=provider,
-        )
-        for provider, endpoints in (
-            ("openai-compatible", ["chat"]),
-            ("openai", CHAT_AND_RESPONSES),
-            ("anthropic", ["messages"]),
-        )
-    ),
-    Client(
-        "npm langchain",
-        "langchain_js",
-        ALL,
-        [
-            "langchain@1.5.14",
-            "@langchain/core@1.4.0",
-            "@langchain/openai@1.6.0",
-            "@langchain/anthropic@1.5.11",
-        ],
-        "langchain",
-        is_npm=True,
-    ),
-]
+QUIET = {
+    "AGNO_TELEMETRY": "false",
+    "ANONYMIZED_TELEMETRY": "false",
+    "CREWAI_DISABLE_TELEMETRY": "true",
+    "CREWAI_TRACING_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "HAYSTACK_TELEMETRY_ENABLED": "false",
+    "HF_HUB_OFFLINE": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "true",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "OTEL_SDK_DISABLED": "true",
+}
+"""Telemetry off, in the words of each framework; tasks/on_loopback.py tells of what is not."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +84,9 @@ async def main() -> int:
             found = [episode async for episode in tried]
             print("\n".join(table(found)[2:]), flush=True)
             episodes += found
+            for said in client.changes if isinstance(client, Client) else ():
+                if all(e.num_samples == 1 for e in found if how(e.streams) == said):
+                    print(f"NOTE {client.name} {said}: rewrites nothing that starts a branch")
     errors = [e for e in episodes if e.error]
     for e in errors:
         print(f"FAILED {e.client} {e.endpoint} streams={e.streams}: {e.error}")
@@ -172,15 +101,24 @@ async def try_out(client: Client) -> AsyncIterator[Episode]:
     installed = install(client)
     title = await title_of(client, installed)
     for shape in SHAPES:
-        async with served(script(shape), shape=shape, tokens_per_chunk=3) as gateway:
+        policy, num_calls = client.policy(shape)
+        async with served(policy, shape=shape, tokens_per_chunk=3) as gateway:
             for endpoint in client.endpoints:
                 for streams in (False, True):
                     session = gateway.sessions.open(f"{endpoint}-{streams}")
                     code, printed = await do_task(
-                        client, installed, session, gateway, endpoint=endpoint, streams=streams
+                        *(client, installed, session, gateway),
+                        endpoint=endpoint,
+                        streams=streams,
+                        num_calls=num_calls,
                     )
-                    error = printed[-2000:] if code else problem(session)
                     num_samples, reasons = branches(session)
+                    error = printed[-2000:] if code else problem(session, printed)
+                    known = client.changes.get(how(streams))
+                    if known is None and num_samples > 1 and not error:
+                        error = f"{num_samples} samples of a faithful client: {', '.join(reasons)}"
+                    elif known is not None:
+                        reasons = tuple(f"{why.partition(':')[0]}: {known}" for why in reasons)
                     yield Episode(title, endpoint, streams, num_samples, reasons, error)
 
 
@@ -201,10 +139,9 @@ async def try_agent(agent: CliAgent) -> AsyncIterator[Episode]:
 
 def install(client: Client) -> Path:
     """The Python that has the client, or the folder that holds its node_modules."""
-    name = f"client-{client.name.replace(' ', '-')}"
     if not client.is_npm:
-        return environment(name, *client.requirements)
-    root = npm_environment(name, *client.requirements)
+        return environment(client.environment, *client.requirements)
+    root = npm_environment(client.environment, *client.requirements)
     for module in ("task", client.task):  # modules are looked for beside the program
         shutil.copy(HERE / "tasks" / f"{module}.mjs", root)
     return root
@@ -214,7 +151,8 @@ async def title_of(client: Client, installed: Path) -> str:
     if client.is_npm:
         names = client.shown.split(" + ")
         return "npm " + " + ".join(f"{name} {npm_version(installed, name)}" for name in names)
-    return f"{client.shown} {await version_of(client, installed)}"
+    title = f"{client.shown} {await version_of(client, installed)}"
+    return f"{title}, {client.kind}" if client.kind else title
 
 
 async def version_of(client: Client, python: Path) -> str:
@@ -231,27 +169,34 @@ async def do_task(
     *,
     endpoint: str,
     streams: bool,
-    num_calls: int = NUM_CALLS,
+    num_calls: int,
 ) -> tuple[int, str]:
     """The exit code and what the client printed."""
     program = (
         [node(), installed / f"{client.task}.mjs"]
         if client.is_npm
-        else [installed, HERE / "tasks" / f"{client.task}.py"]
+        else [installed, HERE / "tasks" / "on_loopback.py", HERE / "tasks" / f"{client.task}.py"]
     )
     return await run(
         *(*program, endpoint),
-        "stream" if streams else "whole",
+        how(streams),
         timeout_s=TIMEOUT_S,
         BASE_URL=session.base_url(gateway.base_url),
         API_KEY=session.key,
         NUM_CALLS=str(num_calls),
         PROVIDER=client.provider,
+        **QUIET,
     )
 
 
-def problem(session: Session) -> str:
+def how(streams: bool) -> str:
+    return "streamed" if streams else "whole"
+
+
+def problem(session: Session, printed: str = "") -> str:
     """What must not have happened, although the client was content."""
+    if LEFT in printed:
+        return printed[printed.index(LEFT) :][:200]
     if len(session.turns) < NUM_TURNS:
         return f"only {len(session.turns)} turns"
     return "; ".join(session.faults)
@@ -280,29 +225,6 @@ def _conversation(session: Session, index: int) -> list[Message]:
     turn = session.turns[index]
     past = [] if turn.parent is None else _conversation(session, turn.parent)
     return [*past, *turn.new_messages, turn.message]
-
-
-def script(shape: str) -> Callable[[str], str]:
-    """What the policy says: calls until it has two results, one more to the second question."""
-
-    def answer(prompt: str) -> str:
-        num_results = len(set(re.findall(r"RESULT-\d", prompt)))
-        demanded = prompt.endswith("<tool_call>\n")  # the call is begun already
-        thinks = shape == "qwen3" and not demanded
-        thought = f"<think>\nhm {num_results}\n</think>\n\n" if thinks else ""
-        wanted = 3 if "And 9?" in prompt else 2
-        text = f"The answer is {num_results}."
-        if num_results < wanted:
-            said = "Let me see.\n" if num_results < 2 and not demanded else ""
-            call = {"name": "calculator", "arguments": {"expression": f"{num_results} + 1.0"}}
-        elif demanded:  # smolagents ends with a call
-            said, call = "", {"name": "final_answer", "arguments": {"answer": text}}
-        else:
-            return thought + text
-        begun = "" if demanded else "<tool_call>\n"
-        return f"{thought}{said}{begun}{json.dumps(call)}\n</tool_call>"
-
-    return answer
 
 
 def rows_of_others(page: Path, new: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@ export const BASE_URL = process.env.BASE_URL, API_KEY = process.env.API_KEY;
 // Anthropic's own client adds /v1 itself.
 export const ROOT_URL = BASE_URL.replace(/\/v1$/, "");
 export const [ENDPOINT, MODE] = process.argv.slice(2);
-export const STREAMS = MODE === "stream";
+export const STREAMS = MODE === "streamed";
 
 export const INSTRUCTIONS = "Be exact.";
 const QUESTIONS = ["What is 1 + 1 + 1?", "And 9?"];

@@ -8,7 +8,7 @@ BASE_URL, API_KEY = os.environ["BASE_URL"], os.environ["API_KEY"]
 ROOT_URL = BASE_URL.removesuffix("/v1")
 """Anthropic's clients add /v1 themselves."""
 
-ENDPOINT, STREAMS = sys.argv[1], sys.argv[2] == "stream"
+ENDPOINT, STREAMS = sys.argv[1], sys.argv[2] == "streamed"
 
 INSTRUCTIONS = "Be exact."
 QUESTIONS = ("What is 1 + 1 + 1?", "And 9?")
