@@ -353,7 +353,7 @@ class Trajectory:
     """Index of the sampling turn where `loss_mask`, -1 elsewhere."""
     reward: float
     turn_rewards: tuple[float | None, ...] = ()
-    turn_rivals: tuple[tuple[int, ...], ...] = ()
+    turn_alternatives: tuple[tuple[int, ...], ...] = ()
     """With turn rewards: for each turn, the later ones that are no consequence of it, since they
     come from another answer to the same prompt. Empty where no turn has any."""
 

@@ -41,7 +41,7 @@ def turn_returns(
     if not trajectory.turn_rewards:
         last = bounded(trajectory.reward)
         return [last * discount**later for later in reversed(range(num_turns))]
-    if trajectory.turn_rivals:
+    if trajectory.turn_alternatives:
         return _branching_returns(trajectory, discount)
     returns: list[float | None] = []
     following: float | None = None
@@ -59,8 +59,8 @@ def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | 
     count = len(trajectory.turn_rewards)
     leads_to = np.array(
         [
-            [later > turn and later not in rivals for later in range(count)]
-            for turn, rivals in enumerate(trajectory.turn_rivals)
+            [later > turn and later not in others for later in range(count)]
+            for turn, others in enumerate(trajectory.turn_alternatives)
         ]
     )
     between = leads_to.astype(np.float64) @ leads_to

@@ -132,7 +132,7 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
 
 def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     from areal_sdk.errors import ConfigError
-    from areal_sdk.telemetry.terminal import LiveState, render
+    from areal_sdk.telemetry.terminal import RunStatus, render
 
     values = run_dir.read_live()
     if values is None and _only_records(run_dir.read_config()):
@@ -146,7 +146,7 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     if as_json:
         _print_json({**values, "age_s": round(age_s, 1), "is_running": run_dir.is_in_use()})
         return
-    for line in render(LiveState.from_json(values), width=100):
+    for line in render(RunStatus.from_json(values), width=100):
         click.echo(line)
     for wait in values.get("waits", ()):
         click.echo(f"  {wait['waited_s']:8.1f} s of {wait['timeout_s']:g} s  {wait['name']}")

@@ -42,7 +42,7 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
                     "length": len(t.tokens),
                     "reward": t.reward,
                     "turn_rewards": t.turn_rewards,
-                    "turn_rivals": t.turn_rivals,
+                    "turn_alternatives": t.turn_alternatives,
                 }
                 for t in group.trajectories
             ],
@@ -71,7 +71,7 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
                     task_id=t["task_id"],
                     reward=t["reward"],
                     turn_rewards=tuple(t["turn_rewards"]),
-                    turn_rivals=tuple(map(tuple, t["turn_rivals"])),
+                    turn_alternatives=tuple(map(tuple, t["turn_alternatives"])),
                     **next(fields),
                 )
                 for t in group["trajectories"]

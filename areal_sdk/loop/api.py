@@ -36,7 +36,7 @@ from areal_sdk.plugins import Plugins, load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
-from areal_sdk.telemetry.terminal import LiveWriter
+from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.telemetry.waits import waits_on_signal
 from areal_sdk.types import Task
 
@@ -208,7 +208,7 @@ def _resume(
     changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
     if (why := why_finished(run_dir, config, changes)) is not None:
         if not quiet:
-            LiveWriter(sys.stderr).message(f"{run_dir.path} is finished: {why}")
+            TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
         return finished_summary(run_dir)
     plan = _plan(config, agent=agent, tasks=tasks)
     return _train(plan, run_dir=run_dir, checkpoint=checkpoint, changes=changes, quiet=quiet)
@@ -287,7 +287,7 @@ def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
         run_dir,
         name=f"{plan.program.name} on {plan.config.model}",
         total_steps=0 if run.is_endless else run.steps,
-        writer=None if quiet else LiveWriter(sys.stderr),
+        writer=None if quiet else TerminalView(sys.stderr),
         notify=plan.plugins.notify,
         split=next(iter(plan.eval_tasks), ""),
     )
@@ -336,7 +336,7 @@ def _evaluate(
 ) -> EvalReport:
     plugins = _load_plugins(config)
     program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})
-    writer = None if quiet else LiveWriter(sys.stderr)
+    writer = None if quiet else TerminalView(sys.stderr)
     view = EvalView(writer, name=f"{program.name} on {config.model}")
     try:
         return run_to_the_end(

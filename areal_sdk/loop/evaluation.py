@@ -33,9 +33,9 @@ from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.rollout.rewards import read_verdict
-from areal_sdk.rollout.tasks import EpisodePlan, PlaysEpisodes, stable_seed
+from areal_sdk.rollout.tasks import EpisodeRequest, PlaysEpisodes, stable_seed
 from areal_sdk.telemetry import Rate, RunDir
-from areal_sdk.telemetry.terminal import LiveState, LiveWriter, clock, still_line
+from areal_sdk.telemetry.terminal import RunStatus, TerminalView, clock, still_line
 from areal_sdk.types import Episode, Outcome
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class EvalView:
     """Counts the episodes of one evaluation, and paints inside `async with`; silent without writer."""
 
     def __init__(
-        self, writer: LiveWriter | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
+        self, writer: TerminalView | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
     ) -> None:
         self._writer = writer
         self._name = name
@@ -116,7 +116,7 @@ class EvalView:
             self._writer.update(self._live())
             self._told_at = time.monotonic()
 
-    async def _paint_on(self, writer: LiveWriter) -> None:
+    async def _paint_on(self, writer: TerminalView) -> None:
         while True:
             if writer.repaints:
                 writer.update(self._live())
@@ -124,9 +124,9 @@ class EvalView:
                 self.say(still_line(self._live()))
             await asyncio.sleep(REFRESH_S)
 
-    def _live(self) -> LiveState:
+    def _live(self) -> RunStatus:
         now = time.monotonic()
-        return LiveState(
+        return RunStatus(
             name=self._name,
             unit="episode",
             step=self._num_done,
@@ -265,13 +265,13 @@ class EndpointRunner(SharesHttpClient):
         self._base_url = base_url
         self._api_key = api_key
 
-    async def run(self, plan: EpisodePlan) -> Episode:
-        seed = stable_seed(self._config.run.seed, plan.task.id, plan.epoch, plan.sibling)
+    async def run(self, request: EpisodeRequest) -> Episode:
+        seed = stable_seed(self._config.run.seed, request.task.id, request.epoch, request.sibling)
         context = EpisodeContext(
             base_url=self._base_url,
             api_key=self._api_key,
             model=self._config.model,
-            episode_id=plan.id,
+            episode_id=request.id,
             seed=seed,
             split=self._split,
             http_client=self._http_client,
@@ -281,16 +281,16 @@ class EndpointRunner(SharesHttpClient):
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            outcome = await self._verdict(plan, context)
+            outcome = await self._verdict(request, context)
         except EpisodeError as error:
             outcome = Outcome.failed(error.kind, self._told(error), trace=error.trace)
         return Episode(
-            plan.id,
-            plan.task,
+            request.id,
+            request.task,
             (),
             outcome,
-            group=plan.group,
-            sibling=plan.sibling,
+            group=request.group,
+            sibling=request.sibling,
             duration_s=clock() - began,
         )
 
@@ -299,13 +299,13 @@ class EndpointRunner(SharesHttpClient):
         is_unreachable = "APIConnectionError" in str(error)
         return f"{error} Nobody answers at {self._base_url}" if is_unreachable else str(error)
 
-    async def _verdict(self, plan: EpisodePlan, context: EpisodeContext) -> Outcome:
+    async def _verdict(self, request: EpisodeRequest, context: EpisodeContext) -> Outcome:
         what = f"agent {self._name}"
-        empty = Episode(plan.id, plan.task, (), Outcome.abstained())
+        empty = Episode(request.id, request.task, (), Outcome.abstained())
         async with boundary(AgentError, what):
             try:
                 limit_s = self._config.rollout.episode_timeout_s
-                played = await within(guard(self._play, plan.task, context), limit_s, what=what)
+                played = await within(guard(self._play, request.task, context), limit_s, what=what)
             except DeadlinePassed as exc:
                 raise DeadlineError(str(exc)) from None
             return played.outcome if isinstance(played, Episode) else read_verdict(played, empty)

@@ -14,9 +14,9 @@ from areal_sdk.loop.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.rollout.groups import CutBatch, Member, Rejection
+from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
-from areal_sdk.telemetry.terminal import LiveState, LiveWriter, clock, still_line
+from areal_sdk.telemetry.terminal import RunStatus, TerminalView, clock, still_line
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode
 
@@ -40,7 +40,7 @@ class Progress:
         *,
         name: str,
         total_steps: int,
-        writer: LiveWriter | None,
+        writer: TerminalView | None,
         notify: Observers,
         split: str = "eval",
         heartbeat_s: float = HEARTBEAT_S,
@@ -136,7 +136,7 @@ class Progress:
         """The run ended by itself, and has written all that it writes."""
         self._metrics.log("end", summary.to_json())
 
-    def finished(self, episode: Episode, verdict: Member | Rejection) -> None:
+    def finished(self, episode: Episode, verdict: ScoredEpisode | Rejection) -> None:
         """A training episode ended, and this became of it."""
         version = self._state.version
         self._count(episode)
@@ -204,7 +204,7 @@ class Progress:
         self._swap_s = seconds
 
     def report_step(
-        self, state: RunState, batch: CutBatch, metrics: Mapping[str, float]
+        self, state: RunState, batch: RolloutBatch, metrics: Mapping[str, float]
     ) -> dict[str, float]:
         """One optimiser step (or label-only update) is done; returns its numbers, flat."""
         self._batch = batch.metrics
@@ -257,13 +257,13 @@ class Progress:
             self._writer.update(live)
             self._told_at = time.monotonic()
 
-    def _write_live(self, live: LiveState) -> None:
+    def _write_live(self, live: RunStatus) -> None:
         with contextlib.suppress(StorageError):  # what cannot be missed will say so
             self._run_dir.write_live(live.as_json())
 
-    def _live(self) -> LiveState:
+    def _live(self) -> RunStatus:
         batch, buffer = self._batch, self._buffer
-        return LiveState(
+        return RunStatus(
             name=self._name,
             step=self._state.step,
             total_steps=self._total_steps,

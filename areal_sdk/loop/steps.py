@@ -34,9 +34,9 @@ from areal_sdk.loop.services import Rig
 from areal_sdk.loop.state import Checkpoints, RunState
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.callers import LiveEpisodes, LiveTasks
+from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.groups import CutBatch
+from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import waiting
 from areal_sdk.types import WeightUpdate
@@ -54,15 +54,15 @@ class TrainingLoop:
     trainer: TrainerClient
     state: RunState
     buffer: TrajectoryBuffer
-    tasks: TaskSource | LiveTasks
-    dispatcher: Dispatcher | LiveEpisodes
+    tasks: TaskSource | CallerTasks
+    dispatcher: Dispatcher | CallerEpisodes
     checkpoints: Checkpoints
     evaluator: Evaluator
     progress: Progress
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
     """What the trainer does to its end although the run is cancelled: `settle` waits for it."""
-    _unreported: tuple[CutBatch, dict[str, float]] | None = None
+    _unreported: tuple[RolloutBatch, dict[str, float]] | None = None
     """A step that is taken, and in no metrics yet."""
     _began: float = 0.0
     _num_empty: int = 0
@@ -125,7 +125,7 @@ class TrainingLoop:
                 return "tasks"
         return ended
 
-    async def _next_batch(self) -> CutBatch | None:
+    async def _next_batch(self) -> RolloutBatch | None:
         """None when `run.max_minutes` pass before there is one: callers may never come."""
         limit = asyncio.timeout(self._seconds_left())
         try:
@@ -155,7 +155,7 @@ class TrainingLoop:
             return "solved or hopeless"
         return None
 
-    async def _train_on(self, batch: CutBatch) -> None:
+    async def _train_on(self, batch: RolloutBatch) -> None:
         """One step from v to v + 1, and the new weights on their way to the engine."""
         began = time.monotonic()
         if self.rig.engine.info.shares_device:
@@ -184,7 +184,7 @@ class TrainingLoop:
                 'trainer.precision = "float32"; the weights saved last are those before'
             )
 
-    async def _step(self, batch: CutBatch, *, began: float) -> dict[str, float]:
+    async def _step(self, batch: RolloutBatch, *, began: float) -> dict[str, float]:
         """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
         self._is_in_step = True
         metrics = dict(

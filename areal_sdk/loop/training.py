@@ -42,7 +42,7 @@ from areal_sdk.loop.weights import BestWeights, find_trained_model, whose_weight
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.callers import LiveEpisodes, LiveTasks
+from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
@@ -190,7 +190,7 @@ async def _train(
     plan: Plan,
     state: RunState,
     ledger: Ledger,
-    tasks: TaskSource | LiveTasks,
+    tasks: TaskSource | CallerTasks,
     evaluator: Evaluator,
     progress: Progress,
 ) -> str:
@@ -262,13 +262,13 @@ async def _keep_what_was_learnt(loop: TrainingLoop, *, grace_s: float) -> None:
 
 @asynccontextmanager
 async def _episodes(
-    rig: Rig, tasks: TaskSource | LiveTasks, buffer: TrajectoryBuffer, progress: Progress
-) -> AsyncIterator[Dispatcher | LiveEpisodes]:
+    rig: Rig, tasks: TaskSource | CallerTasks, buffer: TrajectoryBuffer, progress: Progress
+) -> AsyncIterator[Dispatcher | CallerEpisodes]:
     """Who fills the buffer: the program plays tasks, or callers do as they like."""
     config, rollout = rig.config, rig.config.rollout
-    if isinstance(tasks, LiveTasks):
+    if isinstance(tasks, CallerTasks):
         announce(config, rig.gateway, say=progress.say)
-        yield LiveEpisodes(
+        yield CallerEpisodes(
             rig.gateway.live,
             tasks=tasks,
             ledger=buffer.ledger,
@@ -291,9 +291,9 @@ async def _episodes(
         )
 
 
-def _source(plan: Plan) -> TaskSource | LiveTasks:
+def _source(plan: Plan) -> TaskSource | CallerTasks:
     if plan.config.serve.learn:
-        return LiveTasks()
+        return CallerTasks()
     return TaskSource(
         plan.train_tasks,
         seed=plan.config.run.seed,

@@ -14,18 +14,18 @@ from typing import Literal
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.groups import (
-    CutBatch,
+    FailureStreak,
     FinishedGroup,
-    LosingStreak,
-    Member,
     PendingGroup,
     Rejection,
+    RolloutBatch,
+    ScoredEpisode,
     by_age,
     iter_members,
 )
-from areal_sdk.rollout.metrics import RolloutWindow, batch_metrics
+from areal_sdk.rollout.metrics import RecentEpisodes, batch_metrics
 from areal_sdk.rollout.staleness import StalenessGate, mask_older, oldest_version
-from areal_sdk.rollout.tasks import Draw, TaskKey
+from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
 
@@ -81,7 +81,7 @@ class TrajectoryBuffer:
         self.dynamic_sampling = dynamic_sampling
         self.in_order = in_order
         """Deterministic: what is taken and dropped does not depend on what ended first."""
-        self.window = RolloutWindow()
+        self.recent = RecentEpisodes()
         self._min_members = group_size if drop_incomplete else min(2, group_size)
         """Fewer valid members than this and a group is dropped whole."""
         self._on_consumed = on_consumed
@@ -94,7 +94,7 @@ class TrajectoryBuffer:
         self._exhausted = False
         self._is_held = False
         self._failure: BaseException | None = None
-        self._streak = LosingStreak(max_lost_in_a_row or max(64, 2 * gate.batch))
+        self._streak = FailureStreak(max_lost_in_a_row or max(64, 2 * gate.batch))
         self._dropped: Counter[DropReason] = Counter()
 
     # --- the gate's numbers ------------------------------------------------------------------
@@ -139,21 +139,23 @@ class TrajectoryBuffer:
         """Set at the next change. Take it *before* looking, then wait on it."""
         return self._changed
 
-    def admit(self, draw: Draw, *, size: int | None = None) -> PendingGroup:
+    def admit(self, issued: IssuedTask, *, size: int | None = None) -> PendingGroup:
         """A group that plays from now on. `size`: of one that asked no gate and may be smaller."""
         group = PendingGroup(
-            f"{draw.task.id}.{draw.epoch}", draw, size=self.group_size if size is None else size
+            f"{issued.task.id}.{issued.epoch}",
+            issued,
+            size=self.group_size if size is None else size,
         )
         assert group.id not in self._pending, f"group {group.id} was admitted twice"
         self._pending[group.id] = group
         return group
 
-    def accept(self, group: PendingGroup, member: Member) -> None:
+    def accept(self, group: PendingGroup, member: ScoredEpisode) -> None:
         """A sibling ended well. It counts as running no more, whatever its siblings do."""
         group.num_ended += 1
         group.members.append(member)
         self.ledger.buffer(1)
-        self.window.kept(member.duration_s)
+        self.recent.kept(member.duration_s)
         self._notify()
 
     def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:
@@ -162,9 +164,9 @@ class TrajectoryBuffer:
         self._drop(rejection.reason, 1, buffered=False)
         self._notify()
         if rejection.reason is DropReason.STALE:
-            self.window.stopped(ran_s)
+            self.recent.stopped(ran_s)
         elif rejection.reason is not DropReason.CANCELLED:
-            self.window.rejected(rejection.reason, ran_s)
+            self.recent.rejected(rejection.reason, ran_s)
         if rejection.reason is not DropReason.GROUP_INCOMPLETE:  # it was stopped for a sibling's
             group.rejection = rejection
 
@@ -181,12 +183,12 @@ class TrajectoryBuffer:
         if reason is None:
             # Not as they ended: the mean of the rewards, in its last digit, depends on the order.
             members = sorted(group.members, key=lambda member: member.sibling)
-            self._finished.append(FinishedGroup(group.id, group.draw, tuple(members)))
+            self._finished.append(FinishedGroup(group.id, group.issued, tuple(members)))
             self._streak.end()
             return
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
-            self._on_consumed(group.draw.key)
+            self._on_consumed(group.issued.key)
             cause = cause or Rejection(reason, "it came alone")
             if not self._is_held and (hopeless := self._streak.lose(group.size, cause)):
                 self.fail(hopeless)
@@ -220,7 +222,7 @@ class TrajectoryBuffer:
 
     # --- the trainer's side ------------------------------------------------------------------
 
-    async def cut_batch(self, *, version: int, timeout_s: float = 3600.0) -> CutBatch:
+    async def cut_batch(self, *, version: int, timeout_s: float = 3600.0) -> RolloutBatch:
         """The groups that the step from `version` to the next one trains.
 
         Waits until there are enough; under `stale = "wait"` also, up to `wait_s`, for running
@@ -251,11 +253,11 @@ class TrajectoryBuffer:
         waited_s, held_s = enough_at - began, clock() - enough_at
         return self._cut(version, waited_s=waited_s, held_s=held_s)
 
-    def mark_trained(self, batch: CutBatch) -> None:
+    def mark_trained(self, batch: RolloutBatch) -> None:
         """The step is done: the batch's episodes are trained, its tasks consumed."""
         self.ledger.train(batch.num_episodes)
         for group in batch.finished:
-            self._on_consumed(group.draw.key)
+            self._on_consumed(group.issued.key)
 
     # --- internals ---------------------------------------------------------------------------
 
@@ -285,29 +287,29 @@ class TrajectoryBuffer:
             for group in self._pending.values()
         )
 
-    def _cut(self, version: int, *, waited_s: float, held_s: float) -> CutBatch:
+    def _cut(self, version: int, *, waited_s: float, held_s: float) -> RolloutBatch:
         ordered = by_age(self._finished)
         taken = ordered[: self._groups_per_batch]
         self._finished = ordered[self._groups_per_batch :]
         self._spent += self.group_size * len(taken)
-        taken.sort(key=lambda group: group.draw.order)
+        taken.sort(key=lambda group: group.issued.order)
         for member in iter_members(taken):
-            self.window.aged(member.duration_s, stale=False)
+            self.recent.aged(member.duration_s, stale=False)
         metrics = {
             "waited_s": waited_s,
             "held_s": held_s,
             "buffered_groups": float(len(self._finished)),
             "running": float(self.num_running),
             **batch_metrics(taken, version=version),
-            **self.window.metrics(),
+            **self.recent.metrics(),
             **{f"dropped/{reason.value}": float(n) for reason, n in self._dropped.items()},
         }
         self._dropped.clear()
-        return CutBatch(
+        return RolloutBatch(
             version,
             tuple(taken),
             metrics,
-            notices=self.window.notices(),
+            notices=self.recent.notices(),
             exhausted=self._exhausted and not self._pending and not self._finished,
         )
 
@@ -331,10 +333,10 @@ class TrajectoryBuffer:
                 kept.append(replace(group, members=tuple(fresh)))
             else:
                 self._drop(DropReason.GROUP_INCOMPLETE, len(fresh), buffered=True)
-                self._on_consumed(group.draw.key)
+                self._on_consumed(group.issued.key)
         self._replace_finished(kept)
 
-    def _freshen(self, member: Member, version: int) -> Member | None:
+    def _freshen(self, member: ScoredEpisode, version: int) -> ScoredEpisode | None:
         """The member as the step from `version` may train it, if at all."""
         if not self.gate.is_stale(member.oldest_version, version=version):
             return member
@@ -344,7 +346,7 @@ class TrajectoryBuffer:
             oldest = oldest_version(masked)
             if oldest is not None:
                 return replace(member, trajectories=masked, oldest_version=oldest)
-        self.window.aged(member.duration_s, stale=True)
+        self.recent.aged(member.duration_s, stale=True)
         return None
 
     def _shed_uniform(self, num_dropped: int) -> int:
@@ -357,7 +359,7 @@ class TrajectoryBuffer:
         uniform = [group for group in by_age(self._finished) if group.is_uniform][: max(0, left)]
         for group in uniform:
             self._drop(DropReason.ZERO_VARIANCE, len(group.members), buffered=True)
-            self._on_consumed(group.draw.key)
+            self._on_consumed(group.issued.key)
         self._replace_finished([group for group in self._finished if group not in uniform])
         return len(uniform)
 
@@ -376,7 +378,7 @@ class TrajectoryBuffer:
         self._changed = asyncio.Event()
 
 
-def _trains(members: Sequence[Member]) -> bool:
+def _trains(members: Sequence[ScoredEpisode]) -> bool:
     """Whether any of them has a token to train; masked ones only count in the baseline."""
     return any(member.oldest_version is not None for member in members)
 

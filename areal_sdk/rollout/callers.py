@@ -17,9 +17,9 @@ from typing import Self
 from areal_sdk.errors import ConfigError, EpisodeError
 from areal_sdk.gateway.sessions.external import LiveSession, LiveSessions
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
+from areal_sdk.rollout.groups import PendingGroup, Rejection, ScoredEpisode, Truncated, triage
 from areal_sdk.rollout.rewards import RewardPool
-from areal_sdk.rollout.tasks import Draw, TaskKey
+from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
 
-Observer = Callable[[Episode, Member | Rejection], None]
+Observer = Callable[[Episode, ScoredEpisode | Rejection], None]
 
 
-class LiveTasks:
+class CallerTasks:
     """Stands where a run's tasks stand: callers bring theirs, so only their number goes on."""
 
     def __init__(self) -> None:
         self._next = 0
 
-    def next(self, caller: str) -> Draw:
+    def next(self, caller: str) -> IssuedTask:
         """What a caller does now."""
-        draw = Draw(Task(caller), epoch=self._next, position=0)
+        issued = IssuedTask(Task(caller), epoch=self._next, position=0)
         self._next += 1
-        return draw
+        return issued
 
     def consume(self, key: TaskKey) -> None:
         """Nothing to remember: callers cannot be asked again."""
@@ -56,7 +56,7 @@ class LiveTasks:
         self._next = number
 
 
-class LiveEpisodes:
+class CallerEpisodes:
     """Turns the sessions of callers into episodes, from `async with` to its end.
 
     It stands where a run's dispatcher stands. Leaving books what is open as `cancelled`; the
@@ -67,7 +67,7 @@ class LiveEpisodes:
         self,
         sessions: LiveSessions,
         *,
-        tasks: LiveTasks,
+        tasks: CallerTasks,
         ledger: Ledger,
         buffer: TrajectoryBuffer,
         truncated: Truncated = "score",
@@ -178,12 +178,12 @@ class LiveEpisodes:
         self,
         group: PendingGroup,
         sibling: int,
-        verdict: Member | Rejection,
+        verdict: ScoredEpisode | Rejection,
         *,
         ran_s: float = 0.0,
     ) -> None:
         del group.ages[sibling]
-        if isinstance(verdict, Member):
+        if isinstance(verdict, ScoredEpisode):
             self._buffer.accept(group, verdict)
         else:
             self._buffer.reject(group, verdict, ran_s=ran_s)
@@ -203,7 +203,7 @@ class LiveEpisodes:
             outcome = Outcome.failed(exc.kind, str(exc))
         return replace(episode, outcome=outcome)
 
-    def _tell(self, episode: Episode, verdict: Member | Rejection) -> None:
+    def _tell(self, episode: Episode, verdict: ScoredEpisode | Rejection) -> None:
         if self._on_episode is not None:
             self._on_episode(episode, verdict)
 
@@ -225,7 +225,7 @@ def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:
         outcome=posted_outcome(live),
         group=live.group,
         sibling=live.sibling,
-        epoch=group.draw.epoch if group is not None else 0,
+        epoch=group.issued.epoch if group is not None else 0,
         truncated=session.truncated,
         duration_s=live.used_at - live.began_at,
     )

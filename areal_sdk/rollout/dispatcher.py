@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import Member, PendingGroup, Rejection, Truncated, triage
-from areal_sdk.rollout.tasks import EpisodePlan, TaskSource, WatchesEpisodes
+from areal_sdk.rollout.groups import PendingGroup, Rejection, ScoredEpisode, Truncated, triage
+from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, WatchesEpisodes
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
 from areal_sdk.types import Episode
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 10.0
 STALLED_S = 4 * 3600.0
 
-Observer = Callable[[Episode, Member | Rejection], None]
+Observer = Callable[[Episode, ScoredEpisode | Rejection], None]
 
 
 class Dispatcher:
@@ -93,10 +93,10 @@ class Dispatcher:
     def _admit_all(self, groups: asyncio.TaskGroup) -> bool:
         """Admit what the gate has room for; False once the tasks have run out."""
         while self._buffer.has_room():
-            draw = self._tasks.next()
-            if draw is None:
+            issued = self._tasks.next()
+            if issued is None:
                 return False
-            group = self._buffer.admit(draw)
+            group = self._buffer.admit(issued)
             groups.create_task(self._play_group(group), name=f"group {group.id}")
         return True
 
@@ -114,16 +114,20 @@ class Dispatcher:
 
     async def _play(self, group: PendingGroup, sibling: int) -> None:
         """Play one sibling and hand its episode over."""
-        draw = group.draw
-        plan = EpisodePlan(
-            f"{group.id}.{sibling}", draw.task, group=group.id, sibling=sibling, epoch=draw.epoch
+        issued = group.issued
+        request = EpisodeRequest(
+            f"{group.id}.{sibling}",
+            issued.task,
+            group=group.id,
+            sibling=sibling,
+            epoch=issued.epoch,
         )
         clock = asyncio.get_running_loop().time
         began = clock()
         self._ledger.start(1)
-        group.ages[sibling] = partial(self._runner.oldest_version, plan.id)
+        group.ages[sibling] = partial(self._runner.oldest_version, request.id)
         try:
-            episode = await self._runner.run(plan)
+            episode = await self._runner.run(request)
         except BaseException:  # it was cancelled, or a bug ends the run: the books close either way
             reason = group.stopped.get(sibling) or group.give_up or DropReason.CANCELLED
             self._buffer.reject(
@@ -133,7 +137,7 @@ class Dispatcher:
         finally:
             del group.ages[sibling]
         verdict = triage(episode, truncated=self._truncated)
-        if isinstance(verdict, Member):
+        if isinstance(verdict, ScoredEpisode):
             self._buffer.accept(group, verdict)
         else:
             self._buffer.reject(group, verdict, ran_s=episode.duration_s)

@@ -14,7 +14,7 @@ from statistics import fmean, variance
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.groups import is_success
-from areal_sdk.rollout.tasks import EpisodePlan, PlaysEpisodes
+from areal_sdk.rollout.tasks import EpisodeRequest, PlaysEpisodes
 from areal_sdk.types import Episode, OutcomeKind, Task
 
 CONFIDENCE_Z = 1.959963984540054
@@ -156,27 +156,29 @@ async def evaluate_tasks(
 
     `num_available`: how many tasks these were drawn from.
     """
-    plans = [
-        EpisodePlan(f"{name}.{task.id}.{sample}", task, group=f"{name}.{task.id}", sibling=sample)
+    requests = [
+        EpisodeRequest(
+            f"{name}.{task.id}.{sample}", task, group=f"{name}.{task.id}", sibling=sample
+        )
         for task in tasks
         for sample in range(samples)
     ]
-    if not plans:
+    if not requests:
         raise ConfigError(f"there are no tasks in split {split!r} to evaluate on")
     clock = asyncio.get_running_loop().time
     began = clock()
-    attempts: list[_Attempt | None] = [None] * len(plans)
-    queue = iter(enumerate(plans))
+    attempts: list[_Attempt | None] = [None] * len(requests)
+    queue = iter(enumerate(requests))
 
     async def play_from_queue() -> None:
-        for index, plan in queue:
-            episode = await runner.run(plan)
+        for index, request in queue:
+            episode = await runner.run(request)
             attempts[index] = _summarise(episode)
             if on_episode is not None:
                 on_episode(episode)
 
     async with asyncio.TaskGroup() as workers:
-        for _ in range(min(max_concurrency, len(plans))):
+        for _ in range(min(max_concurrency, len(requests))):
             workers.create_task(play_from_queue(), name=f"evaluation {name}")
     done = [attempt for attempt in attempts if attempt is not None]
     return replace(

@@ -10,7 +10,7 @@ from typing import Literal
 
 from areal_sdk.errors import RolloutError
 from areal_sdk.rollout.staleness import oldest_version
-from areal_sdk.rollout.tasks import Draw
+from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind, Trajectory, TrajectoryGroup
@@ -27,7 +27,7 @@ DROP_REASON = {
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ScoredEpisode:
     """A scored episode, reduced to what training and the metrics of its batch need."""
 
     sibling: int
@@ -50,7 +50,7 @@ class Rejection:
     message: str
 
 
-def triage(episode: Episode, *, truncated: Truncated = "score") -> Member | Rejection:
+def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode | Rejection:
     """Accept a scored episode, or say why it is dropped. Nothing becomes a reward of zero here."""
     outcome = episode.outcome
     if outcome.kind is OutcomeKind.ERROR:
@@ -65,7 +65,7 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> Member | Reje
     trajectories = to_trajectories(episode, train=not masked)
     if not trajectories:
         return Rejection(DropReason.UNTRAINABLE, why_untrainable(episode))
-    return Member(
+    return ScoredEpisode(
         episode.sibling,
         trajectories,
         reward=outcome.reward,
@@ -98,9 +98,9 @@ class PendingGroup:
     """Siblings of one task, from admission until the last has ended. Holds `size` slots."""
 
     id: str
-    draw: Draw
+    issued: IssuedTask
     size: int
-    members: list[Member] = field(default_factory=list)
+    members: list[ScoredEpisode] = field(default_factory=list)
     num_ended: int = 0
     give_up: DropReason | None = None
     """Why none of it will be trained, whatever its members earned."""
@@ -135,8 +135,8 @@ class FinishedGroup:
     """A group with enough valid members to train. It keeps its slots until it is dropped."""
 
     id: str
-    draw: Draw
-    members: tuple[Member, ...]
+    issued: IssuedTask
+    members: tuple[ScoredEpisode, ...]
 
     @property
     def oldest_version(self) -> int | None:
@@ -151,16 +151,16 @@ class FinishedGroup:
     def is_uniform(self) -> bool:
         """Whether its members cannot be told apart by reward, so that no advantage is left."""
         first = ((m.reward, m.trajectories[0]) for m in self.members)
-        verdicts = {(reward, t.turn_rewards, t.turn_rivals) for reward, t in first}
+        verdicts = {(reward, t.turn_rewards, t.turn_alternatives) for reward, t in first}
         return len(self.members) > 1 and len(verdicts) == 1
 
     def to_trajectory_group(self) -> TrajectoryGroup:
-        return TrajectoryGroup(self.id, self.draw.task.id, self.trajectories)
+        return TrajectoryGroup(self.id, self.issued.task.id, self.trajectories)
 
 
 def by_age(groups: Sequence[FinishedGroup]) -> list[FinishedGroup]:
     """Oldest token first; as they were issued where that is equal."""
-    return sorted(groups, key=lambda g: (_age(g), g.draw.order))
+    return sorted(groups, key=lambda g: (_age(g), g.issued.order))
 
 
 def _age(group: FinishedGroup) -> int:
@@ -168,13 +168,13 @@ def _age(group: FinishedGroup) -> int:
     return oldest if oldest is not None else -1
 
 
-def iter_members(groups: Sequence[FinishedGroup]) -> Iterator[Member]:
+def iter_members(groups: Sequence[FinishedGroup]) -> Iterator[ScoredEpisode]:
     for group in groups:
         yield from group.members
 
 
 @dataclass(frozen=True, slots=True)
-class CutBatch:
+class RolloutBatch:
     """What one step trains, and how it came to be."""
 
     version: int
@@ -196,7 +196,7 @@ class CutBatch:
 
 
 @dataclass(slots=True)
-class LosingStreak:
+class FailureStreak:
     """Episodes in a row that gave nothing to train.
 
     An agent that never works should end the run with its error, not eat the dataset.

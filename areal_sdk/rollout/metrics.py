@@ -16,7 +16,7 @@ MAX_AGENT_ERROR_SHARE = 0.05
 MAX_UNJUDGED_SHARE = 0.05
 
 
-class RolloutWindow:
+class RecentEpisodes:
     """Rates over the latest `WINDOW` episodes. Memory is constant."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.rewards import RewardPool, read_verdict
-from areal_sdk.rollout.tasks import EpisodePlan, stable_seed
+from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
 from areal_sdk.rollout.trajectory import check_parents, check_recorded, oldest_trainable
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
@@ -30,7 +30,7 @@ UNSCORED = Outcome.abstained("not scored yet")
 
 
 class EpisodeRunner(SharesHttpClient):
-    """Plays plans with one agent. Stateless between episodes, so many may run at once."""
+    """Plays requests with one agent. Stateless between episodes, so many may run at once."""
 
     def __init__(
         self,
@@ -70,13 +70,13 @@ class EpisodeRunner(SharesHttpClient):
         """One episode begins at a time: a first step often builds a client, which takes tens of ms,
         and the event loop answers the others in between."""
 
-    async def run(self, plan: EpisodePlan) -> Episode:
+    async def run(self, request: EpisodeRequest) -> Episode:
         """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
         async with self._turnstile:
             await asyncio.sleep(0)
         attempt = 0
         while True:
-            episode = await self._attempt(plan, attempt)
+            episode = await self._attempt(request, attempt)
             if (
                 episode.outcome.error is not ErrorKind.INFRASTRUCTURE
                 or attempt >= self._infra_retries
@@ -84,7 +84,7 @@ class EpisodeRunner(SharesHttpClient):
                 return episode
             logger.info(
                 "episode %s, attempt %d: %s; trying again",
-                plan.id,
+                request.id,
                 attempt,
                 episode.outcome.message,
             )
@@ -99,40 +99,42 @@ class EpisodeRunner(SharesHttpClient):
         age = self._ages.get(episode_id)
         return age() if age is not None else None
 
-    async def _attempt(self, plan: EpisodePlan, attempt: int) -> Episode:
-        seed = stable_seed(self._seed, plan.task.id, plan.epoch, plan.sibling)
+    async def _attempt(self, request: EpisodeRequest, attempt: int) -> Episode:
+        seed = stable_seed(self._seed, request.task.id, request.epoch, request.sibling)
         session = self._gateway.sessions.open(
-            plan.id if attempt == 0 else f"{plan.id}~{attempt}",
+            request.id if attempt == 0 else f"{request.id}~{attempt}",
             limits=self._limits,
             sampling=self._sampling,
             seed=seed if self._deterministic else None,
             split=self._split,
         )
-        self._ages[plan.id] = lambda: session.oldest_version
+        self._ages[request.id] = lambda: session.oldest_version
         try:
-            return await self._play_and_judge(plan, attempt, session, seed)
+            return await self._play_and_judge(request, attempt, session, seed)
         finally:
-            del self._ages[plan.id]  # not before the verdict: until then the trainer holds for it
+            del self._ages[
+                request.id
+            ]  # not before the verdict: until then the trainer holds for it
 
     async def _play_and_judge(
-        self, plan: EpisodePlan, attempt: int, session: Session, seed: int
+        self, request: EpisodeRequest, attempt: int, session: Session, seed: int
     ) -> Episode:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            played = await self._play_guarded(plan, self._context(plan, session, seed))
+            played = await self._play_guarded(request, self._context(request, session, seed))
         finally:
             turns = session.close()
         oldest = oldest_trainable(turns)
-        self._ages[plan.id] = lambda: oldest
+        self._ages[request.id] = lambda: oldest
         episode = Episode(
-            id=plan.id,
-            task=plan.task,
+            id=request.id,
+            task=request.task,
             turns=turns,
             outcome=UNSCORED,
-            group=plan.group,
-            sibling=plan.sibling,
-            epoch=plan.epoch,
+            group=request.group,
+            sibling=request.sibling,
+            epoch=request.epoch,
             attempt=attempt,
             truncated=session.truncated,
             duration_s=clock() - began,
@@ -146,12 +148,12 @@ class EpisodeRunner(SharesHttpClient):
             failed = Outcome.failed(error.kind, str(error), trace=error.trace)
             return replace(episode, outcome=failed)
 
-    def _context(self, plan: EpisodePlan, session: Session, seed: int) -> EpisodeContext:
+    def _context(self, request: EpisodeRequest, session: Session, seed: int) -> EpisodeContext:
         return EpisodeContext(
             base_url=session.base_url(self._gateway.base_url),
             api_key=session.key,
             model=self._gateway.model_name,
-            episode_id=plan.id,
+            episode_id=request.id,
             seed=seed,
             split=self._split,
             http_client=self._http_client,
@@ -160,14 +162,14 @@ class EpisodeRunner(SharesHttpClient):
         )
 
     async def _play_guarded(
-        self, plan: EpisodePlan, context: EpisodeContext
+        self, request: EpisodeRequest, context: EpisodeContext
     ) -> PlayResult | EpisodeError:
         what = f"agent {self.name}"
         try:
             async with boundary(AgentError, what):
                 try:
                     return await within(
-                        guard(self._play, plan.task, context), self._episode_timeout_s, what=what
+                        guard(self._play, request.task, context), self._episode_timeout_s, what=what
                     )
                 except DeadlinePassed as exc:
                     raise DeadlineError(

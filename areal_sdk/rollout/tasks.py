@@ -27,7 +27,7 @@ BLOCK = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class IssuedTask:
     """One task to attempt in one epoch."""
 
     task: Task
@@ -188,7 +188,7 @@ class TaskSource:
         """Of the epochs of a stream that are not consumed whole."""
         self._draws = self._issue()
 
-    def next(self) -> Draw | None:
+    def next(self) -> IssuedTask | None:
         """The next task to attempt; None once every epoch is issued."""
         return next(self._draws, None)
 
@@ -245,7 +245,7 @@ class TaskSource:
 
     # --- internals ---------------------------------------------------------------------------
 
-    def _issue(self) -> Iterator[Draw]:
+    def _issue(self) -> Iterator[IssuedTask]:
         for epoch in itertools.count(self._first_epoch):
             tasks = self._epoch(epoch)
             if not tasks:
@@ -254,7 +254,7 @@ class TaskSource:
                 if position in self._consumed.get(epoch, ()):
                     continue
                 self._issued[(epoch, task.id)] = position
-                yield Draw(task, epoch, position)
+                yield IssuedTask(task, epoch, position)
                 if self._stream is not None:
                     self._stream.read_ahead()
 
@@ -331,7 +331,7 @@ def _first_repeated(ids: Iterable[str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class EpisodePlan:
+class EpisodeRequest:
     """One attempt to make. `id` names the episode across its retries."""
 
     id: str
@@ -344,8 +344,8 @@ class EpisodePlan:
 class PlaysEpisodes(Protocol):
     """What an evaluation needs of an `EpisodeRunner`."""
 
-    async def run(self, plan: EpisodePlan) -> Episode:
-        """Play a plan. Failures of the episode are in its outcome; only bugs raise."""
+    async def run(self, request: EpisodeRequest) -> Episode:
+        """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
         ...
 
 

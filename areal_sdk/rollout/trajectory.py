@@ -28,7 +28,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
     if reward is None:
         raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
     check_parents(episode.turns)
-    turn_rivals = rivals(episode.turns) if episode.outcome.turn_rewards else ()
+    turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
     for branch in _branches(episode.turns):
@@ -43,7 +43,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
             trained_turns.update(fresh)
             last = episode.turns[fresh[-1]]  # what follows it would be context of nothing
             sequence = _sequence(episode, last.tokens, fresh if train else (), reward)
-            trajectories.append(replace(sequence, turn_rivals=turn_rivals))
+            trajectories.append(replace(sequence, turn_alternatives=turn_alternatives))
     return tuple(trajectories)
 
 
@@ -148,11 +148,11 @@ def _sequence(
     )
 
 
-def rivals(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
+def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
     """For each turn, the later ones that are no consequence of it; empty where no turn has any.
 
     >>> one, other = (Turn((1, 2), (token,), (-0.5,), (0,)) for token in (3, 4))
-    >>> rivals([one, other])
+    >>> alternatives([one, other])
     ((1,), ())
     """
     prompts = _prompts(turns)

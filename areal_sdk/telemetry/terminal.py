@@ -25,7 +25,7 @@ _STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
 
 @dataclass(frozen=True, slots=True)
-class LiveState:
+class RunStatus:
     """What a run is doing now. Written to `live.json`, so `inspect --live` shows the same."""
 
     name: str = ""
@@ -71,7 +71,7 @@ class LiveState:
 
 
 def render(
-    state: LiveState, *, width: int = 80, color: bool = False, unicode: bool = True
+    state: RunStatus, *, width: int = 80, color: bool = False, unicode: bool = True
 ) -> list[str]:
     """The view as lines of at most `width` columns."""
     lines = [_progress(state, width, unicode), _reward(state, unicode), _speed(state)]
@@ -81,7 +81,7 @@ def render(
     ]
 
 
-def plain_line(state: LiveState) -> str:
+def plain_line(state: RunStatus) -> str:
     """One step in one line, for logs and pipes."""
     parts = [_step(state)]
     if state.rewards and state.rewards[-1] is not None:
@@ -105,10 +105,10 @@ def _fates(ledger: Mapping[str, Any]) -> str:
     return f"{trained} ({others})" if others else trained
 
 
-def still_line(state: LiveState) -> str:
+def still_line(state: RunStatus) -> str:
     """That the run goes on, and what it does, for logs and pipes that heard nothing for long.
 
-    >>> still_line(LiveState(step=3, total_steps=20, note="evaluating step-3: 7 of 9", elapsed_s=75))
+    >>> still_line(RunStatus(step=3, total_steps=20, note="evaluating step-3: 7 of 9", elapsed_s=75))
     'step 3/20  evaluating step-3: 7 of 9  1:15'
     """
     waits = "".join(text for _, text in _waits(state.waits))
@@ -150,7 +150,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-class LiveWriter:
+class TerminalView:
     """Shows states on a stream: repainted in a terminal, one line a step elsewhere."""
 
     def __init__(self, stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
@@ -162,7 +162,7 @@ class LiveWriter:
         self._num_painted = 0
         self._last_step: int | None = None
 
-    def update(self, state: LiveState) -> None:
+    def update(self, state: RunStatus) -> None:
         """Show `state`."""
         if self.repaints:
             width = shutil.get_terminal_size().columns - 1  # the last column makes some wrap
@@ -198,7 +198,7 @@ class LiveWriter:
         return text if self._unicode else text.encode("ascii", "replace").decode()
 
 
-def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
+def _progress(state: RunStatus, width: int, unicode: bool) -> list[Span]:
     head: list[Span] = [("bold", f"{state.name}  " if state.name else "")]
     if not state.total_steps:
         return [*head, ("plain", f"{_step(state)}  {clock(state.elapsed_s)}")]
@@ -217,12 +217,12 @@ def _progress(state: LiveState, width: int, unicode: bool) -> list[Span]:
     ]
 
 
-def _step(state: LiveState) -> str:
+def _step(state: RunStatus) -> str:
     count = f"{state.unit} {state.step}"
     return f"{count}/{state.total_steps}" if state.total_steps else count
 
 
-def _reward(state: LiveState, unicode: bool) -> list[Span]:
+def _reward(state: RunStatus, unicode: bool) -> list[Span]:
     last = next((value for value in reversed(state.rewards) if value is not None), None)
     spans: list[Span] = []
     if last is not None:
@@ -237,7 +237,7 @@ def _reward(state: LiveState, unicode: bool) -> list[Span]:
     return spans
 
 
-def _speed(state: LiveState) -> list[Span]:
+def _speed(state: RunStatus) -> list[Span]:
     parts = []
     if state.sampled_per_s is not None:
         parts.append(f"{state.sampled_per_s:,.0f} sampled")

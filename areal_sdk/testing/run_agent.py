@@ -17,7 +17,7 @@ from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.rewards import read_verdict
 from areal_sdk.rollout.runner import EpisodeRunner
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing.scripted_engine import Script, ScriptedEngine
 from areal_sdk.types import Episode, OutcomeKind, Task
 
@@ -60,7 +60,7 @@ async def run_agent(
                 infra_retries=0,
             )
         )
-        episode = await runner.run(EpisodePlan(f"test-{next(_numbers)}", task))
+        episode = await runner.run(EpisodeRequest(f"test-{next(_numbers)}", task))
     if reward is None or episode.outcome.kind is not OutcomeKind.ABSTAIN:
         return episode
     verdict = reward(episode)

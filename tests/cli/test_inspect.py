@@ -12,7 +12,7 @@ from areal_sdk.cli.episode import printable
 from areal_sdk.cli.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
-from areal_sdk.telemetry.terminal import LiveState
+from areal_sdk.telemetry.terminal import RunStatus
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Trajectory, Turn
 
 
@@ -31,7 +31,7 @@ def run_dir(tmp_path: Path) -> Path:
     ledger.train(2)
     run.write_ledger(ledger.snapshot())
     run.write_live(
-        LiveState(name="calculator", step=3, total_steps=9).as_json()
+        RunStatus(name="calculator", step=3, total_steps=9).as_json()
         | {"waits": [{"name": "trainer: step 4", "waited_s": 1.5, "timeout_s": 60}]}
     )
     writer = EpisodeWriter(run.episodes)
@@ -117,7 +117,7 @@ def test_live_shows_who_waits_for_what(run_dir: Path) -> None:
     [(9, "ended 0 s ago: steps"), (3, "ended 0 s ago, at step 3; go on with: areal-sdk train")],
 )
 def test_live_says_of_a_run_that_has_ended_how(run_dir: Path, step: int, told: str) -> None:
-    RunDir(run_dir).write_live(LiveState(step=step, total_steps=9).as_json())
+    RunDir(run_dir).write_live(RunStatus(step=step, total_steps=9).as_json())
     assert told in output_of(str(run_dir), "--live")
 
 

@@ -15,7 +15,7 @@ from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.evaluation import EndpointRunner
 from areal_sdk.loop.serving import announce
 from areal_sdk.models import resolve_model
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from tests.loop.runs import AGENT, finish, start_command, told
 
 ENDPOINT_AGENT = """
@@ -71,7 +71,7 @@ async def test_evaluating_an_endpoint_closes_its_connections() -> None:
     async with EndpointRunner(config, agent, split="eval", base_url=url, api_key="k") as runner:
         pool = runner._http_client
         assert not pool.is_closed
-        assert (await runner.run(EpisodePlan("e", Task("t")))).outcome.reward == 1.0
+        assert (await runner.run(EpisodeRequest("e", Task("t")))).outcome.reward == 1.0
     assert pool.is_closed
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from areal_sdk.loop.evaluation import EvalView
-from areal_sdk.telemetry.terminal import LiveWriter
+from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import AGENT, finish, start_command
 
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 def view_on(stream: io.StringIO, *, heartbeat_s: float = 3600.0) -> EvalView:
-    writer = LiveWriter(stream, environ={"NO_COLOR": "1"})
+    writer = TerminalView(stream, environ={"NO_COLOR": "1"})
     return EvalView(writer, name="agent on tiny", heartbeat_s=heartbeat_s)
 
 

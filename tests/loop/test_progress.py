@@ -14,7 +14,7 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import Estimate, EvalReport
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger, RunDir
-from areal_sdk.telemetry.terminal import LiveWriter
+from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import finish, start_training
 
@@ -36,7 +36,7 @@ async def shown(
         RunDir.create(directory, "run"),
         name="agent",
         total_steps=20,
-        writer=LiveWriter(stream, environ={}),
+        writer=TerminalView(stream, environ={}),
         notify=load_plugins().notify,
         split=split,
         heartbeat_s=heartbeat_s,

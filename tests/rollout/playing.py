@@ -10,11 +10,11 @@ import openai
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.rollout.runner import EpisodeRunner
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Episode, Task
 
-PLAN = EpisodePlan("task.0.0", Task("task", {"question": "2+2?", "answer": "4"}))
+PLAN = EpisodeRequest("task.0.0", Task("task", {"question": "2+2?", "answer": "4"}))
 
 
 @asynccontextmanager

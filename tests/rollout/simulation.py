@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.groups import CutBatch
+from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import EpisodePlan, TaskSource, stable_seed
+from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, stable_seed
 from areal_sdk.telemetry.ledger import Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
@@ -78,9 +78,9 @@ class SimulatedRunner:
     def oldest_version(self, episode_id: str) -> int | None:
         return self.first_versions.get(episode_id)
 
-    async def run(self, plan: EpisodePlan) -> Episode:
-        generator = random.Random(stable_seed(self.seed, plan.id))
-        clock = random.Random(stable_seed("clock", self.clock_seed, self.seed, plan.id))
+    async def run(self, request: EpisodeRequest) -> Episode:
+        generator = random.Random(stable_seed(self.seed, request.id))
+        clock = random.Random(stable_seed("clock", self.clock_seed, self.seed, request.id))
         self.num_running += 1
         self.max_running = max(self.max_running, self.num_running)
         began = asyncio.get_running_loop().time()
@@ -89,7 +89,7 @@ class SimulatedRunner:
             for _ in range(generator.randint(1, 3)):
                 await asyncio.sleep(clock.expovariate(1.0))
                 versions.append(self.version())
-                self.first_versions.setdefault(plan.id, self.version())
+                self.first_versions.setdefault(request.id, self.version())
             if clock.random() < self.straggler_rate:
                 await asyncio.sleep(self.straggler_s)
             versions.append(self.version())
@@ -98,15 +98,15 @@ class SimulatedRunner:
             raise
         finally:
             self.num_running -= 1
-            self.first_versions.pop(plan.id, None)
+            self.first_versions.pop(request.id, None)
         return Episode(
-            plan.id,
-            plan.task,
+            request.id,
+            request.task,
             turns=(turn(*versions),),
             outcome=self._outcome(generator),
-            group=plan.group,
-            sibling=plan.sibling,
-            epoch=plan.epoch,
+            group=request.group,
+            sibling=request.sibling,
+            epoch=request.epoch,
             truncated=generator.random() < self.truncated_rate,
             duration_s=asyncio.get_running_loop().time() - began,
         )
@@ -156,9 +156,9 @@ class Run:
             buffer=self.buffer,
             **(dispatcher or {}),
         )
-        self.batches: list[CutBatch] = []
+        self.batches: list[RolloutBatch] = []
 
-    async def step(self, *, train_s: float = 1.0) -> CutBatch:
+    async def step(self, *, train_s: float = 1.0) -> RolloutBatch:
         batch = await self.buffer.cut_batch(version=self.buffer.version)
         await asyncio.sleep(train_s)
         self.buffer.mark_trained(batch)

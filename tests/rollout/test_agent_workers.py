@@ -20,7 +20,7 @@ from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.agents.session_rpc import pack_result, unpack_result
 from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.runner import EpisodeRunner
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_agents
@@ -60,7 +60,7 @@ class Play:
     async def __call__(self, **data: Any) -> Episode:
         self._num_started += 1
         task = Task("task", {**TASK.data, **data})
-        return await self._runner.run(EpisodePlan(f"episode-{self._num_started}", task))
+        return await self._runner.run(EpisodeRequest(f"episode-{self._num_started}", task))
 
     @property
     def num_running(self) -> int:
@@ -151,7 +151,7 @@ async def test_the_context_is_that_of_an_inline_agent(model_dir: Path, tmp_path:
         remote = (await play()).outcome.message.split()
         runner = EpisodeRunner(agent, gateway=play.gateway, split="eval", seed=7)
         async with runner:
-            inline = (await runner.run(EpisodePlan("episode-1", TASK))).outcome.message.split()
+            inline = (await runner.run(EpisodeRequest("episode-1", TASK))).outcome.message.split()
         assert remote[:-1] == inline[:-1]
         assert int(remote[-1]) == play.pool.pids["agent-0"] != int(inline[-1])
 

@@ -16,7 +16,7 @@ from areal_sdk.gateway.sessions.session import SessionLimits
 from areal_sdk.rollout.agents.adapters import as_play
 from areal_sdk.rollout.evaluation import evaluate_tasks
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
@@ -395,8 +395,8 @@ async def test_deterministic_sessions_are_seeded_by_task_epoch_and_sibling(model
     engine = ScriptedEngine("4", model_dir=model_dir)
     async with serving(Solver(), engine, model_dir, seed=3, deterministic=True) as runner:
         for sibling in (0, 1, 0):
-            await runner.run(EpisodePlan("e", PLAN.task, sibling=sibling))
-        await runner.run(EpisodePlan("e", PLAN.task, epoch=1))
+            await runner.run(EpisodeRequest("e", PLAN.task, sibling=sibling))
+        await runner.run(EpisodeRequest("e", PLAN.task, epoch=1))
     first, second, again, later = (request.seed for request in engine.requests)
     assert first == again
     assert None not in (first, second, later)

@@ -15,7 +15,7 @@ from areal_sdk.rollout.evaluation import (
     share_of_tasks,
     wilson,
 )
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.types import Episode, ErrorKind, Outcome
 from tests.rollout.simulation import simulate, tasks, turn
 
@@ -28,13 +28,13 @@ class Scripted:
         self.num_running = 0
         self.max_running = 0
 
-    async def run(self, plan: EpisodePlan) -> Episode:
+    async def run(self, request: EpisodeRequest) -> Episode:
         self.num_running += 1
         self.max_running = max(self.max_running, self.num_running)
         await asyncio.sleep(1.0)
         self.num_running -= 1
-        outcome = self.outcomes[plan.task.id][plan.sibling]
-        return Episode(plan.id, plan.task, (turn(0),), outcome)
+        outcome = self.outcomes[request.task.id][request.sibling]
+        return Episode(request.id, request.task, (turn(0),), outcome)
 
 
 YES, NO = Outcome.scored(1.0), Outcome.scored(0.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode
 from tests.rollout.simulation import Run, simulate
@@ -178,7 +178,7 @@ def test_a_running_episode_that_no_step_can_train_is_stopped() -> None:
             assert DropReason.CANCELLED not in run.ledger.dropped
             # `ended_duration_s` is what the durations of trained episodes are held against.
             ended = run.ledger.started - run.ledger.running
-            assert len(run.buffer.window._durations) == ended
+            assert len(run.buffer.recent._durations) == ended
 
     simulate(scenario())
 
@@ -189,10 +189,10 @@ def test_the_trainer_does_not_wait_for_a_group_that_has_no_token_yet() -> None:
         queued = asyncio.Event()
         play = run.runner.run
 
-        async def play_or_queue(plan: EpisodePlan) -> Episode:
-            if plan.id == "t0.0.0":
+        async def play_or_queue(request: EpisodeRequest) -> Episode:
+            if request.id == "t0.0.0":
                 await queued.wait()  # in the engine's queue: admitted, nothing sampled
-            return await play(plan)
+            return await play(request)
 
         run.runner.run = play_or_queue  # type: ignore[method-assign]
         async with run.dispatcher:

@@ -7,7 +7,7 @@ import pytest
 
 from areal_sdk.errors import LedgerError, RolloutError, WaitTimeoutError
 from areal_sdk.rollout.groups import Rejection
-from areal_sdk.rollout.tasks import Draw
+from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.telemetry.ledger import DropReason
 from tests.rollout.simulation import Run, SimulatedRunner, simulate, tasks
 
@@ -27,9 +27,9 @@ def test_episodes_that_are_all_masked_end_the_run_with_the_reason() -> None:
 
 def test_what_ends_the_run_is_said_of_its_last_group_and_of_no_earlier_one() -> None:
     run = Run(runner={"truncated_rate": 1.0}, dispatcher={"truncated": "mask"})
-    draw = Draw(tasks(1)[0], epoch=9, position=0)
+    issued = IssuedTask(tasks(1)[0], epoch=9, position=0)
     run.ledger.start(2)
-    failed = run.buffer.admit(draw)
+    failed = run.buffer.admit(issued)
     for _ in range(2):
         run.buffer.reject(failed, Rejection(DropReason.ERROR_AGENT, "long ago"))
     run.buffer.resolve(failed)
@@ -68,7 +68,7 @@ def test_while_the_engine_is_down_no_group_starts_and_lost_ones_prove_nothing() 
 
 def test_a_bug_in_the_runner_reaches_whoever_waits_for_a_batch() -> None:
     class Broken(SimulatedRunner):
-        async def run(self, plan: object) -> Any:
+        async def run(self, request: object) -> Any:
             raise KeyError("a bug")
 
     run = Run()

@@ -11,7 +11,7 @@ from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.groups import CutBatch
+from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.runner import EpisodeRunner
 from areal_sdk.rollout.staleness import StalenessGate
@@ -42,7 +42,7 @@ class Judging:
     desk: Path
     """Where a task's judge waits for `release`, and says that it began."""
 
-    async def cut(self) -> CutBatch:
+    async def cut(self) -> RolloutBatch:
         batch = await self.buffer.cut_batch(version=self.buffer.version, timeout_s=60.0)
         self.buffer.mark_trained(batch)
         return batch
@@ -51,7 +51,7 @@ class Judging:
         batch = await self.cut()
         await self.engine.update_weights(WeightUpdate(self.buffer.version + 1, path=None))
         self.dispatcher.set_version(self.buffer.version + 1)
-        return [group.draw.task.id for group in batch.finished]
+        return [group.issued.task.id for group in batch.finished]
 
     async def begun(self, count: int = 1) -> None:
         """`count` judges wait for their release."""

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from areal_sdk.agent import EpisodeContext
-from areal_sdk.rollout.tasks import EpisodePlan
+from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Task
 from tests.rollout.playing import serving
@@ -28,9 +28,9 @@ async def test_the_loop_turns_between_the_first_steps_of_two_agents(model_dir: P
         began_in.append(turns)
         return 1.0
 
-    plans = [EpisodePlan(f"task.0.{n}", Task("task"), sibling=n) for n in range(NUM_EPISODES)]
+    requests = [EpisodeRequest(f"task.0.{n}", Task("task"), sibling=n) for n in range(NUM_EPISODES)]
     engine = ScriptedEngine([], model_dir=model_dir)
     async with serving(agent, engine, model_dir) as runner:
         turn()
-        await asyncio.gather(*(runner.run(plan) for plan in plans))
+        await asyncio.gather(*(runner.run(request) for request in requests))
     assert len(set(began_in)) == NUM_EPISODES

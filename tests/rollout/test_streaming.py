@@ -12,7 +12,7 @@ from areal_sdk.gateway.app import Gateway
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.evaluation import evaluate_tasks
-from areal_sdk.rollout.groups import CutBatch
+from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.runner import EpisodeRunner
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
@@ -72,7 +72,7 @@ class Rollouts:
         await self._stack.aclose()
         assert self.ledger.running == 0
 
-    async def cut(self) -> CutBatch:
+    async def cut(self) -> RolloutBatch:
         batch = await self.buffer.cut_batch(version=self.version, timeout_s=60.0)
         self.buffer.mark_trained(batch)
         return batch

@@ -13,63 +13,63 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.tasks import Draw, TaskSource, TaskStream, stable_seed
+from areal_sdk.rollout.tasks import IssuedTask, TaskSource, TaskStream, stable_seed
 from areal_sdk.types import Task
 from tests.rollout.simulation import tasks
 
 
-def draw_all(source: TaskSource) -> list[Draw]:
+def issue_all(source: TaskSource) -> list[IssuedTask]:
     return list(iter(source.next, None))
 
 
 def test_every_task_comes_once_an_epoch_in_another_order_each_time() -> None:
-    draws = draw_all(TaskSource(tasks(20), epochs=2, seed=1))
-    first, second = draws[:20], draws[20:]
+    issued = issue_all(TaskSource(tasks(20), epochs=2, seed=1))
+    first, second = issued[:20], issued[20:]
     assert {d.task.id for d in first} == {d.task.id for d in second} == {t.id for t in tasks(20)}
     assert [d.task.id for d in first] != [d.task.id for d in second]
-    assert [d.epoch for d in draws] == [0] * 20 + [1] * 20
+    assert [d.epoch for d in issued] == [0] * 20 + [1] * 20
 
 
 def test_the_order_depends_on_the_seed_alone() -> None:
-    one, same = (draw_all(TaskSource(tasks(20), epochs=1, seed=1)) for _ in range(2))
-    other = draw_all(TaskSource(tasks(20), epochs=1, seed=2))
+    one, same = (issue_all(TaskSource(tasks(20), epochs=1, seed=1)) for _ in range(2))
+    other = issue_all(TaskSource(tasks(20), epochs=1, seed=2))
     assert one == same
     assert one != other
-    unshuffled = draw_all(TaskSource(tasks(20), epochs=1, shuffle=False))
+    unshuffled = issue_all(TaskSource(tasks(20), epochs=1, shuffle=False))
     assert [d.task for d in unshuffled] == tasks(20)
 
 
 def test_what_was_in_flight_is_issued_again_and_what_was_consumed_is_not() -> None:
     source = TaskSource(tasks(4), epochs=2)
-    draws = [source.next() for _ in range(6)]
-    done = [draws[0], draws[2], draws[5]]
-    for draw in done:
-        assert draw is not None
-        source.consume(draw.key)
+    issued = [source.next() for _ in range(6)]
+    done = [issued[0], issued[2], issued[5]]
+    for task in done:
+        assert task is not None
+        source.consume(task.key)
     resumed = TaskSource(tasks(4), epochs=2)
     resumed.restore(source.state())
-    rest = draw_all(resumed)
-    whole = draw_all(TaskSource(tasks(4), epochs=2))
-    assert rest == [draw for draw in whole if draw not in done]
+    rest = issue_all(resumed)
+    whole = issue_all(TaskSource(tasks(4), epochs=2))
+    assert rest == [task for task in whole if task not in done]
 
 
 @given(st.lists(st.integers(0, 11), unique=True))
 def test_a_restored_source_issues_exactly_the_rest(consumed: list[int]) -> None:
-    whole = draw_all(TaskSource(tasks(4), epochs=3))
+    whole = issue_all(TaskSource(tasks(4), epochs=3))
     source = TaskSource(tasks(4), epochs=3)
     for index in consumed:
         source.consume(whole[index].key)
     resumed = TaskSource(tasks(4), epochs=3)
     resumed.restore(source.state())
-    assert draw_all(resumed) == [d for i, d in enumerate(whole) if i not in consumed]
+    assert issue_all(resumed) == [d for i, d in enumerate(whole) if i not in consumed]
 
 
 def test_a_consumed_epoch_leaves_nothing_to_remember() -> None:
     source = TaskSource(tasks(3))
     for _ in range(3000):
-        draw = source.next()
-        assert draw is not None
-        source.consume(draw.key)
+        task = source.next()
+        assert task is not None
+        source.consume(task.key)
     assert source.state() == {"first_epoch": 1000, "consumed": {}}
 
 
@@ -77,24 +77,24 @@ def test_what_a_checkpoint_holds_does_not_grow_with_what_was_consumed() -> None:
     source = TaskSource(tasks(20_000))
     in_flight = [source.next() for _ in range(8)]
     for _ in range(15_000):
-        draw = source.next()
-        assert draw is not None
-        source.consume(draw.key)
+        task = source.next()
+        assert task is not None
+        source.consume(task.key)
     consumed = source.state()["consumed"]
     assert isinstance(consumed, dict)
     assert consumed["0"]["below"] == 0, "the first is in flight"
-    for draw in in_flight:
-        assert draw is not None
-        source.consume(draw.key)
+    for task in in_flight:
+        assert task is not None
+        source.consume(task.key)
     assert len(orjson.dumps(source.state())) < 200
 
 
 def test_a_checkpoint_that_names_what_was_consumed_is_read_as_ever() -> None:
-    whole = draw_all(TaskSource(tasks(4), epochs=3))
-    done = [draw for draw in whole if draw.epoch == 1][1:3]
+    whole = issue_all(TaskSource(tasks(4), epochs=3))
+    done = [task for task in whole if task.epoch == 1][1:3]
     resumed = TaskSource(tasks(4), epochs=3)
     resumed.restore({"first_epoch": 1, "consumed": {"1": sorted(d.task.id for d in done)}})
-    assert draw_all(resumed) == [draw for draw in whole[4:] if draw not in done]
+    assert issue_all(resumed) == [task for task in whole[4:] if task not in done]
 
 
 @pytest.mark.parametrize("change", [{"tasks": tasks(5)}, {"seed": 1}, {"shuffle": False}])
@@ -103,12 +103,12 @@ def test_where_the_order_is_another_the_epoch_begins_again(
 ) -> None:
     source = TaskSource(tasks(4))
     for _ in range(6):
-        draw = source.next()
-        assert draw is not None
-        source.consume(draw.key)
+        task = source.next()
+        assert task is not None
+        source.consume(task.key)
     resumed = TaskSource(**{"tasks": tasks(4), "epochs": 2, **change})
     resumed.restore(source.state())
-    assert {draw.key for draw in draw_all(resumed)} == {
+    assert {task.key for task in issue_all(resumed)} == {
         (1, task.id) for task in change.get("tasks", tasks(4))
     }
     assert "the epoch that it was in begins again" in caplog.text
@@ -135,54 +135,54 @@ class Endless:
 def test_a_stream_is_read_as_it_is_needed_and_shuffled_by_the_block() -> None:
     items = Endless()
     source = TaskSource(items.stream(), seed=3)
-    draws = []
+    issued = []
     for number in range(1, 101):
-        draw = source.next()
-        assert draw is not None
-        draws.append(draw)
+        task = source.next()
+        assert task is not None
+        issued.append(task)
         assert items.num_read <= number + 20
     for block in range(10):
-        ids = [draw.task.id for draw in draws[10 * block : 10 * block + 10]]
+        ids = [task.task.id for task in issued[10 * block : 10 * block + 10]]
         assert sorted(ids) == sorted(f"t{10 * block + n}" for n in range(10))
-        assert {draw.epoch for draw in draws[10 * block : 10 * block + 10]} == {block}
+        assert {task.epoch for task in issued[10 * block : 10 * block + 10]} == {block}
         assert ids != sorted(ids)
     again = TaskSource(Endless().stream(), seed=3)
-    assert [again.next() for _ in range(100)] == draws
+    assert [again.next() for _ in range(100)] == issued
 
 
 @given(st.lists(st.integers(0, 39), unique=True), st.integers(0, 40))
 def test_a_restored_stream_issues_exactly_the_rest(consumed: list[int], num_issued: int) -> None:
-    def first(source: TaskSource, count: int) -> list[Draw]:
-        return [draw for draw in (source.next() for _ in range(count)) if draw is not None]
+    def first(source: TaskSource, count: int) -> list[IssuedTask]:
+        return [task for task in (source.next() for _ in range(count)) if task is not None]
 
     whole = first(TaskSource(Endless().stream()), 80)
     source = TaskSource(Endless().stream())
     issued = first(source, num_issued)
     done = [issued[index] for index in consumed if index < num_issued]
-    for draw in done:
-        source.consume(draw.key)
+    for task in done:
+        source.consume(task.key)
     resumed = TaskSource(Endless().stream())
     resumed.restore(orjson.loads(orjson.dumps(source.state())))
-    rest = [draw for draw in whole if draw not in done][:40]
+    rest = [task for task in whole if task not in done][:40]
     assert first(resumed, len(rest)) == rest
-    for draw in rest:  # and goes on being resumable
-        resumed.consume(draw.key)
+    for task in rest:  # and goes on being resumable
+        resumed.consume(task.key)
     third = TaskSource(Endless().stream())
     third.restore(resumed.state())
     following = third.next()
     assert following is not None
-    assert following.key not in {draw.key for draw in [*done, *rest]}
+    assert following.key not in {task.key for task in [*done, *rest]}
 
 
 def test_a_stream_that_ends_is_read_again_for_as_many_epochs_as_were_asked_for() -> None:
     items = Endless(last=25)
-    draws = draw_all(TaskSource(items.stream(), epochs=2))
-    assert Counter(draw.task.id for draw in draws) == Counter(
+    issued = issue_all(TaskSource(items.stream(), epochs=2))
+    assert Counter(task.task.id for task in issued) == Counter(
         {f"t{number}": 2 for number in range(25)}
     )
-    assert [draw.epoch for draw in draws] == [0] * 10 + [1] * 10 + [2] * 5 + [3] * 10 + [4] * 10 + [
-        5
-    ] * 5
+    assert [task.epoch for task in issued] == [0] * 10 + [1] * 10 + [2] * 5 + [3] * 10 + [
+        4
+    ] * 10 + [5] * 5
     assert items.num_passes == 2
 
 
@@ -191,7 +191,7 @@ def test_a_stream_that_cannot_be_read_again_says_so_and_ends(
 ) -> None:
     items = Endless(last=25).begin()
     source = TaskSource(TaskStream(items, again=lambda: items, what="what was given", size=10))
-    assert len(draw_all(source)) == 25
+    assert len(issue_all(source)) == 25
     assert "what was given cannot be read again" in caplog.text
 
 
@@ -201,7 +201,7 @@ def test_a_stream_that_repeats_an_id_within_a_block_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"tasks\('train'\): two tasks among 10 have the id 't11'"
     ):
-        draw_all(source)
+        issue_all(source)
 
 
 def test_a_stream_that_gives_other_tasks_after_a_resume_says_so(
@@ -209,15 +209,15 @@ def test_a_stream_that_gives_other_tasks_after_a_resume_says_so(
 ) -> None:
     source = TaskSource(Endless().stream())
     for _ in range(15):
-        draw = source.next()
-        assert draw is not None
-        source.consume(draw.key)
+        task = source.next()
+        assert task is not None
+        source.consume(task.key)
     others = (Task(f"other{number}") for number in itertools.count())
     resumed = TaskSource(TaskStream(others, again=lambda: others, what="tasks", size=10))
     resumed.restore(source.state())
-    draw = resumed.next()
-    assert draw is not None
-    assert (draw.epoch, draw.position) == (1, 0)
+    task = resumed.next()
+    assert task is not None
+    assert (task.epoch, task.position) == (1, 0)
     assert "the epoch that it was in begins again" in caplog.text
 
 

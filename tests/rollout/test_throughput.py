@@ -7,7 +7,7 @@ from collections.abc import Callable
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import EpisodePlan, TaskSource, stable_seed
+from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, stable_seed
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, Outcome
 from tests.rollout.simulation import simulate, tasks, turn
@@ -29,19 +29,19 @@ class SlowTools:
     def oldest_version(self, episode_id: str) -> int | None:
         return self._first.get(episode_id)
 
-    async def run(self, plan: EpisodePlan) -> Episode:
-        generator = random.Random(stable_seed(plan.id))
+    async def run(self, request: EpisodeRequest) -> Episode:
+        generator = random.Random(stable_seed(request.id))
         versions = []
         for call in range(7):
             async with self._slots:
                 versions.append(self._version())
-                self._first.setdefault(plan.id, versions[0])
+                self._first.setdefault(request.id, versions[0])
                 await asyncio.sleep(TURN_S)
             if call < 6:
                 await asyncio.sleep(min(5.0, max(0.1, generator.lognormvariate(-0.693, 1.0))))
-        self._first.pop(plan.id, None)
+        self._first.pop(request.id, None)
         reward = float(generator.random() < 0.5)
-        return Episode(plan.id, plan.task, (turn(*versions),), Outcome.scored(reward))
+        return Episode(request.id, request.task, (turn(*versions),), Outcome.scored(reward))
 
 
 async def seconds_a_step(eta: int) -> tuple[float, float]:

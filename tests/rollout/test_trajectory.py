@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.rollout.groups import Member, Rejection, triage
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.trajectory import check_parents, to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
@@ -111,12 +111,12 @@ def test_a_truncated_episode_is_trained_only_counted_or_dropped(
         assert isinstance(verdict, Rejection)
         assert verdict.reason is DropReason.TRUNCATED
         return
-    assert isinstance(verdict, Member)
+    assert isinstance(verdict, ScoredEpisode)
     assert verdict.reward == 1.0
     assert sum(t.num_trained for t in verdict.trajectories) == num_trained
     assert verdict.oldest_version == (0 if num_trained else None)
     whole = triage(episode(first((10, 11))), truncated=policy)
-    assert isinstance(whole, Member), "what no limit cut is not touched"
+    assert isinstance(whole, ScoredEpisode), "what no limit cut is not touched"
     assert whole.oldest_version == 0
 
 

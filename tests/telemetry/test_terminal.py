@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.terminal import (
-    LiveState,
-    LiveWriter,
+    RunStatus,
+    TerminalView,
     curve,
     plain_line,
     render,
@@ -28,7 +28,7 @@ def books() -> dict[str, object]:
     return ledger.snapshot()
 
 
-STATE = LiveState(
+STATE = RunStatus(
     name="calculator on SmolLM2",
     step=12,
     total_steps=50,
@@ -103,7 +103,7 @@ def test_a_long_silence_is_ended_by_what_the_run_does() -> None:
 
 
 def test_a_run_that_has_just_begun_shows_only_what_it_knows() -> None:
-    assert render(LiveState(name="agent")) == ["agent  step 0  0:00"]
+    assert render(RunStatus(name="agent")) == ["agent  step 0  0:00"]
 
 
 @given(st.integers(0, 120), st.booleans(), st.booleans())
@@ -122,13 +122,13 @@ def test_the_curve_fits_and_survives_any_numbers(values: list[float | None], wid
 def test_a_state_survives_its_file() -> None:
     import orjson
 
-    back = LiveState.from_json(orjson.loads(orjson.dumps({**STATE.as_json(), "newer": 1})))
+    back = RunStatus.from_json(orjson.loads(orjson.dumps({**STATE.as_json(), "newer": 1})))
     assert render(back) == render(STATE)
 
 
 def test_a_terminal_is_repainted_in_place() -> None:
     terminal = Terminal()
-    writer = LiveWriter(terminal, environ={"NO_COLOR": "1"})
+    writer = TerminalView(terminal, environ={"NO_COLOR": "1"})
     writer.update(STATE)
     writer.update(STATE)
     writer.message("checkpoint saved")
@@ -141,13 +141,13 @@ def test_a_terminal_is_repainted_in_place() -> None:
 
 def test_colors_are_used_unless_refused() -> None:
     terminal = Terminal()
-    LiveWriter(terminal, environ={}).update(STATE)
+    TerminalView(terminal, environ={}).update(STATE)
     assert "\x1b[32m" in terminal.getvalue()
 
 
 def test_a_pipe_gets_one_plain_line_a_step() -> None:
     pipe = io.StringIO()
-    writer = LiveWriter(pipe, environ={})
+    writer = TerminalView(pipe, environ={})
     writer.update(STATE)
     writer.update(STATE)
     writer.message("saved → disk")
@@ -158,7 +158,7 @@ def test_a_pipe_gets_one_plain_line_a_step() -> None:
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:
-    state = LiveState(name="evil\x1b[2J\rname", note="\x07")
+    state = RunStatus(name="evil\x1b[2J\rname", note="\x07")
     assert "\x1b" not in "".join(render(state))
     assert "\r" not in plain_line(state)
 

@@ -17,8 +17,8 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import Ending, LiveLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.callers import LiveEpisodes, LiveTasks, Observer
-from areal_sdk.rollout.groups import Member, Rejection
+from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks, Observer
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
@@ -39,8 +39,8 @@ class Learning:
     gateway: Gateway
     buffer: TrajectoryBuffer
     ledger: Ledger
-    source: LiveEpisodes
-    told: list[tuple[Episode, Member | Rejection]]
+    source: CallerEpisodes
+    told: list[tuple[Episode, ScoredEpisode | Rejection]]
 
     async def chat(self, name: str = "", **body: Any) -> Any:
         key = f"{KEY}/{name}" if name else KEY
@@ -93,10 +93,10 @@ async def learn(
         stale="drop",
         max_lost_in_a_row=sys.maxsize,
     )
-    told: list[tuple[Episode, Member | Rejection]] = []
-    source = LiveEpisodes(
+    told: list[tuple[Episode, ScoredEpisode | Rejection]] = []
+    source = CallerEpisodes(
         gateway.live,
-        tasks=LiveTasks(),
+        tasks=CallerTasks(),
         ledger=ledger,
         buffer=buffer,
         rewards=rewards,
@@ -150,7 +150,7 @@ async def test_a_fault_of_ours_is_no_bad_episode(start_gateway: StartGateway) ->
 async def test_a_bug_after_an_episode_reaches_who_waits_for_a_batch(
     start_gateway: StartGateway,  # noqa: F811
 ) -> None:
-    def broken(episode: Episode, verdict: Member | Rejection) -> None:
+    def broken(episode: Episode, verdict: ScoredEpisode | Rejection) -> None:
         raise OSError("the disk is full")
 
     async with learn(start_gateway, on_episode=broken) as run:
@@ -166,7 +166,7 @@ async def test_rewards_of_turns_add_up(start_gateway: StartGateway) -> None:  # 
         await call(run.gateway, "/v1/end", {}, key=f"{KEY}/e")
         await run.settled()
         ((episode, verdict),) = run.told
-        assert isinstance(verdict, Member)
+        assert isinstance(verdict, ScoredEpisode)
         assert (episode.reward, episode.outcome.turn_rewards) == (0.75, (0.25, 0.5))
 
 
@@ -285,8 +285,8 @@ async def test_open_sessions_are_cancelled_at_the_end(start_gateway: StartGatewa
 @pytest.mark.parametrize("state", [{}, {"next": "1"}, {"first_epoch": 0, "consumed": {}}])
 def test_only_its_own_state_is_restored(state: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="learns from callers"):
-        LiveTasks().restore(state)
-    source = LiveTasks()
+        CallerTasks().restore(state)
+    source = CallerTasks()
     source.restore({"next": 7})
     assert source.state() == {"next": 7}
 
@@ -365,7 +365,7 @@ async def test_a_verdict_on_the_episode_comes_on_top_of_the_rewards_of_its_turns
         await run.reward(verdict, "e")
         await run.settled()
         ((episode, kept),) = run.told
-        assert isinstance(kept, Member)
+        assert isinstance(kept, ScoredEpisode)
         assert (episode.reward, episode.outcome.turn_rewards) == (total, expected)
         assert episode.outcome.success is (verdict == 1.0 if expected else None)
         assert {t.turn_rewards for t in kept.trajectories} == {expected}

@@ -7,8 +7,8 @@ import pytest
 from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.algorithms.returns import turn_returns
 from areal_sdk.fsdp.wire import decode_groups, encode_groups
-from areal_sdk.rollout.groups import FinishedGroup, Member, triage
-from areal_sdk.rollout.tasks import Draw
+from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
+from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.types import Episode, Outcome, Task, Trajectory, TrajectoryGroup, Turn
 
@@ -26,7 +26,7 @@ def episode(turns: tuple[Turn, ...], rewards: tuple[float | None, ...], id: str 
 
 def returns_of(turns: tuple[Turn, ...], *rewards: float | None) -> list[float | None]:
     trajectories = to_trajectories(episode(turns, rewards))
-    assert len({t.turn_rivals for t in trajectories}) == 1, "all of them know of all turns"
+    assert len({t.turn_alternatives for t in trajectories}) == 1, "all of them know of all turns"
     return turn_returns(trajectories[0])
 
 
@@ -87,9 +87,9 @@ def test_the_right_one_of_two_answers_is_the_one_that_is_reinforced() -> None:
     assert [float(row[-1]) for row in advantages] == [-1.0, 1.0, 1.0, -1.0]
 
 
-def test_rivals_reach_the_trainer() -> None:
+def test_alternative_turns_reach_the_trainer() -> None:
     trajectories = to_trajectories(episode((answer(10), answer(11)), (0.0, 1.0)))
-    assert trajectories[0].turn_rivals == ((1,), ())
+    assert trajectories[0].turn_alternatives == ((1,), ())
     group = TrajectoryGroup("g", "t", trajectories)
     assert decode_groups(*encode_groups([group])) == [group]
 
@@ -98,11 +98,11 @@ def test_equal_rewards_of_unlike_trees_are_not_uniform() -> None:
     members = []
     for turns in (CONVERSATION[:2], (answer(10), answer(11))):
         member = triage(episode(turns, (1.0, 0.0)))
-        assert isinstance(member, Member)
+        assert isinstance(member, ScoredEpisode)
         members.append(member)
-    draw = Draw(TASK, 0, 0)
-    assert not FinishedGroup("g", draw, tuple(members)).is_uniform
-    assert FinishedGroup("g", draw, (members[0], members[0])).is_uniform
+    issued = IssuedTask(TASK, 0, 0)
+    assert not FinishedGroup("g", issued, tuple(members)).is_uniform
+    assert FinishedGroup("g", issued, (members[0], members[0])).is_uniform
 
 
 @pytest.mark.parametrize("rewards", [(), (1.0,) * 64])
@@ -110,4 +110,4 @@ def test_episodes_without_turn_rewards_or_rivals_carry_none(rewards: tuple[float
     turns = tuple(answer(10, prompt=(1, 2, 3 + i)) for i in range(64))
     outcome = Outcome.scored(1.0, turn_rewards=rewards)
     trajectories: tuple[Trajectory, ...] = to_trajectories(Episode("e", TASK, turns, outcome))
-    assert {t.turn_rivals for t in trajectories} == {()}
+    assert {t.turn_alternatives for t in trajectories} == {()}
