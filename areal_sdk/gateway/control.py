@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from aiohttp import web
@@ -88,7 +88,7 @@ class ControlPlane:
             raise bad_request(f"user {fields.get('user')!r} is not known here", param="user")
         options: dict[str, Any] = {
             "limits": _parse_limits(fields),
-            "sampling": _parse_sampling(fields),
+            "sampling": _parse_sampling(fields, self._sessions.sampling),
             "seed": fields.integer("seed", least=0, most=2**63 - 1),
             "split": fields.choice("split", ("train", "eval", "live")) or "live",
         }
@@ -255,7 +255,8 @@ def _parse_limits(fields: Fields) -> SessionLimits | None:
     return limits
 
 
-def _parse_sampling(fields: Fields) -> SamplingPolicy | None:
+def _parse_sampling(fields: Fields, own: SamplingPolicy) -> SamplingPolicy | None:
+    """What the session is asked to have; what it says nothing of is as in the server's `own`."""
     given = fields.mapping("sampling")
     if given is None:
         return None
@@ -263,7 +264,8 @@ def _parse_sampling(fields: Fields) -> SamplingPolicy | None:
     mode = options.choice("mode", ("override", "respect")) or "override"
     temperature = options.number("temperature", least=0.0, most=2.0)
     options.refuse_unknown()
-    return SamplingPolicy(
+    return replace(
+        own,
         mode="respect" if mode == "respect" else "override",
         temperature=1.0 if temperature is None else temperature,
     )

@@ -147,6 +147,11 @@ class Progress:
             self._episodes.write(episode, trajectories=verdict.trajectories, version=version)
             self._notify.on_episode(episode, dropped="")
 
+    def measured(self, episode: Episode) -> None:
+        """A caller's episode of the split `eval`."""
+        self._episodes.write(episode, version=self._state.version, split="eval")
+        self._count(episode)
+
     def evaluating(self, name: str, split: str, *, total: int) -> Callable[[Episode], None]:
         """An evaluation of `total` episodes begins; hand each to what this returns."""
         title = _title(name, split)

@@ -276,6 +276,7 @@ async def _episodes(
             truncated=rollout.truncated,
             rewards=rig.rewards,
             on_episode=progress.finished,
+            on_measured=progress.measured,
         )
         return
     sampling = rollout_sampling(rollout)

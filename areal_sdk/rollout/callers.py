@@ -26,6 +26,8 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
+MEASURED = "eval"
+"""The split of sessions that callers open to see how good the policy is."""
 
 Observer = Callable[[Episode, ScoredEpisode | Rejection], None]
 
@@ -73,8 +75,12 @@ class CallerEpisodes:
         truncated: Truncated = "score",
         rewards: RewardPool | None = None,
         on_episode: Observer | None = None,
+        on_measured: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
-        """`rewards` judge the episodes that nobody else did."""
+        """`rewards` judge the episodes that nobody else did.
+
+        `on_measured` is told of sessions of the split `eval`: they are in no books and never trained.
+        """
         self._sessions = sessions
         self._tasks = tasks
         self._ledger = ledger
@@ -82,6 +88,7 @@ class CallerEpisodes:
         self._truncated: Truncated = truncated
         self._rewards = rewards
         self._on_episode = on_episode
+        self._on_measured = on_measured
         self._groups: dict[str, PendingGroup] = {}
         """Of siblings that are still being opened."""
         self._broken: frozenset[str] = frozenset()
@@ -112,6 +119,8 @@ class CallerEpisodes:
             await asyncio.wait(playing, timeout=STOP_TIMEOUT_S)
 
     def opened(self, live: LiveSession) -> None:
+        if live.session.split == MEASURED:
+            return
         group = self._group_of(live)
         end = self._ends[live.id] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._play(group, live, end), name=f"live {live.id}")
@@ -124,6 +133,8 @@ class CallerEpisodes:
             end.set_result(None)
         elif (rejection := self._dropped.pop(live.id, None)) is not None:
             self._tell(to_episode(live), rejection)
+        elif live.session.split == MEASURED:
+            self._on_measured(to_episode(live))
 
     def _group_of(self, live: LiveSession) -> PendingGroup:
         """The group that a session belongs to; one that was opened alone is one of its own.

@@ -41,6 +41,7 @@ class Learning:
     ledger: Ledger
     source: CallerEpisodes
     told: list[tuple[Episode, ScoredEpisode | Rejection]]
+    measured: list[Episode]
 
     async def chat(self, name: str = "", **body: Any) -> Any:
         key = f"{KEY}/{name}" if name else KEY
@@ -94,6 +95,7 @@ async def learn(
         max_lost_in_a_row=sys.maxsize,
     )
     told: list[tuple[Episode, ScoredEpisode | Rejection]] = []
+    measured: list[Episode] = []
     source = CallerEpisodes(
         gateway.live,
         tasks=CallerTasks(),
@@ -101,8 +103,9 @@ async def learn(
         buffer=buffer,
         rewards=rewards,
         on_episode=on_episode or (lambda *fate: told.append(fate)),
+        on_measured=measured.append,
     )
-    learning = Learning(gateway, buffer, ledger, source, told)
+    learning = Learning(gateway, buffer, ledger, source, told, measured)
     async with source:
         yield learning
     ledger.check()
@@ -386,3 +389,23 @@ async def test_rewards_too_large_to_add_up_are_refused_and_harm_nobody(
         await run.reward(1.0, "e")
         await run.settled()
         assert run.fates() == ["kept"]
+
+
+async def test_what_a_caller_measures_is_not_trained(
+    start_gateway: StartGateway,  # noqa: F811
+) -> None:
+    async with learn(start_gateway, batch=1) as run:
+        for split in ("eval", "train"):
+            opened = {"id": split, "split": split, "user": "alice"}
+            status, answer = await control(run.gateway, "POST", "/control/sessions", opened)
+            assert status == 201, answer
+            live = run.gateway.live.get(split)
+            assert live is not None
+            await live.session.generate([{"role": "user", "content": "Hi"}])
+            path = f"/control/sessions/{split}/reward"
+            status, answer = await control(run.gateway, "POST", path, {"reward": 1.0})
+            assert status == 200, answer
+        await run.settled()
+        assert [episode.id for episode, _ in run.told] == ["train"]
+        assert [(episode.id, episode.reward) for episode in run.measured] == [("eval", 1.0)]
+        assert run.ledger.started == run.ledger.buffered == 1

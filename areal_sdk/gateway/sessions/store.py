@@ -20,7 +20,8 @@ class SessionStore:
 
     def __init__(self, completer: Completes, *, sampling: SamplingPolicy) -> None:
         self._completer = completer
-        self._sampling = sampling
+        self.sampling = sampling
+        """Of sessions that are opened without a policy of their own."""
         self._replies = KeptReplies()
         self._by_id: dict[str, Session] = {}
         self._by_secret: Keyring[Session] = Keyring()
@@ -48,7 +49,7 @@ class SessionStore:
             on_close=self._forget,
             replies=self._replies,
             limits=limits,
-            sampling=sampling or self._sampling,
+            sampling=sampling or self.sampling,
             seed=seed,
             split=split,
         )

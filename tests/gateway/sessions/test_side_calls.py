@@ -8,6 +8,7 @@ from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.gateway.sessions.session import side_calls
 from areal_sdk.types import Exclusion, ForkReason, Turn
 from tests.gateway.conftest import StartGateway
+from tests.gateway.test_control import control
 
 TITLE: list[Any] = [
     {"role": "system", "content": "You write titles."},
@@ -45,6 +46,18 @@ async def test_a_side_call_is_context_where_the_run_says_so(
     assert session.excluded[Exclusion.SIDE_CALL] == (
         0 if trains else len(turns[side].output_tokens)
     )
+
+
+async def test_a_session_that_asks_for_its_own_temperature_keeps_the_runs_side_calls(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway(sampling=SamplingPolicy(trains_side_calls=False))
+    opened = {"id": "e", "sampling": {"temperature": 0.7}}
+    status, answer = await control(gateway, "POST", "/control/sessions", opened)
+    assert status == 201, answer
+    live = gateway.live.get("e")
+    assert live is not None
+    assert live.session.sampling == SamplingPolicy(temperature=0.7, trains_side_calls=False)
 
 
 def _turn(parent: int | None = None, fork: ForkReason | None = None) -> Turn:
