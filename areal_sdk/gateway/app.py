@@ -217,7 +217,9 @@ class Gateway:
         with self._access.counting(request) as session:
             body = await self._completer.large.run(len(raw), lambda: parse_body(raw))
             fields = Fields(body, lenient=self._lenient)
-            asked = parse_messages_request(fields, max_new_tokens=None)
+            asked = await self._completer.large.run(
+                len(raw), lambda: parse_messages_request(fields, max_new_tokens=None)
+            )
             number = await self._completer.count(session, asked, num_bytes=len(raw))
             return json_response({"input_tokens": number})
 

@@ -4,6 +4,9 @@ from typing import Any
 
 from areal_sdk.errors import ArealError
 
+CONTEXT_OVERFLOW = "context_length_exceeded"
+"""The code that agents look for when a prompt does not fit."""
+
 
 class ApiError(ArealError):
     """A refusal that reaches the client as a well-formed error of its wire format."""
@@ -73,7 +76,7 @@ class ApiError(ArealError):
             503: "overloaded_error",
         }.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         message = self.message
-        if self.code == "context_length_exceeded":
+        if self.code == CONTEXT_OVERFLOW:
             message = f"prompt is too long: {message}"  # the words that its agents look for
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
 
@@ -92,7 +95,7 @@ def context_overflow(
         f"This model's maximum context length is {max_context} tokens. However, your messages "
         f"resulted in {'at least ' if at_least else ''}{prompt_tokens} tokens. Please reduce the length of the messages.",
         param=param,
-        code="context_length_exceeded",
+        code=CONTEXT_OVERFLOW,
     )
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from areal_sdk.gateway.wire.fields import LONGEST_STOP, MOST_STOPS
+
 Schema = dict[str, Any]
 
 
@@ -68,7 +70,11 @@ _INCLUDED: Schema = {
         "web_search_call.results",
     ]
 }
-_STOP: Schema = {"anyOf": [_TEXT, _list(_TEXT)]}
+_STOPS: Schema = {
+    **_list({**_TEXT, "maxLength": LONGEST_STOP}),
+    "maxItems": MOST_STOPS,
+}
+_STOP: Schema = {"anyOf": [_STOPS["items"], _STOPS]}
 _MESSAGES: Schema = {**_list(_object("role", role=_TEXT, content=_ANY)), "minItems": 1}
 
 _SAMPLING: dict[str, Schema] = {
@@ -173,7 +179,7 @@ def _message_requests() -> dict[str, Schema]:
         "MessagesRequest": _object(
             "model messages max_tokens",
             max_tokens=_LIMIT,
-            stop_sequences=_list(_TEXT),
+            stop_sequences=_STOPS,
             stream=_FLAG,
             temperature=_number(0, 1),
             top_p=_number(0, 1),

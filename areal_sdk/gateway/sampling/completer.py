@@ -5,7 +5,7 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 
@@ -18,7 +18,13 @@ from areal_sdk.errors import (
     ProcessError,
     UnsupportedSchemaError,
 )
-from areal_sdk.gateway.errors import bad_request, context_overflow, session_closed
+from areal_sdk.gateway.errors import (
+    CONTEXT_OVERFLOW,
+    ApiError,
+    bad_request,
+    context_overflow,
+    session_closed,
+)
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.sampling.deadline import Deadline
 from areal_sdk.gateway.sampling.reader import (
@@ -28,7 +34,8 @@ from areal_sdk.gateway.sampling.reader import (
     Prepared,
     engine_fault,
 )
-from areal_sdk.gateway.sampling.request import ChatRequest, ToolUse, without_oldest
+from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
+from areal_sdk.gateway.sessions.history import Placement
 from areal_sdk.gateway.sessions.replies import RecordLeft
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Chat, Prompt, Renderer
@@ -40,6 +47,8 @@ from areal_sdk.types import FinishReason, ForkReason, Message, Tool, Turn
 logger = logging.getLogger(__name__)
 
 _MAX_ANNOUNCED = 100
+_LONGEST_SHOWN = 100
+"""Characters of a client's value in a notice."""
 
 _LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
 
@@ -88,14 +97,20 @@ class Completer:
         self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
     ) -> int:
         """Prompt tokens that the request would have in this session."""
-        return len((await self._place_messages(session, request, num_bytes)).prompt.tokens)
+        placed = await self._place_messages(session, request, num_bytes, num_bytes)
+        return len(placed.prompt.tokens)
 
     async def prepare(
-        self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
+        self,
+        session: Session,
+        request: ChatRequest,
+        *,
+        num_bytes: int | None = None,
+        num_new: int | None = None,
     ) -> Prepared:
         """Place the request in the session's tree and render its prompt; refuse what cannot be.
 
-        `num_bytes`: of the body that it came in, if any.
+        `num_bytes`: of the body that it came in, if any; `num_new` of them are not known from before.
         """
         allowed = session.admit()
         if request.json_schema is not None and not self._engine.info.constrains_json:
@@ -103,12 +118,15 @@ class Completer:
                 f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
                 param=request.schema_field,
             )
-        placed = await self._place(session, request, num_bytes)
-        num_prompt = len(placed.prompt.tokens)
-        room = self.max_context - num_prompt
-        if room <= 0:
-            session.truncated = True
-            raise context_overflow(prompt_tokens=num_prompt, max_context=self.max_context)
+        try:
+            placed = await self._place(session, request, num_bytes, num_new)
+            num_prompt = len(placed.prompt.tokens)
+            room = self.max_context - num_prompt
+            if room <= 0:
+                raise context_overflow(prompt_tokens=num_prompt, max_context=self.max_context)
+        except ApiError as exc:
+            session.truncated = session.truncated or exc.code == CONTEXT_OVERFLOW
+            raise
         asked = request.max_new_tokens
         limit = room if allowed is None else min(room, allowed)
         self._announce_overrides(session, request)
@@ -120,7 +138,7 @@ class Completer:
         )
 
     async def _place(
-        self, session: Session, request: ChatRequest, num_bytes: int | None
+        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
     ) -> Prepared:
         if request.prompt_text is not None:
             text = request.prompt_text
@@ -132,21 +150,43 @@ class Completer:
             return self._place_tokens(session, request, tokens)
         if request.prompt_tokens is not None:
             return self._place_tokens(session, request, request.prompt_tokens)
-        while request.drops_oldest and self._least_tokens(request, num_bytes) > self.max_context:
-            shorter = without_oldest(request.messages)
-            if shorter is None:
-                break
-            session.notice(_LEFT_OUT)
-            request = replace(request, messages=shorter)
-        placed = await self._place_messages(session, request, num_bytes)
-        while request.drops_oldest and len(placed.prompt.tokens) >= self.max_context:
-            shorter = without_oldest(request.messages)
-            if shorter is None:
-                break
-            session.notice(_LEFT_OUT)
-            request = replace(request, messages=shorter)
-            placed = await self._place_messages(session, request, num_bytes)
-        return placed
+        if request.drops_oldest and (cuts := cuts_of(request.messages)):
+            return await self._place_latest(session, request, cuts, num_bytes, num_new)
+        return await self._place_messages(session, request, num_bytes, num_new)
+
+    async def _place_latest(
+        self,
+        session: Session,
+        request: ChatRequest,
+        cuts: Sequence[Cut],
+        num_bytes: int | None,
+        num_new: int | None,
+    ) -> Prepared:
+        """The longest end of the conversation that leaves room for an answer, in few attempts."""
+
+        async def place(asked: ChatRequest) -> Prepared | None:
+            try:
+                placed = await self._place_messages(session, asked, num_bytes, num_new)
+            except ApiError as exc:
+                if exc.code != CONTEXT_OVERFLOW:
+                    raise
+                return None
+            return placed if len(placed.prompt.tokens) < self.max_context else None
+
+        if (fits := await place(request)) is not None:
+            return fits
+        low, high, step = 0, len(cuts) - 1, 0
+        while low < high:
+            number = min(low + step, (low + high) // 2)
+            placed = await place(cuts[number].of(request))
+            if placed is None:
+                low, step = number + 1, 2 * step + 1
+            else:
+                high, fits = number, placed
+        session.notice(_LEFT_OUT)
+        if fits is not None:
+            return fits
+        return await self._place_messages(session, cuts[high].of(request), num_bytes, num_new)
 
     def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
         """Tokens that the prompt has at least, by the characters and the number of its messages.
@@ -154,8 +194,10 @@ class Completer:
         A template may trim their texts, and leave the thoughts of an assistant out.
         """
         messages, most = request.messages, self.tokenizer.most_characters_a_token
-        if most is None or (num_bytes is not None and num_bytes <= most * self.max_context):
+        is_short = most is None or (num_bytes is not None and num_bytes <= most * self.max_context)
+        if is_short or len(messages) > self.max_context:
             return len(messages)
+        assert most is not None, "it is not short"
         said = (text.rpartition("</think>")[2] for m in messages for text in _texts(m))
         num_characters = sum(len(text.strip()) for text in said)
         return max(len(messages), -(-num_characters // most))
@@ -164,22 +206,24 @@ class Completer:
         most = self.tokenizer.most_characters_a_token
         least = 0 if most is None else -(-num_characters // most)
         if least > self.max_context:
-            session.truncated = True
             raise context_overflow(
                 prompt_tokens=least, max_context=self.max_context, at_least=True, param=param
             )
 
     async def _place_messages(
-        self, session: Session, request: ChatRequest, num_bytes: int | None
+        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
     ) -> Prepared:
-        if (least := self._least_tokens(request, num_bytes)) > self.max_context:
-            session.truncated = True
+        least = await self.large.run(num_new or 0, lambda: self._least_tokens(request, num_bytes))
+        if least > self.max_context:
             raise context_overflow(prompt_tokens=least, max_context=self.max_context, at_least=True)
-        messages = session.history.canonical(
-            request.messages, splits_reasoning=self.renderer.reasons
-        )
-        tools, options = request.tools, request.template_options
-        placement = session.history.place(messages, tools=tools, options=options)
+        tools, options, history = request.tools, request.template_options, session.history
+
+        def place() -> tuple[tuple[Message, ...], Placement]:
+            messages = history.canonical(request.messages, splits_reasoning=self.renderer.reasons)
+            return messages, history.place(messages, tools=tools, options=options)
+
+        async with session.placing:
+            messages, placement = await self.large.run(num_new or 0, place)
         opening = self._opening(session, request)
         chat = Chat(messages, self._tools_to_render(request), options)
         if placement.parent is None:
@@ -261,7 +305,10 @@ class Completer:
         """Say once for each value that a client asks for and does not get."""
         fixed = "this session's sampling is fixed by the run"
         replaced = session.sampling.overridden(request.sampling)
-        notices = [f"{name}={value!r} was replaced: {fixed}" for name, value in replaced.items()]
+        notices = [
+            f"{name}={repr(value)[:_LONGEST_SHOWN]} was replaced: {fixed}"
+            for name, value in replaced.items()
+        ]
         if request.seed is not None and not session.sampling.keeps_seeds:
             notices.append(f"seed was left out: {fixed}")
         for notice in notices:

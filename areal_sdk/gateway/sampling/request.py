@@ -90,18 +90,28 @@ class ChatRequest:
         return replace(self, messages=tuple(cast(Sequence[Message], prompt)))
 
 
-def without_oldest(messages: Sequence[Message]) -> tuple[Message, ...] | None:
-    """The same conversation from its second question on, or None where there is only one.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place where a conversation may begin: what leads it stays, what lies between is left out."""
+
+    num_leading: int
+    start: int
+
+    def of(self, request: ChatRequest) -> ChatRequest:
+        messages = request.messages
+        return replace(request, messages=(*messages[: self.num_leading], *messages[self.start :]))
+
+
+def cuts_of(messages: Sequence[Message]) -> list[Cut]:
+    """A cut before each question but the first, oldest first.
 
     What leads it (system, developer) stays; no call is kept without its result, or the reverse.
     """
     num_leading = next(
         (i for i, m in enumerate(messages) if m.get("role") not in _LEADING), len(messages)
     )
-    for index in range(num_leading + 1, len(messages)):
-        if messages[index].get("role") == "user":
-            return (*messages[:num_leading], *messages[index:])
-    return None
+    later = range(num_leading + 1, len(messages))
+    return [Cut(num_leading, index) for index in later if messages[index].get("role") == "user"]
 
 
 @dataclass(frozen=True, slots=True)

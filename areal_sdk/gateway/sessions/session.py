@@ -29,6 +29,8 @@ _NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
 
 LARGEST_REWARD = 1e100
 """So that the rewards of an episode can be added up."""
+_MAX_NOTICES = 100
+_LONGEST_NOTICE = 1000
 _MAX_METADATA = 64
 _MAX_METADATA_BYTES = 16 * 1024
 """Of one field."""
@@ -96,6 +98,8 @@ class Session:
         """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
         self.notices: list[str] = []
         """What the client should know: parameters overridden, tool calls that were left as text."""
+        self.placing = asyncio.Lock()
+        """Held while a request is placed in `history`, which may take a thread."""
         self.metadata: dict[str, Any] = {}
         """What clients sent that changes nothing: the latest value of each field."""
         self.raw_inputs: dict[str, str] = {}
@@ -372,8 +376,9 @@ class Session:
                 self.excluded[Exclusion.SIDE_CALL] += len(turn.output_tokens)
 
     def notice(self, text: str) -> bool:
-        """Keep a notice; False when the session has it already."""
-        if text in self.notices:
+        """Keep a notice, or its beginning; False when the session has it already, or enough."""
+        text = text[:_LONGEST_NOTICE]
+        if len(self.notices) >= _MAX_NOTICES or text in self.notices:
             return False
         self.notices.append(text)
         return True

@@ -9,7 +9,7 @@ from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolChoice, ToolUse
 from areal_sdk.gateway.sessions.canonical import check_text, join_text
 from areal_sdk.gateway.wire.anthropic_tools import message_tools
-from areal_sdk.gateway.wire.fields import Fields, named_tool_choice, require, strings
+from areal_sdk.gateway.wire.fields import Fields, check_stops, named_tool_choice, require
 from areal_sdk.types import Message, Tool
 
 _ACCEPTED = (
@@ -43,7 +43,7 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
         tool_choice=_parse_tool_choice(choice, tools),
         parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
         max_new_tokens=max_new_tokens,
-        stop=tuple(s for s in strings(fields.items("stop_sequences") or (), "stop_sequences") if s),
+        stop=check_stops(fields.items("stop_sequences") or (), "stop_sequences"),
         sampling=_parse_sampling(fields),
         json_schema=_parse_output_schema(fields),
         schema_field="output_config.format",

@@ -36,20 +36,27 @@ class Endpoint:
 
     async def answer(self, request: web.Request, session: Session) -> web.StreamResponse:
         raw = await read_body(request)
-        body, digest = await self._read_body(session, raw)
+        body, digest, num_new = await self._read_body(session, raw)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         attempt = _Attempt(session, digest, _num_retries(request))
         session.begin_attempt(digest, num_retries=attempt.num_retries)
         fields = Fields(body, lenient=self._lenient)
-        reply = self._parse(fields, session)
-        session.keep_metadata(fields.metadata)
+
+        def read() -> Reply:
+            reply = self._parse(fields, session)
+            session.keep_metadata(fields.metadata)
+            return reply
+
+        reply = await self._completer.large.run(num_new, read)
         for notice in fields.notices:
             session.notice(notice)
         if attempt.num_retries and (kept := session.kept_reply(digest)) is not None:
             return _replay(kept, stream=reply.stream)
         choices: list[Prepared] = []
         for asked in reply.requests:
-            prepared = await self._completer.prepare(session, asked, num_bytes=len(raw))
+            prepared = await self._completer.prepare(
+                session, asked, num_bytes=len(raw), num_new=num_new
+            )
             choices += [prepared.as_choice(number) for number in range(asked.num_choices)]
         reply.begin(choices)
         try:
@@ -58,13 +65,17 @@ class Endpoint:
             attempt.may_forgive(exc)
             raise
 
-    async def _read_body(self, session: Session, raw: bytes) -> tuple[Any, bytes]:
-        """The body and its digest. Where much of it is new it is read in a thread, as a whole."""
-        if len(raw) <= _LARGE_BODY or session.body.num_new(raw) <= _LARGE_BODY:
-            return session.body.read(raw, parse=parse_body)
-        return await self._completer.large.run(
+    async def _read_body(self, session: Session, raw: bytes) -> tuple[Any, bytes, int]:
+        """The body, its digest, and how many new bytes it has where those are many; else 0.
+
+        Where much of it is new it is read in a thread, as a whole.
+        """
+        if len(raw) <= _LARGE_BODY or (num_new := session.body.num_new(raw)) <= _LARGE_BODY:
+            return *session.body.read(raw, parse=parse_body), 0
+        body, digest = await self._completer.large.run(
             len(raw), lambda: (parse_body(raw), blake2b(raw, digest_size=16).digest())
         )
+        return body, digest, num_new
 
     async def _respond(
         self,

@@ -161,6 +161,8 @@ _LEAST_LOGPROB = -9999.0
 """JSON has no minus infinity."""
 _LARGEST_BIAS = 100.0
 """As at OpenAI: it forces or forbids a token."""
+MOST_STOPS = 64
+LONGEST_STOP = 1024
 
 
 def parse_sampling(fields: Fields) -> dict[str, Any]:
@@ -200,7 +202,19 @@ def parse_stop(value: Any) -> tuple[str, ...]:
     stops = () if value is None else (value,) if isinstance(value, str) else value
     if not isinstance(stops, (list, tuple)):
         raise bad_request("stop must be a string or a list of strings", param="stop")
-    return tuple(stop for stop in strings(stops, "stop") if stop)
+    return check_stops(stops, "stop")
+
+
+def check_stops(values: Sequence[Any], name: str) -> tuple[str, ...]:
+    """Stop strings, without empty ones. Each is looked for in every piece of an answer."""
+    stops = tuple(stop for stop in strings(values, name) if stop)
+    if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
+        raise bad_request(
+            f"{name} may hold up to {MOST_STOPS} strings of up to {LONGEST_STOP} characters",
+            param=name,
+            code="invalid_value",
+        )
+    return stops
 
 
 def parse_tools(values: list[Any] | None) -> tuple[Tool, ...]:

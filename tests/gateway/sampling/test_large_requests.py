@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.gateway.sessions.accounts import Quota, User
-from areal_sdk.gateway.tokens.renderer import Prompt
+from areal_sdk.gateway.sessions.history import History, Placement, meaning
+from areal_sdk.gateway.tokens.renderer import Chat, Prompt
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.http import body_limit
@@ -238,3 +239,130 @@ async def test_a_body_that_stops_coming_is_given_up(
     ):
         assert reply.status == 408
     assert (await call(gateway, body=BODY, key=ALICE.api_key))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses/input_tokens", "messages"])
+async def test_others_are_answered_while_many_messages_are_placed(
+    start_gateway: StartGateway, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30,000 messages take seconds to be placed: Python works on each."""
+    gateway, _ = await start_gateway("ok", max_context=1_000_000, users=[ALICE])
+    begun, go_on = threading.Event(), threading.Event()
+    place = History.place
+
+    def slow_place(history: History, *args: Any, **options: Any) -> Placement:
+        begun.set()
+        assert go_on.wait(20)
+        return place(history, *args, **options)
+
+    session = gateway.sessions.open("e")
+    body = asked(path, "")
+    key = "input" if "input" in body else "messages"
+    body[key] = [{"role": "user", "content": "x"}] * 30_000
+    with monkeypatch.context() as patch:
+        patch.setattr(History, "place", slow_place)
+        large = asyncio.create_task(post(session, gateway, body, path=path))
+        await until(begun.is_set)
+        assert (await get(gateway.base_url.replace("/v1", "/health")))[0] == 200
+        assert not large.done()
+        go_on.set()
+        status, reply = await large
+    assert status == 200, reply
+
+
+async def test_requests_of_a_session_are_placed_one_after_the_other(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, _ = await start_gateway(["first", "second"], max_context=1_000_000)
+    begun, go_on = threading.Event(), threading.Event()
+    placed: list[int] = []
+    place = History.place
+
+    def slow_place(history: History, messages: Any, **options: Any) -> Placement:
+        if len(messages) > 1:
+            begun.set()
+            assert go_on.wait(20)
+        placed.append(len(messages))
+        return place(history, messages, **options)
+
+    monkeypatch.setattr(History, "place", slow_place)
+    session = gateway.sessions.open("e")
+    many = {"messages": [{"role": "user", "content": "x"}] * 20_000}
+    large = asyncio.create_task(post(session, gateway, many))
+    await until(begun.is_set)
+    small = asyncio.create_task(post(session, gateway, asked("chat/completions", "Hi")))
+    assert (await get(gateway.base_url.replace("/v1", "/health")))[0] == 200
+    assert not placed, "the small one waits, and the loop does not"
+    go_on.set()
+    assert [(await large)[0], (await small)[0]] == [200, 200]
+    assert placed == [20_000, 1]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "messages"])
+@pytest.mark.parametrize("stops", [["x"] * 65, ["x" * 1025]], ids=["many", "long"])
+async def test_stop_strings_have_a_limit(
+    start_gateway: StartGateway, path: str, stops: list[str]
+) -> None:
+    gateway, engine = await start_gateway("ok")
+    name = "stop_sequences" if path == "messages" else "stop"
+    body = {**asked(path, "Hi"), name: stops}
+    status, reply = await post(gateway.sessions.open("e"), gateway, body, path=path)
+    assert status == 400
+    assert f"{name} may hold up to 64 strings" in reply["error"]["message"]
+    assert engine.num_requests == 0
+
+
+async def test_long_arguments_mean_what_their_text_says(start_gateway: StartGateway) -> None:
+    """Reading 10 MB of JSON and writing it in order takes nine seconds."""
+
+    def said(arguments: str) -> dict[str, Any]:
+        call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+    short, long = ('{"a": %s1}' % (" " * n) for n in (1, 1_000_000))
+    assert meaning(said(short)) == meaning(said('{"a":1}'))
+    assert meaning(said(long)) != meaning(said('{"a":1}'))
+    assert meaning(said(f" {long}")) == meaning(said(long))
+
+
+async def test_the_longest_end_that_fits_is_found_in_few_attempts(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaving one message out after another rendered a long conversation hundreds of times."""
+    gateway, engine = await start_gateway("ok", max_context=512)
+    attempts = 0
+    first = gateway._completer.renderer.first
+
+    def counted(*args: Any, **options: Any) -> Prompt:
+        nonlocal attempts
+        attempts += 1
+        return first(*args, **options)
+
+    monkeypatch.setattr(gateway._completer.renderer, "first", counted)
+    items = [{"role": "user", "content": f"question {n}"} for n in range(400)]
+    body = {"input": items, "truncation": "auto"}
+    session = gateway.sessions.open("e")
+    status, reply = await post(session, gateway, body, path="responses")
+    assert status == 200, reply
+    assert attempts < 20
+    assert not session.truncated
+    (request,) = engine.requests
+    kept = gateway._completer.tokenizer.decode(request.tokens)
+    oldest = min(n for n in range(400) if f"question {n}<" in kept or f"question {n}\n" in kept)
+    longer = first(Chat(tuple(items[oldest - 1 :]), ()), opening="")
+    assert len(request.tokens) < 512 <= len(longer.tokens), "one more would not have fitted"
+
+
+async def test_what_a_client_sends_makes_no_long_notices(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", unknown_fields="note", max_context=100_000)
+    session = gateway.sessions.open("e")
+    body = asked("chat/completions", "Hi")
+    assert (await post(session, gateway, {**body, "logit_bias": {str(n): 1 for n in range(2000)}}))[
+        0
+    ] == 200
+    (notice,) = session.notices
+    assert "logit_bias" in notice
+    unknown = {f"field_{n}": 1 for n in range(1000)} | {"x" * 5000: 1}
+    assert (await post(session, gateway, body | unknown))[0] == 200
+    assert len(session.notices) == 100
+    assert max(map(len, session.notices)) <= 1000

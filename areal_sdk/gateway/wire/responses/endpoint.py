@@ -40,7 +40,9 @@ class ResponsesEndpoint(Endpoint):
     async def count(self, body: Any, session: Session, *, num_bytes: int) -> dict[str, Any]:
         """Prompt tokens that a request would have, without a turn."""
         fields = Fields(body, lenient=self._lenient)
-        asked = parse_count(fields, self.store(session), session.raw_inputs)
+        asked = await self._completer.large.run(
+            num_bytes, lambda: parse_count(fields, self.store(session), session.raw_inputs)
+        )
         num_tokens = await self._completer.count(session, asked, num_bytes=num_bytes)
         return {"object": "response.input_tokens", "input_tokens": num_tokens}
 
