@@ -25,6 +25,8 @@ def as_outcome(verdict: Verdict, episode: Episode) -> Outcome:
             raise ValueError(
                 f"{len(per_turn)} turn rewards for an episode of {len(episode.turns)} turns"
             )
+        if all(reward is None for reward in per_turn):
+            return Outcome.abstained("no turn has a reward")
         return Outcome.scored(sum(r for r in per_turn if r is not None), turn_rewards=per_turn)
     raise ValueError(
         f"a reward returns a number, a list with one number per turn, an Outcome or None, "

@@ -53,6 +53,8 @@ def read_verdict(result: Any, episode: Episode) -> Outcome:
         )
     if outcome.kind is OutcomeKind.REWARD and outcome.reward is None:
         raise ValueError("an outcome of kind `reward` needs a reward: use Outcome.scored")
+    if all(reward is None for reward in per_turn):
+        outcome = replace(outcome, turn_rewards=())  # no turn has one: the episode's is trained
     return outcome
 
 

@@ -182,6 +182,23 @@ def test_one_abstaining_reward_leaves_the_sum_undefined() -> None:
     assert outcome.kind is OutcomeKind.ABSTAIN
 
 
+def test_a_reward_for_none_of_the_turns_is_no_zero() -> None:
+    for nothing in ([None, None], (None, None)):
+        assert read_verdict(nothing, episode()).kind is OutcomeKind.ABSTAIN
+    verdicts = {
+        "judge": (1.0, read_verdict([None, None], episode())),
+        "length": (1.0, Outcome.scored(1)),
+    }
+    assert combine(verdicts, num_turns=2).kind is OutcomeKind.ABSTAIN
+
+
+def test_an_episodes_reward_is_trained_where_no_turn_has_one() -> None:
+    verdict = read_verdict(Outcome.scored(1.0, turn_rewards=(None, None)), episode())
+    assert verdict == Outcome.scored(1.0)
+    outcome = combine({"a": (2.0, verdict), "b": (1.0, Outcome.scored(0.5))}, num_turns=2)
+    assert (outcome.reward, outcome.turn_rewards) == (2.5, ())
+
+
 @pytest.mark.parametrize(
     "turn_rewards", [[0.5, None], (np.float32(0.5), None), np.array([0.5, 1.0], dtype=np.float32)]
 )
