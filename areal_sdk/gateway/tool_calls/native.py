@@ -190,7 +190,7 @@ DEEPSEEK = ToolFormat(
 )
 
 
-_START, _END = "<tool_call>", "</tool_call>"
+_GLM_START, _GLM_END = "<tool_call>", "</tool_call>"
 
 _GLM_NAME = re.compile(r"\s*(?P<name>[^\s<>{]+)\s*(?=<arg_key>|$)")
 _GLM_ARGUMENT = re.compile(
@@ -219,25 +219,27 @@ def _glm_decode(
 
 
 def _glm_parser(tools: Sequence[Tool]) -> TaggedCalls:
-    return TaggedCalls(_START, _END, partial(_glm_decode, _GLM_NAME, _GLM_ARGUMENT, tools))
+    return TaggedCalls(_GLM_START, _GLM_END, partial(_glm_decode, _GLM_NAME, _GLM_ARGUMENT, tools))
 
 
 def _coder_parser(tools: Sequence[Tool]) -> TaggedCalls:
-    return TaggedCalls(_START, _END, partial(_glm_decode, _CODER_NAME, _CODER_ARGUMENT, tools))
+    return TaggedCalls(
+        _GLM_START, _GLM_END, partial(_glm_decode, _CODER_NAME, _CODER_ARGUMENT, tools)
+    )
 
 
 GLM = ToolFormat(
     name="glm",
     parser=_glm_parser,
-    shown=(_START, _END, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
-    opening=lambda name: _START + (f"{name}\n" if name else ""),
+    shown=(_GLM_START, _GLM_END, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    opening=lambda name: _GLM_START + (f"{name}\n" if name else ""),
     detect=("<arg_key>",),
 )
 
 QWEN_CODER = ToolFormat(
     name="qwen_coder",
     parser=_coder_parser,
-    shown=(_START, _END),
-    opening=lambda name: f"{_START}\n<function=" + (f"{name}>\n" if name else ""),
+    shown=(_GLM_START, _GLM_END),
+    opening=lambda name: f"{_GLM_START}\n<function=" + (f"{name}>\n" if name else ""),
     detect=("<function=",),
 )
