@@ -62,8 +62,8 @@ def register_datasets(register: "Register[Callable[[str], Iterable[Task]]]") -> 
 
 
 @hookspec
-def register_algorithms(register: "Register[object]") -> None:
-    """`register(name, preset)` for each algorithm preset: `algorithm.name = "..."`."""
+def register_algorithms(register: "Register[Callable[..., object]]") -> None:
+    """`register(name, preset)` for each algorithm: `algorithm.name = "..."`, `[algorithm.name]`."""
 
 
 @hookspec

@@ -31,7 +31,7 @@ from tables import table, write_section
 
 from areal_sdk.algorithms.advantages import AdvantageEstimator, Baselines
 from areal_sdk.algorithms.losses import PolicyTerms
-from areal_sdk.algorithms.presets import Algorithm, Knobs, grpo, running_baseline
+from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
 from areal_sdk.gateway.sessions.session import PostedReward
 from areal_sdk.rollout.callers import posted_outcome
 from areal_sdk.types import Outcome, Trajectory, TrajectoryGroup
@@ -128,7 +128,7 @@ def play_decisive(policy: Table, name: str) -> Trajectory:
 
 
 def decisive(seed: int) -> dict[str, float]:
-    policy = Table(3, grpo(Knobs()), seed=seed, learning_rate=1.0)
+    policy = Table(3, grpo(), seed=seed, learning_rate=1.0)
     for _ in range(80):
         rows = tuple(play_decisive(policy, str(i)) for i in range(4))
         policy.learn([TrajectoryGroup("g", "t", rows)])
@@ -148,7 +148,7 @@ def play_lengths(policy: Table, name: str) -> Trajectory:
 
 
 def lengths(seed: int) -> dict[str, float]:
-    policy = Table(6, grpo(Knobs()), seed=seed, learning_rate=1.0)
+    policy = Table(6, grpo(), seed=seed, learning_rate=1.0)
     for _ in range(40):
         rows = tuple(play_lengths(policy, str(i)) for i in range(8))
         policy.learn([TrajectoryGroup("g", "t", rows)])
@@ -160,7 +160,7 @@ def lengths(seed: int) -> dict[str, float]:
 
 
 def verdict(seed: int) -> dict[str, float]:
-    policy = Table(2, grpo(Knobs()), seed=seed, learning_rate=1.0)
+    policy = Table(2, grpo(), seed=seed, learning_rate=1.0)
     for _ in range(200):
         rows = []
         for i in range(4):
@@ -173,7 +173,7 @@ def verdict(seed: int) -> dict[str, float]:
 
 
 def thumbs(seed: int) -> dict[str, float]:
-    policy = Table(6, running_baseline(Knobs()), seed=seed, learning_rate=1.0)
+    policy = Table(6, running_baseline(), seed=seed, learning_rate=1.0)
     for number in range(100):
         groups = []
         for i in range(4):
@@ -187,7 +187,7 @@ def thumbs(seed: int) -> dict[str, float]:
 
 
 def wrong(seed: int, amount: float = 1e6) -> dict[str, float]:
-    policy = Table(2, running_baseline(Knobs()), seed=seed, learning_rate=1.0)
+    policy = Table(2, running_baseline(), seed=seed, learning_rate=1.0)
     number = 0
     while number < 1300:
         groups = []

@@ -49,9 +49,10 @@ try:
         SGLangOptions,
         find_environment,
     )
+    from areal_sdk.config import TrainerSection
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.errors import ConfigError
-    from areal_sdk.fsdp.options import TrainerOptions
+    from areal_sdk.fsdp.spec import TrainerSpec
     from areal_sdk.fsdp.trainer import TrainerClient
 except ModuleNotFoundError as exc:
     sys.exit(f"{exc.name} is not installed: the head of {__file__} says how to carry it")
@@ -110,14 +111,13 @@ class Benchmark:
 
     def _make_trainer(self) -> TrainerClient:
         plan = self._plan
-        options = TrainerOptions(
-            self._model,
+        trainer = TrainerSection(
             device=self._device,
             precision=plan.dtype,
-            publish_dtype=plan.dtype,
             share_prompts=False,  # nothing to share in random trajectories
         )
-        return TrainerClient(options, log_dir=self._logs)
+        spec = TrainerSpec(self._model, trainer=trainer, publish_dtype=plan.dtype)
+        return TrainerClient(spec, log_dir=self._logs)
 
     def _make_engine(self) -> LocalEngine:
         plan = self._plan

@@ -51,8 +51,9 @@ def reward_of(token_ids: list[int]) -> float:
 
 async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict[str, float]]:
     from areal_sdk.backends.local import LocalEngine
+    from areal_sdk.config import TrainerSection
     from areal_sdk.engine import GenerateRequest
-    from areal_sdk.fsdp.options import TrainerOptions
+    from areal_sdk.fsdp.spec import TrainerSpec
     from areal_sdk.fsdp.trainer import TrainerClient
     from areal_sdk.gateway.tokens.renderer import Chat, Renderer
     from areal_sdk.gateway.tokens.template import ChatTemplate
@@ -66,7 +67,8 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     logs = Path(tempfile.mkdtemp())
     engine = LocalEngine(model, log_dir=logs, dtype="bfloat16")
     trainer = TrainerClient(
-        TrainerOptions(model, share_prompts=share_prompts, learning_rate=1e-6), log_dir=logs
+        TrainerSpec(model, trainer=TrainerSection(share_prompts=share_prompts, learning_rate=1e-6)),
+        log_dir=logs,
     )
     await asyncio.gather(engine.start(), trainer.start())
     pids = {"engine": engine.child.pid, "trainer": trainer.children[0].pid, "main": os.getpid()}

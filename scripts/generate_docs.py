@@ -2,7 +2,8 @@
 
 import inspect
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from enum import StrEnum
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -11,9 +12,11 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.cli.main import COMMANDS, cli
 from areal_sdk.config import Config
+from areal_sdk.plugins import list_options
 
 DOCS = Path(__file__).parent.parent / "docs"
 NOTE = "<!-- Made by `make docs` from the code: do not edit. -->"
@@ -69,8 +72,9 @@ def _config() -> Iterator[str]:
     yield f"# Settings\n\n{NOTE}\n"
     yield "In a TOML file for `--config`, or one at a time with `--set section.key=value`. A command's own"
     yield "flags win over `--set`, which wins over the file. An unknown key is an error.\n"
-    yield "Beside these, `[agent]`, `[reward.NAME]`, `[env.NAME]` and `[engine.NAME]` hold the options of"
-    yield "the agent and of plugins, and `weight` in `[reward.NAME]` is the reward's weight.\n"
+    yield "Beside these, `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]` and `[algorithm.NAME]`"
+    yield "hold the options of the agent and of plugins, and `weight` in `[reward.NAME]` is the reward's"
+    yield "weight.\n"
     sections = {n: f for n, f in Config.model_fields.items() if _is_section(f.annotation)}
     yield from _table("At the top", Config, leave_out={*sections, "options"})
     for name, field in sections.items():
@@ -78,6 +82,22 @@ def _config() -> Iterator[str]:
         yield from _table(f"`[{name}]`", model)
         if name == "engine":
             yield from _table("`[engine.sglang]`", SGLangSection)
+        if name == "algorithm":
+            for preset in (grpo, running_baseline):
+                yield from _preset_table(preset)
+
+
+def _preset_table(preset: Callable[..., Algorithm]) -> Iterator[str]:
+    """The options of a built-in algorithm: the keyword parameters of its preset."""
+    yield f"## `[algorithm.{preset.__name__}]`\n"
+    yield f"{inspect.getdoc(preset)}\n"
+    yield "| key | type | default | |\n|---|---|---|---|"
+    for option in list_options(preset):
+        _, *notes = get_args(option.annotation)
+        described = " ".join(note.description for note in notes)
+        annotation = _type_name(option.annotation)
+        yield f"| `{option.name}` | {_cell(annotation)} | `{json.dumps(option.default)}` | {described} |"
+    yield ""
 
 
 def _table(title: str, model: type[BaseModel], leave_out: Collection[str] = ()) -> Iterator[str]:
@@ -102,6 +122,8 @@ def _type_name(annotation: Any) -> str:
         return _type_name(arguments[0])
     if origin in (Union, UnionType):
         return " or ".join(_type_name(a) for a in arguments if a is not NoneType)
+    if inspect.isclass(annotation) and issubclass(annotation, StrEnum):
+        return " or ".join(f"`{json.dumps(choice)}`" for choice in annotation)
     if origin is Literal:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in arguments)
     name = inspect.formatannotation(annotation)

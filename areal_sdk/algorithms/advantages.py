@@ -70,10 +70,10 @@ class GroupRelative:
     weighs groups and turns.
     """
 
+    discount: float
+    """What a reward is worth to the turn before the one that earned it."""
     divide_by_std: bool = True
     """Off: groups where success is rare or common weigh less than undecided ones."""
-    discount: float = 1.0
-    """What a reward is worth to the turn before the one that earned it."""
 
     def __call__(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
@@ -104,9 +104,9 @@ class GroupRelative:
 
     def _compare(self, rewards: Mapping[str, float]) -> dict[str, float]:
         """
-        >>> GroupRelative()._compare({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
+        >>> GroupRelative(discount=1.0)._compare({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
         {'a': 1.0, 'b': -1.0, 'c': 1.0, 'd': -1.0}
-        >>> GroupRelative()._compare({"alone": 3.0})
+        >>> GroupRelative(discount=1.0)._compare({"alone": 3.0})
         {'alone': 0.0}
         """
         values = np.array(list(rewards.values()), dtype=np.float64).clip(-HUGE, HUGE)
@@ -133,8 +133,10 @@ def learns_alone(estimator: AdvantageEstimator) -> bool:
 
     >>> from areal_sdk.algorithms.advantages import GroupRelative
     >>> from areal_sdk.algorithms.running import RunningBaseline
-    >>> learns_alone(GroupRelative()), learns_alone(RunningBaseline())
-    (False, True)
+    >>> learns_alone(GroupRelative(discount=1.0))
+    False
+    >>> learns_alone(RunningBaseline(discount=1.0, max_surprise=5.0))
+    True
     """
     baselines: Baselines = {}
     _, baselines = estimator(_groups_of_one(), baselines)  # there may be a baseline to find first

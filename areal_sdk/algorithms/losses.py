@@ -7,7 +7,6 @@ Where the trust region's centre p comes from: logprobs under the weights at the 
 
 import math
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 import torch
@@ -48,7 +47,7 @@ class Objective(Protocol):
 class ImportanceWeight:
     """w = exp(p - b), detached: corrects for who sampled the token. Clamped to `maximum`."""
 
-    maximum: float = 5.0
+    maximum: float
 
     def __call__(self, terms: PolicyTerms) -> Tensor:
         """The bounded weights; 1 where `mask_T` is False.
@@ -70,9 +69,9 @@ class ClippedSurrogate:
     update then is w and the learning rate.
     """
 
-    clip_low: float = 0.2
-    clip_high: float = 0.28
-    weight: ImportanceWeight = ImportanceWeight()
+    clip_low: float
+    clip_high: float
+    weight: ImportanceWeight
 
     def __call__(self, terms: PolicyTerms) -> Loss:
         mask_T, advantages_T = terms.mask_T, terms.advantages_T
@@ -112,15 +111,6 @@ def masked(values_T: Tensor, mask_T: Tensor) -> Tensor:
     (2.0, tensor([1., 0.]))
     """
     return torch.where(mask_T, values_T, 0.0)
-
-
-class Proximal(StrEnum):
-    """How p is found from the second minibatch of a step on. In the first, p = q.detach()."""
-
-    RECOMPUTE = "recompute"
-    """One forward over the batch before the first update."""
-    INTERPOLATE = "interpolate"
-    """No forward: on the way from b to q."""
 
 
 def interpolate(

@@ -101,9 +101,9 @@ class RunningBaseline:
     never turn a sign.
     """
 
-    discount: float = 1.0
+    discount: float
     """What a reward is worth to the turn before the one that earned it."""
-    max_surprise: float = 5.0
+    max_surprise: float
     """Spreads of its source that a return may count for, in advantages and in baselines."""
     memory: int = 32
     """Episodes of a source that are remembered. With 32, chance in their mean adds 3 % to the
@@ -188,7 +188,7 @@ class RunningBaseline:
     def _describe(self, value: float, usual: Usual) -> str:
         return (
             f"a reward of {value:g}, where {usual.median:g} is usual, counts as "
-            f"{self.max_surprise:g} spreads at most (algorithm.max_surprise)"
+            f"{self.max_surprise:g} spreads at most (algorithm.running_baseline.max_surprise)"
         )
 
 

@@ -1,5 +1,7 @@
 """The built-in plugin. It uses the same hooks as everyone else's."""
 
+from collections.abc import Callable
+
 from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.hookspecs import Register, hookimpl
@@ -20,7 +22,7 @@ def register_agents(register: "Register[AgentLike | type]") -> None:
 
 
 @hookimpl
-def register_algorithms(register: Register[object]) -> None:
+def register_algorithms(register: Register[Callable[..., object]]) -> None:
     for name in ("grpo", "running_baseline"):
         register(name, f"areal_sdk.algorithms.presets:{name}")
 

@@ -1,11 +1,14 @@
 """A run's settings: one model per TOML section, defaults that are the recommendation."""
 
+import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from areal_sdk.config.keys import join_key
 
 JSON = dict[str, Any]
 Positive = Annotated[int, Field(gt=0)]
@@ -181,19 +184,19 @@ class AlgorithmSection(Section):
     """The objective."""
 
     name: str = "grpo"
-    """A preset: advantages and loss; `areal-sdk plugins` lists them."""
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Below 1 - `clip_low` the policy's ratio is clipped; acts from the second minibatch on."""
-    clip_high: Annotated[float, Field(gt=0)] = 0.28
-    """Above 1 + `clip_high` the policy's ratio is clipped; acts from the second minibatch on."""
-    max_weight: Annotated[float, Field(gt=0)] = 5.0
-    """Bound of the weight between the sampler and the policy at the start of the step."""
-    proximal: Literal["recompute", "interpolate"] = "recompute"
-    """Where the trust region's centre comes from when there are several minibatches."""
-    discount: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """What a reward is worth to the turn before the one that earned it; two turns before, its square."""
-    max_surprise: Annotated[float, Field(ge=1)] = 5.0
-    """`running_baseline`: how many spreads of its source's rewards one reward may count for."""
+    """A preset: advantages and loss, with options in `[algorithm.NAME]`; `areal-sdk plugins` lists
+    them."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_options(cls, values: Any) -> Any:
+        """Name the table that an option belongs to."""
+        name = (values.get("name") if isinstance(values, Mapping) else None) or "grpo"
+        for key in values if isinstance(values, Mapping) else ():
+            if not difflib.get_close_matches(key, cls.model_fields):
+                written = join_key("algorithm", str(name), key)
+                raise ValueError(f"{key} is an option of one algorithm: set {written}")
+        return values
 
 
 class SftSection(Section):

@@ -11,8 +11,13 @@ REMOVED = "(removed)"
 """What run directories store in the place of a secret."""
 
 
+_SECTIONS_WITH_TABLES = ("engine", "algorithm")
+"""`[engine.NAME]` holds the options of that engine."""
+
+
 def gather_options(values: JSON) -> JSON:
-    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]` and `[agent]` tables as `options`.
+    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[algorithm.NAME]` and `[agent]` tables
+    as `options`.
 
     A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
     """
@@ -20,7 +25,8 @@ def gather_options(values: JSON) -> JSON:
     values = {**values, "rewards": dict(_given(values.get("rewards", {}), "rewards"))}
     _gather_rewards(values, options)
     _gather_env(values, options)
-    _gather_engine(values, options)
+    for section in _SECTIONS_WITH_TABLES:
+        _gather_inside(values, options, section)
     _gather_agent(values, options)
     return {**values, "options": options}
 
@@ -40,9 +46,10 @@ def as_written(settings: JSON) -> JSON:
         tables = {name: options.pop(name) for name in list(options) if name.startswith("env.")}
         inside = {name.removeprefix("env."): table for name, table in tables.items()}
         values["env"] = {"name": env, **inside} if inside else env
-    for name in [name for name in options if name.startswith("engine.")]:
-        inside = {name.removeprefix("engine."): options.pop(name)}
-        values["engine"] = {**values.get("engine", {}), **inside}
+    for table in list(options):
+        section, _, name = table.partition(".")
+        if section in _SECTIONS_WITH_TABLES:
+            values[section] = {**values.get(section, {}), name: options.pop(table)}
     return {**values, "options": options} if options else values
 
 
@@ -66,15 +73,15 @@ def _gather_env(values: JSON, options: dict[str, JSON]) -> None:
     values["env"] = name
 
 
-def _gather_engine(values: JSON, options: dict[str, JSON]) -> None:
-    """`[engine.sglang]` and the like belong to that engine."""
-    engine = values.get("engine")
-    if not isinstance(engine, dict):
+def _gather_inside(values: JSON, options: dict[str, JSON], section: str) -> None:
+    """The tables in `[engine]` and `[algorithm]` are of the engine and the algorithm they name."""
+    inside = values.get(section)
+    if not isinstance(inside, dict):
         return
-    values["engine"] = {k: v for k, v in engine.items() if not isinstance(v, dict)}
-    for key, table in engine.items():
+    values[section] = {k: v for k, v in inside.items() if not isinstance(v, dict)}
+    for key, table in inside.items():
         if isinstance(table, dict):
-            options[f"engine.{key}"] = options.get(f"engine.{key}", {}) | table
+            options[f"{section}.{key}"] = options.get(f"{section}.{key}", {}) | table
 
 
 def _gather_agent(values: JSON, options: dict[str, JSON]) -> None:

@@ -27,16 +27,6 @@ _RULES = (
         'only ranks under torchrun connect there (trainer.launcher = "torchrun")',
     ),
     _Rule(
-        ("algorithm.clip_low", "algorithm.clip_high", "algorithm.proximal"),
-        lambda c: c.trainer.num_minibatches == 1,
-        "with one minibatch a step nothing is ever clipped (trainer.num_minibatches)",
-    ),
-    _Rule(
-        ("algorithm.max_surprise",),
-        lambda c: c.algorithm.name == "grpo",
-        "grpo compares siblings and keeps no baseline of a source (algorithm.name)",
-    ),
-    _Rule(
         ("sft.demonstrations", "sft.batch", "sft.learning_rate"),
         lambda c: not c.sft.steps,
         "there is no warm-up without sft.steps",
@@ -70,11 +60,24 @@ def idle_settings(config: Config) -> list[str]:
         for key in rule.keys
         if _value(config, key) != _value(_DEFAULTS, key)
     ]
-    return lines + list(_idle_tables(config))
+    return [*lines, *_idle_clipping(config), *_idle_tables(config)]
+
+
+def _idle_clipping(config: Config) -> Iterator[str]:
+    """Options of the trust region, where nothing ever leaves it."""
+    name = config.algorithm.name
+    if name not in ("grpo", "running_baseline") or config.trainer.num_minibatches > 1:
+        return
+    for key, value in config.options.get(f"algorithm.{name}", {}).items():
+        if key in ("clip_low", "clip_high", "proximal"):
+            yield (
+                f"{join_key('algorithm', name, key)} = {value!r} changes nothing: with one "
+                "minibatch a step nothing is ever clipped (trainer.num_minibatches)"
+            )
 
 
 def _idle_tables(config: Config) -> Iterator[str]:
-    """Options of an environment, an engine or an agent that does not play."""
+    """Options of an environment, an engine, an algorithm or an agent that is not the one at work."""
     for table, options in config.options.items():
         kind, _, name = table.partition(".")
         if not options:
@@ -83,6 +86,8 @@ def _idle_tables(config: Config) -> Iterator[str]:
             why = f"the environment played is {config.env!r}" if config.env else "no env is played"
         elif kind == "engine" and name != _engine_table(config):
             why = f"the engine is {config.engine.name!r}"
+        elif kind == "algorithm" and name != config.algorithm.name:
+            why = f"the algorithm is {config.algorithm.name!r}"
         elif table == "agent" and config.env is not None:
             why = f"no agent plays, but the environment {config.env!r}"
         else:

@@ -110,7 +110,7 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
 def export_model(trainer: Trainer, directory: Path, *, dtype: torch.dtype) -> None:
     """A directory that transformers loads: safetensors, config, tokenizer. A collective."""
     weights = whole_weights(trainer, dtype=dtype)
-    trainer.ranks.on_first(lambda: _write_export(trainer.options.model_dir, directory, weights))
+    trainer.ranks.on_first(lambda: _write_export(trainer.spec.model_dir, directory, weights))
 
 
 def export_checkpoint(

@@ -16,38 +16,41 @@ from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.fsdp.checkpoint import export_model, load_checkpoint, save_checkpoint
 from areal_sdk.fsdp.collectives import join_ranks
 from areal_sdk.fsdp.directories import PublishDir, shares_memory
-from areal_sdk.fsdp.options import TrainerOptions
 from areal_sdk.fsdp.publish import Publisher
+from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import Trainer
 from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups
 from areal_sdk.process import Channel, ChannelClosed, Request
 
 JSON = Any
 
+COLLECTIVE_TIMEOUT_S = 600.0
+"""Ranks wait this long for one another before the step fails."""
+
 
 def main(channel: Channel, args: JSON) -> None:
     """Serve requests until the main process closes the channel."""
-    options = TrainerOptions.from_json(args)
+    spec = TrainerSpec.from_json(args["spec"])
     # Batch systems send it to every process of a run: the main process decides, after a last save.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _check_surroundings(options, Path(args["probe"]))
-    torch.set_num_threads(options.threads)
-    torch.use_deterministic_algorithms(options.deterministic)
-    torch.manual_seed(options.seed)
+    _check_surroundings(spec, Path(args["probe"]))
+    torch.set_num_threads(spec.trainer.threads)
+    torch.use_deterministic_algorithms(spec.run.deterministic)
+    torch.manual_seed(spec.run.seed)
     transformers.logging.disable_progress_bar()
     ranks = join_ranks(
         rank=int(os.environ.get("RANK", 0)),
         size=int(os.environ.get("WORLD_SIZE", 1)),
-        device=_device(options.device),
-        timeout_s=options.collective_timeout_s,
+        device=_device(spec.trainer.device),
+        timeout_s=COLLECTIVE_TIMEOUT_S,
     )
     own: PublishDir | None = None
     try:
-        assert options.publish_dir is not None, "the client chooses where weights are published"
-        is_shared = shares_memory(options.publish_dir, boot=args["boot"])
+        assert spec.publish_dir is not None, "the client chooses where weights are published"
+        is_shared = shares_memory(spec.publish_dir, boot=args["boot"])
         if ranks.rank == 0 and not is_shared:
-            own = PublishDir(size=options.published_size)  # the main process fetches from here
-        rank = _Rank(Trainer(options, ranks), own.path if own else options.publish_dir)
+            own = PublishDir(size=spec.published_size)  # the main process fetches from here
+        rank = _Rank(Trainer(spec, ranks), own.path if own else spec.publish_dir)
         channel.ready(
             {
                 "num_parameters": rank.num_parameters,
@@ -66,7 +69,7 @@ def main(channel: Channel, args: JSON) -> None:
             own.remove()
 
 
-def _check_surroundings(options: TrainerOptions, probe: Path) -> None:
+def _check_surroundings(spec: TrainerSpec, probe: Path) -> None:
     """ConfigError where this machine lacks what only shared paths can give it."""
     where = f"rank {os.environ.get('RANK', 0)} on {socket.gethostname()} does not see"
     if not probe.is_file():
@@ -74,9 +77,9 @@ def _check_surroundings(options: TrainerOptions, probe: Path) -> None:
             f"{where} the run directory {probe.parent.parent}, where the ranks write checkpoints: "
             "choose a run.dir that every machine of the run has at the same path"
         )
-    if not (options.model_dir / "config.json").is_file():
+    if not (spec.model_dir / "config.json").is_file():
         raise ConfigError(
-            f"{where} the model {options.model_dir}: give a directory that every machine of the run "
+            f"{where} the model {spec.model_dir}: give a directory that every machine of the run "
             "has at the same path (--model), or share the cache (AREAL_SDK_CACHE)"
         )
 
@@ -98,8 +101,7 @@ class _Rank:
 
     def __init__(self, trainer: Trainer, publish_dir: Path) -> None:
         self._trainer = trainer
-        options = trainer.options
-        self._dtype: torch.dtype = getattr(torch, options.publish_dtype)
+        self._dtype: torch.dtype = getattr(torch, trainer.spec.publish_dtype)
         self._publisher = Publisher(publish_dir, dtype=self._dtype)
         self._methods: dict[str, Callable[[Request], JSON]] = {
             "step": self._step,

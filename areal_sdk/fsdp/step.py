@@ -19,15 +19,20 @@ from torch import Tensor
 from areal_sdk.algorithms.advantages import Baselines, NamesOutliers
 from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_demonstration, make_example
-from areal_sdk.algorithms.losses import Loss, PolicyTerms, Proximal, imitation, interpolate, masked
+from areal_sdk.algorithms.losses import Loss, PolicyTerms, imitation, interpolate, masked
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
-from areal_sdk.algorithms.presets import Algorithm, Knobs
+from areal_sdk.algorithms.presets import Algorithm, Proximal
+from areal_sdk.config.options import validate_options
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.collectives import Ranks, global_grad_norm
-from areal_sdk.fsdp.options import SftRow, TrainerOptions
 from areal_sdk.fsdp.policy import load_policy
+from areal_sdk.fsdp.spec import SftRow, TrainerSpec
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.types import TrajectoryGroup
+
+BETAS = (0.9, 0.999)
+"""Of AdamW. The second remembers the large gradients of the start: with a short memory, a nearly
+solved task's tiny, noisy gradients would be scaled up to full steps and undo what was learned."""
 
 LossOf = Callable[[Tensor, Batch, float], Loss]
 """The loss of (logprobs, batch, fraction of the step's minibatches done before this one)."""
@@ -68,16 +73,17 @@ class _Meter:
 class Trainer:
     """Policy, optimiser and objective of one rank."""
 
-    def __init__(self, options: TrainerOptions, ranks: Ranks | None = None) -> None:
-        self.options = options
+    def __init__(self, spec: TrainerSpec, ranks: Ranks | None = None) -> None:
+        self.spec = spec
+        self.settings = spec.trainer
         self.ranks = ranks or Ranks()
-        self.algorithm = _make_algorithm(options)
-        self.policy = load_policy(options.model_dir, device=self.ranks.device)
+        self.algorithm = _make_algorithm(spec)
+        self.policy = load_policy(spec.model_dir, device=self.ranks.device)
         self.ranks.shard(self.policy)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(),
-            betas=options.betas,
-            weight_decay=options.weight_decay,
+            betas=BETAS,
+            weight_decay=self.settings.weight_decay,
             fused=True,
         )
         self.phase = ""
@@ -113,7 +119,7 @@ class Trainer:
                     num_trained=sum(counts[i] for i in part),
                     version=version,
                 )
-                for part in split_evenly(counts, self.options.num_minibatches)
+                for part in split_evenly(counts, self.settings.num_minibatches)
             ]
             # All ranks agree on which are empty: they planned from the same groups.
             minibatches = [minibatch for minibatch in minibatches if minibatch.num_terms]
@@ -125,7 +131,7 @@ class Trainer:
             with meter.phase("proximal"):
                 minibatches = self._with_proximal(minibatches)
             metrics |= self._update(
-                minibatches, self._policy_loss, meter, learning_rate=self.options.learning_rate
+                minibatches, self._policy_loss, meter, learning_rate=self.settings.learning_rate
             )
         return metrics | self._cost(minibatches, meter, began)
 
@@ -147,7 +153,7 @@ class Trainer:
                 [minibatch],
                 lambda logprobs_T, batch, _: imitation(logprobs_T, batch.mask_T),
                 meter,
-                learning_rate=self.options.sft_learning_rate,
+                learning_rate=self.spec.sft.learning_rate,
             )
         return metrics | self._cost([minibatch], meter, began)
 
@@ -176,9 +182,9 @@ class Trainer:
             return Minibatch([], num_trained, 0)
         rows_of_rank = plan_rows(
             [example.inputs for example in examples],
-            max_tokens=self.options.tokens_per_microbatch,
+            max_tokens=self.settings.tokens_per_microbatch,
             num_ranks=self.ranks.size,
-            share=self.options.share_prompts,
+            share=self.settings.share_prompts,
         )
         device = self.ranks.device
         batches = [
@@ -267,8 +273,8 @@ class Trainer:
         parameters = list(self.policy.parameters())
         norm = global_grad_norm(parameters)
         if torch.isfinite(norm):
-            torch.nn.utils.clip_grads_with_norm_(parameters, self.options.max_grad_norm, norm)
-            warmup = min(1.0, (self.num_updates + 1) / max(1, self.options.warmup_steps))
+            torch.nn.utils.clip_grads_with_norm_(parameters, self.settings.max_grad_norm, norm)
+            warmup = min(1.0, (self.num_updates + 1) / max(1, self.settings.warmup_steps))
             for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate * warmup
             self.optimizer.step()
@@ -282,7 +288,7 @@ class Trainer:
             self.optimizer.state.clear()
 
     def _autocast(self) -> torch.autocast:
-        enabled = self.options.precision == "bfloat16"
+        enabled = self.settings.precision == "bfloat16"
         return torch.autocast(self.ranks.device.type, dtype=torch.bfloat16, enabled=enabled)
 
     def _cost(
@@ -297,22 +303,14 @@ class Trainer:
         return {**sums, "wall_s": time.monotonic() - began}
 
 
-def _make_algorithm(options: TrainerOptions) -> Algorithm:
-    preset = load_user_object(options.algorithm)
-    algorithm = preset(
-        Knobs(
-            clip_low=options.clip_low,
-            clip_high=options.clip_high,
-            max_weight=options.max_weight,
-            proximal=Proximal(options.proximal),
-            discount=options.discount,
-            max_surprise=options.max_surprise,
-        )
-    )
+def _make_algorithm(spec: TrainerSpec) -> Algorithm:
+    name, preset = spec.algorithm.name, load_user_object(spec.preset.reference)
+    options = validate_options(preset, spec.preset.options, table=f"algorithm.{name}")
+    algorithm = preset(**options)
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(
-            f"algorithm {options.algorithm!r} gave {algorithm!r}: a preset takes Knobs and returns "
-            "an Algorithm (areal_sdk.algorithms.presets)"
+            f"algorithm {name!r} gave {algorithm!r}: a preset takes its options as keyword "
+            "parameters and returns an Algorithm (areal_sdk.algorithms.presets)"
         )
     return algorithm
 

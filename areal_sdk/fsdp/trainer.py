@@ -17,7 +17,7 @@ from areal_sdk.errors import (
     require_package,
 )
 from areal_sdk.fsdp.directories import CheckpointError, PublishDir, allocate, forget_old, this_boot
-from areal_sdk.fsdp.options import SftRow, TrainerOptions
+from areal_sdk.fsdp.spec import SftRow, TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
 from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
@@ -56,10 +56,10 @@ class TrainerClient:
     """
 
     def __init__(
-        self, options: TrainerOptions, *, log_dir: Path, launcher: Launcher | None = None
+        self, spec: TrainerSpec, *, log_dir: Path, launcher: Launcher | None = None
     ) -> None:
         """`log_dir` lies in the run directory, which every rank has to see: it saves there."""
-        self.options = replace(options, model_dir=options.model_dir.absolute())
+        self.spec = replace(spec, model_dir=spec.model_dir.absolute())
         self._log_dir = log_dir.absolute()
         self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
         self._ranks: list[Child] = []
@@ -77,9 +77,9 @@ class TrainerClient:
         """Start the ranks; returns when every one has loaded the model."""
         for package in ("torch", "transformers"):
             require_package(package, extra="train", needed_for="training")
-        if self.options.publish_dir is None:
-            self._own_publish_dir = PublishDir(size=self.options.published_size)
-            self.options = replace(self.options, publish_dir=self._own_publish_dir.path)
+        if self.spec.publish_dir is None:
+            self._own_publish_dir = PublishDir(size=self.spec.published_size)
+            self.spec = replace(self.spec, publish_dir=self._own_publish_dir.path)
         self._log_dir.mkdir(parents=True, exist_ok=True)
         # Its name is new: a rank that finds it sees this directory, and not one like it.
         with tempfile.NamedTemporaryFile(prefix=".seen-by-ranks-", dir=self._log_dir) as probe:
@@ -90,11 +90,11 @@ class TrainerClient:
             ProcessSpec(
                 name=f"trainer-{rank}",
                 entry=ENTRY,
-                args={**self.options.to_json(), **surroundings},
-                env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.options.deterministic else {}),
-                threads=self.options.threads,
+                args={"spec": self.spec.to_json(), **surroundings},
+                env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.spec.run.deterministic else {}),
+                threads=self.spec.trainer.threads,
             )
-            for rank in range(self.options.num_ranks)
+            for rank in range(self.spec.trainer.ranks)
         ]
         try:
             self._ranks = await self._launcher.launch(specs)
@@ -145,8 +145,8 @@ class TrainerClient:
     async def _fetch(self, update: WeightUpdate, size: int) -> WeightUpdate:
         """`update` copied from the machine of rank 0 to this one, over the connection to it."""
         assert update.path is not None
-        assert self.options.publish_dir is not None
-        path, crc = self.options.publish_dir / Path(update.path).name, 0
+        assert self.spec.publish_dir is not None
+        path, crc = self.spec.publish_dir / Path(update.path).name, 0
         with await in_thread(lambda: allocate(path, size), name="allocate weights") as file:
             for offset in range(0, size, CHUNK_BYTES):
                 part = {"path": update.path, "offset": offset, "size": CHUNK_BYTES}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_sdk.fsdp.options import SftRow
+from areal_sdk.fsdp.spec import SftRow
 from areal_sdk.process import Buffer
 from areal_sdk.types import Trajectory, TrajectoryGroup
 

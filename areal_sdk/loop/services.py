@@ -20,7 +20,7 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.config import Config, Positive, RolloutSection, Section, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.options import TrainerOptions
+from areal_sdk.fsdp.spec import PresetSpec, TrainerSpec
 from areal_sdk.fsdp.trainer import START_TIMEOUT_S, TrainerClient
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.sessions.accounts import Quota, User
@@ -256,6 +256,14 @@ def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
     )
 
 
+def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
+    """What `algorithm.name` names, with the options of its table checked."""
+    name = config.algorithm.name
+    options = config.options.get(f"algorithm.{name}", {})
+    validate_options(plugins.algorithms.get(name), options, table=f"algorithm.{name}")
+    return PresetSpec(plugins.algorithms.reference(name), options)
+
+
 COMPARE_SIBLINGS = ("grpo",)
 """The built-in algorithms that learn nothing from an episode without siblings."""
 
@@ -263,33 +271,16 @@ COMPARE_SIBLINGS = ("grpo",)
 async def make_trainer(
     config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
 ) -> TrainerClient:
-    section, algorithm = config.trainer, config.algorithm
-    options = TrainerOptions(
-        model_dir=model_dir,
-        precision=section.precision,
-        device=section.device,
-        num_ranks=section.ranks,
-        threads=section.threads,
-        seed=config.run.seed,
-        learning_rate=section.learning_rate,
-        warmup_steps=section.warmup_steps,
-        weight_decay=section.weight_decay,
-        max_grad_norm=section.max_grad_norm,
-        num_minibatches=section.num_minibatches,
-        tokens_per_microbatch=section.tokens_per_microbatch,
-        algorithm=plugins.algorithms.reference(algorithm.name),
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
-        max_weight=algorithm.max_weight,
-        proximal=algorithm.proximal,
-        discount=algorithm.discount,
-        max_surprise=algorithm.max_surprise,
-        share_prompts=section.share_prompts,
-        sft_learning_rate=config.sft.learning_rate,
-        deterministic=config.run.deterministic,
+    spec = TrainerSpec(
+        model_dir,
+        run=config.run,
+        trainer=config.trainer,
+        sft=config.sft,
+        algorithm=config.algorithm,
+        preset=find_preset(config, plugins),
         publish_dtype=sampling_dtype(config, model_dir),
     )
-    return TrainerClient(options, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
+    return TrainerClient(spec, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
 
 
 def check_learns(config: Config, *, learns_alone: bool | None = None) -> None:

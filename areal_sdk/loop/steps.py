@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
-from areal_sdk.fsdp.options import SftRow
+from areal_sdk.fsdp.spec import SftRow
 from areal_sdk.fsdp.trainer import TrainerClient
 from areal_sdk.gateway.tokens.renderer import Chat, Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate

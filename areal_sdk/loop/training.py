@@ -30,6 +30,7 @@ from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import (
     Rig,
     check_learns,
+    find_preset,
     open_rig,
     read_users,
     reward_specs,
@@ -93,7 +94,7 @@ def check_names(config: Config, plugins: Plugins) -> None:
     where the algorithm could not learn."""
     check_engine(config, plugins)
     reward_specs(config, plugins)
-    plugins.algorithms.reference(config.algorithm.name)
+    find_preset(config, plugins)
     check_learns(config)
 
 

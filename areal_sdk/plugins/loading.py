@@ -18,6 +18,7 @@ import pluggy
 
 from areal_sdk import hookspecs
 from areal_sdk.agent import AgentLike
+from areal_sdk.config.options import validate_options
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError, PluginError
@@ -34,7 +35,6 @@ from areal_sdk.plugins.discovery import (
     file_plugin,
     installed_plugins,
 )
-from areal_sdk.plugins.options import validate_options
 from areal_sdk.plugins.registry import Registry
 from areal_sdk.process.user_code import load_user_module
 from areal_sdk.reward import RewardFn
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("areal_sdk.plugins")
 
 DatasetFn = Callable[..., Iterable[Task]]
+PresetFn = Callable[..., object]
 
 
 class Status(StrEnum):
@@ -91,7 +92,7 @@ class Plugins:
             "engine", check=not_a_subclass_of(InferenceEngine), absent=absent
         )
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
-        self.algorithms = Registry[object]("algorithm", absent=absent)
+        self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
         self.commands: Registry[click.Command] = Registry("command", absent=absent)
         self.notify = Observers(self._pluggy)
 

@@ -22,7 +22,7 @@ def siblings(*rewards: float) -> TrajectoryGroup:
 
 def last(group: TrajectoryGroup, **options: Any) -> list[float]:
     """The advantage of each trajectory's last token."""
-    [advantages], _ = GroupRelative(**options)([group], {})
+    [advantages], _ = GroupRelative(**{"discount": 1.0, **options})([group], {})
     return [float(values[-1]) for values in advantages]
 
 
@@ -34,7 +34,7 @@ def test_rewards_are_centred_and_scaled_within_the_group() -> None:
 
 
 def test_only_trained_tokens_have_an_advantage() -> None:
-    [[first, _]], _ = GroupRelative()([siblings(1, 0)], {})
+    [[first, _]], _ = GroupRelative(discount=1.0)([siblings(1, 0)], {})
     assert first.tolist() == [0.0, 0.0, 1.0]
 
 
@@ -51,21 +51,23 @@ def test_an_episode_with_branches_is_one_value() -> None:
 
 def test_groups_of_unequal_size_do_not_mix() -> None:
     incomplete, whole = siblings(1, 0), siblings(0, 0, 3)
-    [first, second], _ = GroupRelative()([incomplete, whole], {})
+    [first, second], _ = GroupRelative(discount=1.0)([incomplete, whole], {})
     assert [float(a[-1]) for a in first] == pytest.approx([1.0, -1.0])
     assert sum(float(a[-1]) for a in second) == pytest.approx(0.0)
 
 
 def test_turn_rewards_become_turn_advantages() -> None:
     # Returns of turn 0: 1.0 and 0.5; of turn 1: 0.5 and 0.5, which is nothing to learn from.
-    [[a, b]], _ = GroupRelative()([group(per_turn("a", 0.5, 0.5), per_turn("b", 0.0, 0.5))], {})
+    [[a, b]], _ = GroupRelative(discount=1.0)(
+        [group(per_turn("a", 0.5, 0.5), per_turn("b", 0.0, 0.5))], {}
+    )
     assert a.tolist() == [0, 1, 1, 0, 0, 0, 0]
     assert b.tolist() == [0, -1, -1, 0, 0, 0, 0]
 
 
 def by_turn(group: TrajectoryGroup, **options: Any) -> list[list[float]]:
     """For each trajectory, the advantage of each turn."""
-    [advantages], _ = GroupRelative(**options)([group], {})
+    [advantages], _ = GroupRelative(**{"discount": 1.0, **options})([group], {})
     return [
         [float(row[t.turn_of_token.index(turn)]) for turn in range(max(t.turn_of_token) + 1)]
         for t, row in zip(group.trajectories, advantages, strict=True)
@@ -127,7 +129,7 @@ def test_a_sibling_that_nobody_rewarded_is_not_a_zero() -> None:
 
 def test_one_episode_alone_and_no_episode_teach_nothing() -> None:
     assert by_turn(group(per_turn("a", 0.0, 1.0))) == [[0.0, 0.0]]
-    assert GroupRelative()([group()], {}) == ([[]], {})
+    assert GroupRelative(discount=1.0)([group()], {}) == ([[]], {})
     assert GroupRelative(discount=0.5)([group()], {}) == ([[]], {})
 
 
@@ -160,7 +162,9 @@ def test_rewards_of_episodes_give_bit_by_bit_the_textbook_numbers() -> None:
 
 
 def test_turns_after_the_last_reward_are_not_trained() -> None:
-    [[a, b]], _ = GroupRelative()([group(per_turn("a", 1.0, None), per_turn("b", 0.0, None))], {})
+    [[a, b]], _ = GroupRelative(discount=1.0)(
+        [group(per_turn("a", 1.0, None), per_turn("b", 0.0, None))], {}
+    )
     assert a.tolist() == [0, 1, 1, 0, 0, 0, 0]
     assert b.tolist() == [0, -1, -1, 0, 0, 0, 0]
 
@@ -169,7 +173,7 @@ def test_a_reward_for_the_episode_is_the_return_of_all_its_turns_among_rewards_b
     whole = trajectory(
         [1, 1, 1, 9, 1, 1], [1, 2, 4, 5], turns=[0, 0, 1, 1], reward=1.0, episode="whole"
     )
-    [[a, b]], _ = GroupRelative()([group(per_turn("a", 0.0, 0.0), whole)], {})
+    [[a, b]], _ = GroupRelative(discount=1.0)([group(per_turn("a", 0.0, 0.0), whole)], {})
     assert a.tolist() == [0, -1, -1, 0, -1, -1, 0]
     assert b.tolist() == [0, 1, 1, 0, 1, 1]
 

@@ -17,7 +17,8 @@ from areal_sdk.algorithms.losses import (
     imitation,
 )
 
-UNBOUNDED = ImportanceWeight(maximum=math.inf)
+BOUNDED, UNBOUNDED = ImportanceWeight(maximum=5.0), ImportanceWeight(maximum=math.inf)
+SURROGATE = ClippedSurrogate(0.2, 0.28, BOUNDED)
 
 
 def terms(
@@ -48,7 +49,7 @@ def gradient(loss: Loss, of: PolicyTerms) -> Tensor:
 def test_the_surrogate_is_weight_times_clipped_ratio_times_advantage() -> None:
     # r = e^0.1 is inside the clip range; w = e^0.2.
     t = terms([-0.9], [-1.0], [-1.2], [2.0])
-    loss = ClippedSurrogate(0.2, 0.28)(t)
+    loss = SURROGATE(t)
     assert loss.sum.item() == pytest.approx(-math.exp(0.2) * math.exp(0.1) * 2.0)
     assert gradient(loss, t).item() == pytest.approx(-math.exp(0.2) * math.exp(0.1) * 2.0)
     assert loss.totals["clip_fraction"] == 0
@@ -67,7 +68,7 @@ def test_the_clip_only_stops_going_further(
     log_ratio: float, advantage: float, value: float, has_gradient: bool
 ) -> None:
     t = terms([log_ratio], [0.0], [0.0], [advantage])
-    loss = ClippedSurrogate(0.2, 0.28)(t)
+    loss = SURROGATE(t)
     assert loss.sum.item() == pytest.approx(-value)
     assert bool(gradient(loss, t).abs() > 0) is has_gradient
     assert loss.totals["clip_fraction"].item() == (0 if has_gradient else 1)
@@ -89,7 +90,7 @@ def test_where_the_sampler_is_the_proximal_policy_it_is_ppo(
     q: list[float], b: list[float], advantages: list[float]
 ) -> None:
     t = terms(q, b, b, advantages)
-    decoupled = ClippedSurrogate(0.2, 0.28)(t)
+    decoupled = SURROGATE(t)
     plain = ppo(t.current_T, t.behaviour_T, t.advantages_T, 0.2, 0.28)
     torch.testing.assert_close(decoupled.sum, plain)
     [expected] = torch.autograd.grad(plain, t.current_T)
@@ -99,13 +100,13 @@ def test_where_the_sampler_is_the_proximal_policy_it_is_ppo(
 def test_where_it_is_not_they_differ() -> None:
     t = terms([-1.0, -1.0], [-1.1, -1.1], [-1.1, -1.6], [1.0, 1.0])
     plain = ppo(t.current_T, t.behaviour_T, t.advantages_T, 0.2, 0.28)
-    assert abs(ClippedSurrogate(0.2, 0.28)(t).sum - plain) > 0.1
+    assert abs(SURROGATE(t).sum - plain) > 0.1
 
 
 def test_the_trust_region_is_centred_on_the_proximal_policy_not_on_the_sampler() -> None:
     # q moved far from the sampler but not from p: PPO would clip, decoupled PPO must not.
     t = terms([-1.0], [-1.0], [-2.0], [1.0])
-    loss = ClippedSurrogate(0.2, 0.28)(t)
+    loss = SURROGATE(t)
     assert gradient(loss, t).item() == pytest.approx(-math.e)
 
 
@@ -119,11 +120,11 @@ def test_the_weight_carries_no_gradient() -> None:
     q = torch.tensor([-1.0], requires_grad=True)
     one = torch.tensor([1.0])
     t = PolicyTerms(q, q, torch.tensor([-2.0]), one, one.bool(), one.long() * 0)
-    assert not ImportanceWeight()(t).requires_grad
+    assert not BOUNDED(t).requires_grad
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
-@pytest.mark.parametrize("objective", [ClippedSurrogate(), ClippedSurrogate(weight=UNBOUNDED)])
+@pytest.mark.parametrize("objective", [SURROGATE, ClippedSurrogate(0.2, 0.28, UNBOUNDED)])
 def test_a_masked_term_gives_neither_value_nor_gradient(
     poison: float, objective: ClippedSurrogate
 ) -> None:
@@ -155,16 +156,14 @@ def test_imitation_is_the_negative_logprob_of_what_is_shown() -> None:
 def test_sums_over_any_split_add_up() -> None:
     generator = torch.Generator().manual_seed(0)
     q, p, b, a = torch.randn(4, 12, generator=generator, dtype=torch.float64).unbind()
-    whole = ClippedSurrogate()(terms(q, p, b, a)).sum
-    parts = [
-        ClippedSurrogate()(terms(q[s], p[s], b[s], a[s])).sum for s in (slice(5), slice(5, 12))
-    ]
+    whole = SURROGATE(terms(q, p, b, a)).sum
+    parts = [SURROGATE(terms(q[s], p[s], b[s], a[s])).sum for s in (slice(5), slice(5, 12))]
     torch.testing.assert_close(whole, parts[0] + parts[1])
 
 
 def test_the_reported_divergence_is_that_of_the_sampler() -> None:
     # log w = log 2: (2 - 1) - log 2, counted once a token.
     t = terms([0.0, 0.0], [math.log(2), 0.0], [0.0, 0.0], [1.0, 1.0])
-    totals = ClippedSurrogate()(t).totals
+    totals = SURROGATE(t).totals
     assert totals["kl_behaviour"].item() == pytest.approx(1 - math.log(2))
     assert totals["weight"].item() == pytest.approx(3.0)

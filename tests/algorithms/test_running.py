@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages import Baselines, GroupRelative, NamesOutliers
-from areal_sdk.algorithms.presets import Knobs, grpo, running_baseline
+from areal_sdk.algorithms.presets import grpo, running_baseline
 from areal_sdk.algorithms.running import TURNS, RunningBaseline, Usual
 from areal_sdk.types import TrajectoryGroup
 
@@ -17,6 +17,10 @@ from .trajectories import group, per_turn, trajectory
 
 BOUND = 5.0
 NORMAL = 1.4826
+
+
+def running(**options: Any) -> RunningBaseline:
+    return RunningBaseline(**{"discount": 1.0, "max_surprise": BOUND, **options})
 
 
 def alone(reward: float, source: str = "someone") -> TrajectoryGroup:
@@ -31,13 +35,13 @@ def judge(
     groups: Sequence[TrajectoryGroup], past: dict[str, list[list[float]]], **options: Any
 ) -> list[float]:
     """The advantage of the last trained token of each group."""
-    advantages, _ = RunningBaseline(**options)(groups, past)
+    advantages, _ = running(**options)(groups, past)
     last = [max(i for i, m in enumerate(g.trajectories[0].loss_mask) if m) for g in groups]
     return [float(rows[0][i]) for rows, i in zip(advantages, last, strict=True)]
 
 
 def test_a_lone_caller_is_compared_with_its_own_past() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     [[first]], baselines = estimator([alone(1.0)], {})
     assert first[-1] == 0.0
     assert baselines == {"someone": [[1.0]]}
@@ -56,7 +60,7 @@ def test_the_spread_is_that_of_the_source() -> None:
 
 
 def test_sources_do_not_share_a_baseline() -> None:
-    _, baselines = RunningBaseline()([alone(1.0, "easy"), alone(0.0, "hard")], {})
+    _, baselines = running()([alone(1.0, "easy"), alone(0.0, "hard")], {})
     easy, hard = judge([alone(1.0, "easy"), alone(1.0, "hard")], dict(baselines))
     assert easy == 0.0
     assert hard > 0.0
@@ -71,7 +75,7 @@ def test_a_wrong_reward_changes_nothing_for_another_source() -> None:
 
 
 def test_a_wrong_reward_moves_its_own_source_a_little_and_for_a_while() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     past = {"bob": [[0.0], [1.0]] * 8}
     before = judge([alone(1.0, "bob")], past)
     _, after = estimator([alone(1e6, "bob")], past)
@@ -98,7 +102,7 @@ def test_a_batch_of_successes_stays_good_news() -> None:
 
 
 def test_estimators_keep_no_state_of_their_own() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     known = {"someone": [[0.25], [0.5, 1.0]]}
     first = estimator([alone(1.0)], known)
     assert estimator([alone(1.0)], known)[1] == first[1]
@@ -107,25 +111,25 @@ def test_estimators_keep_no_state_of_their_own() -> None:
 
 def test_siblings_are_judged_before_any_of_them_moves_the_baseline() -> None:
     pair = group(*(trajectory([1, 2], [1], reward=r, episode=str(r), task="t") for r in (1.0, 0.0)))
-    [[a, b]], baselines = RunningBaseline()([pair], {"t": [[0.5]]})
+    [[a, b]], baselines = running()([pair], {"t": [[0.5]]})
     assert float(a[-1]) == -float(b[-1]) == pytest.approx(math.sqrt(2))
     assert baselines == {"t": [[0.5], [1.0], [0.0]]}
 
 
 def test_a_rewarded_turn_is_compared_with_the_same_turn_before() -> None:
-    [[row]], baselines = RunningBaseline()([by_turn(0.0, 1.0)], {"someone": [[1.0, 0.0]]})
+    [[row]], baselines = running()([by_turn(0.0, 1.0)], {"someone": [[1.0, 0.0]]})
     # Turn 0: a return of 1 as before. Turn 1: 1 where 0 was.
     assert row.tolist() == pytest.approx([0, 0, 0, 0, math.sqrt(2), math.sqrt(2), 0])
     assert baselines == {"someone": [[1.0, 0.0], [1.0, 1.0]]}
 
 
 def test_a_turn_that_no_episode_reached_is_compared_with_where_they_ended() -> None:
-    [[row]], _ = RunningBaseline()([by_turn(0.0, 0.0, 1.0)], {"someone": [[0.0], [0.0]]})
+    [[row]], _ = running()([by_turn(0.0, 0.0, 1.0)], {"someone": [[0.0], [0.0]]})
     assert row[[1, 4, 7]].tolist() == pytest.approx([math.sqrt(3)] * 3)
 
 
 def test_turns_and_verdicts_are_compared_with_one_another() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     [[row]], _ = estimator([by_turn(0.0, 1.0)], {"someone": [[1.0]]})
     assert row.tolist() == [0.0] * 7
     whole = trajectory([1, 1, 1], [1, 2], turns=[0, 1], reward=1.0)
@@ -134,19 +138,19 @@ def test_turns_and_verdicts_are_compared_with_one_another() -> None:
 
 
 def test_turns_that_nobody_rewarded_are_neither_trained_nor_compared() -> None:
-    [[row]], baselines = RunningBaseline()([by_turn(1.0, None)], {"someone": [[0.0, 0.0]]})
+    [[row]], baselines = running()([by_turn(1.0, None)], {"someone": [[0.0, 0.0]]})
     assert row.tolist() == pytest.approx([0, math.sqrt(2), math.sqrt(2), 0, 0, 0, 0])
     assert baselines["someone"][-1] == [1.0, None]
     assert judge([by_turn(None, None)], {"someone": [[0.0]]}) == [0.0]
 
 
 def test_a_discount_lets_distant_rewards_count_less() -> None:
-    _, baselines = RunningBaseline(discount=0.5)([by_turn(1.0, 2.0), alone(1.0)], {})
+    _, baselines = running(discount=0.5)([by_turn(1.0, 2.0), alone(1.0)], {})
     assert baselines == {"someone": [[2.0, 2.0], [1.0]]}
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     _, baselines = estimator([by_turn(*[1.0] * (TURNS + 9))] * 40, {})
     assert len(baselines["someone"]) == estimator.memory
     assert {len(episode) for episode in baselines["someone"]} == {TURNS}
@@ -155,37 +159,37 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_no_groups_and_no_episodes_change_nothing() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     assert estimator([], {"a": [[1.0]]}) == ([], {"a": [[1.0]]})
     assert estimator([group(task="a")], {"a": [[1.0]]}) == ([[]], {"a": [[1.0]]})
 
 
 def test_baselines_of_old_checkpoints_are_read() -> None:
-    [[row]], baselines = RunningBaseline()([alone(1.5)], {"someone": (0.5, 40.0)})
+    [[row]], baselines = running()([alone(1.5)], {"someone": (0.5, 40.0)})
     assert float(row[-1]) == pytest.approx(math.sqrt(2))
     assert baselines == {"someone": [[0.5], [1.5]]}
 
 
 def test_who_posted_a_wrong_reward_is_named() -> None:
-    estimator = RunningBaseline()
+    estimator = running()
     assert isinstance(estimator, NamesOutliers)
     past = {"alice": [[0.0], [1.0]] * 4, "bob": [[0.0], [1.0]] * 4}
     groups = [alone(1e6, "bob"), alone(1.0, "alice")]
     assert estimator.outliers(groups, past) == {
         "bob": "a reward of 1e+06, where 0.5 is usual, counts as 5 spreads at most "
-        "(algorithm.max_surprise)"
+        "(algorithm.running_baseline.max_surprise)"
     }
     assert past["bob"] == [[0.0], [1.0]] * 4, "asking changes nothing"
 
 
 def test_a_wrong_reward_in_the_batch_of_its_first_ones_is_named() -> None:
     groups = [alone(reward, "bob") for reward in (0.0, 1.0, 1e6, 0.0)]
-    assert set(RunningBaseline().outliers(groups, {})) == {"bob"}
+    assert set(running().outliers(groups, {})) == {"bob"}
 
 
 def test_a_source_whose_rewards_were_equal_has_the_bounds_of_the_others() -> None:
     past = {"alice": [[0.0], [1.0]] * 4, "bob": [[0.0]] * 8}
-    named = RunningBaseline().outliers
+    named = running().outliers
     assert not named([alone(1.0, "bob"), alone(1.0, "alice")], past), "a first success is none"
     assert set(named([alone(1e6, "bob"), alone(1.0, "alice")], past)) == {"bob"}
     assert not named([alone(1.0, "bob")], past), "nothing says what is far"
@@ -193,19 +197,19 @@ def test_a_source_whose_rewards_were_equal_has_the_bounds_of_the_others() -> Non
 
 def test_a_source_of_another_scale_is_not_named() -> None:
     past = {"alice": [[0.0], [1.0]] * 4, "bob": [[-500.0], [500.0]] * 4}
-    assert not RunningBaseline().outliers([alone(900.0, "bob"), alone(1.0, "alice")], past)
+    assert not running().outliers([alone(900.0, "bob"), alone(1.0, "alice")], past)
 
 
 @given(st.lists(st.floats(-1.7e308, 1.7e308), min_size=1, max_size=12))
 def test_advantages_are_bounded_whatever_the_rewards(rewards: list[float]) -> None:
     baselines: Baselines = {}
     for reward in rewards:
-        estimator = RunningBaseline()
+        estimator = running()
         [[row]], baselines = estimator([alone(reward)], baselines)
         assert abs(row[-1]) <= BOUND, "which NaN is not"
 
 
 def test_presets_take_discount_and_bound_from_the_settings() -> None:
-    knobs = Knobs(discount=0.5, max_surprise=3.0)
-    assert grpo(knobs).advantages == GroupRelative(discount=0.5)
-    assert running_baseline(knobs).advantages == RunningBaseline(discount=0.5, max_surprise=3.0)
+    assert grpo(discount=0.5).advantages == GroupRelative(discount=0.5)
+    estimator = running_baseline(discount=0.5, max_surprise=3.0).advantages
+    assert estimator == RunningBaseline(discount=0.5, max_surprise=3.0)

@@ -19,8 +19,8 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
     ("values", "told"),
     [
         ({"trainer": {"listen_port": 5000}}, "trainer.listen_port = 5000 changes nothing: only"),
-        ({"algorithm": {"clip_low": 0.1}}, "trainer.num_minibatches"),
-        ({"algorithm": {"max_surprise": 9.0}}, "grpo compares siblings"),
+        ({"algorithm": {"grpo": {"clip_low": 0.1}}}, "trainer.num_minibatches"),
+        ({"algorithm": {"running_baseline": {"max_surprise": 9}}}, "the algorithm is 'grpo'"),
         ({"sft": {"batch": 8}}, "no warm-up without sft.steps"),
         ({"rollout": {"stale": "drop", "wait_s": 5}}, 'unless rollout.stale = "wait"'),
         ({"eval": {"before": False, "after": False, "samples": 4}}, "nothing is measured"),
@@ -39,7 +39,7 @@ def test_a_setting_that_can_change_nothing_says_why(values: dict[str, object], t
     "values",
     [
         {"trainer": {"listen_port": 5000, "launcher": "torchrun"}},
-        {"algorithm": {"clip_low": 0.1}, "trainer": {"num_minibatches": 2}},
+        {"algorithm": {"grpo": {"clip_low": 0.1}}, "trainer": {"num_minibatches": 2}},
         {"sft": {"batch": 8, "steps": 3}},
         {"rollout": {"wait_s": 5}},
         {"eval": {"before": False, "every": 5, "after": False, "samples": 4}},

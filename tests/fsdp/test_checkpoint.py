@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from areal_sdk.config import RunSection
 from areal_sdk.fsdp.checkpoint import (
     export_model,
     load_checkpoint,
@@ -30,15 +31,17 @@ from areal_sdk.fsdp.directories import (
     recover,
     whole_directory,
 )
-from areal_sdk.fsdp.options import SftRow, TrainerOptions
+from areal_sdk.fsdp.spec import SftRow, TrainerSpec
 from areal_sdk.fsdp.step import Trainer
 
 from .episodes import make_groups
+from .specs import trainer_spec, with_preset
 
 
 @pytest.fixture
-def options(model_dir: Path) -> TrainerOptions:
-    return TrainerOptions(model_dir, learning_rate=1e-3, warmup_steps=3, deterministic=True)
+def spec(model_dir: Path) -> TrainerSpec:
+    spec = trainer_spec(model_dir, learning_rate=1e-3, warmup_steps=3)
+    return replace(spec, run=RunSection(deterministic=True))
 
 
 def losses(trainer: Trainer, seeds: range) -> list[tuple[float | None, float | None]]:
@@ -47,36 +50,36 @@ def losses(trainer: Trainer, seeds: range) -> list[tuple[float | None, float | N
     return [(step.get("loss"), step.get("grad_norm")) for step in steps]
 
 
-def test_the_same_groups_give_the_same_losses_bit_by_bit(options: TrainerOptions) -> None:
-    assert losses(Trainer(options), range(3)) == losses(Trainer(options), range(3))
+def test_the_same_groups_give_the_same_losses_bit_by_bit(spec: TrainerSpec) -> None:
+    assert losses(Trainer(spec), range(3)) == losses(Trainer(spec), range(3))
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "running_baseline"])
 def test_a_resumed_trainer_repeats_the_uninterrupted_one_bit_by_bit(
-    options: TrainerOptions, tmp_path: Path, algorithm: str
+    spec: TrainerSpec, tmp_path: Path, algorithm: str
 ) -> None:
-    options = replace(options, algorithm=f"areal_sdk.algorithms.presets:{algorithm}")
-    uninterrupted = losses(Trainer(options), range(5))
-    first = Trainer(options)
+    spec = with_preset(spec, algorithm)
+    uninterrupted = losses(Trainer(spec), range(5))
+    first = Trainer(spec)
     assert losses(first, range(2)) == uninterrupted[:2]
     save_checkpoint(first, tmp_path / "step-2", {"kept": 64, "tasks": ["a", "b"]})
-    second = Trainer(replace(options, seed=99))
+    second = Trainer(replace(spec, run=RunSection(deterministic=True, seed=99)))
     assert load_checkpoint(second, tmp_path / "step-2") == {"kept": 64, "tasks": ["a", "b"]}
     assert losses(second, range(2, 5)) == uninterrupted[2:]
 
 
-def test_a_checkpoint_before_the_first_step_loads(options: TrainerOptions, tmp_path: Path) -> None:
-    trainer = Trainer(options)
+def test_a_checkpoint_before_the_first_step_loads(spec: TrainerSpec, tmp_path: Path) -> None:
+    trainer = Trainer(spec)
     save_checkpoint(trainer, tmp_path / "step-0", {})
     expected = losses(trainer, range(1))
-    again = Trainer(options)
+    again = Trainer(spec)
     losses(again, range(1, 2))
     load_checkpoint(again, tmp_path / "step-0")
     assert losses(again, range(1)) == expected
 
 
-def test_loading_restores_the_generator(options: TrainerOptions, tmp_path: Path) -> None:
-    trainer = Trainer(options)
+def test_loading_restores_the_generator(spec: TrainerSpec, tmp_path: Path) -> None:
+    trainer = Trainer(spec)
     save_checkpoint(trainer, tmp_path / "step-1", {})
     expected = torch.rand(3)
     load_checkpoint(trainer, tmp_path / "step-1")
@@ -84,14 +87,14 @@ def test_loading_restores_the_generator(options: TrainerOptions, tmp_path: Path)
 
 
 def test_a_checkpoint_of_the_warm_up_resumes_in_the_warm_up(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
     row = [SftRow((1, 2, 3), (False, True, True))]
-    trainer = Trainer(options)
+    trainer = Trainer(spec)
     trainer.imitate(row)
     save_checkpoint(trainer, tmp_path / "sft-1", {})
     expected = trainer.imitate(row)["loss"]
-    again = Trainer(options)
+    again = Trainer(spec)
     load_checkpoint(again, tmp_path / "sft-1")
     assert again.imitate(row)["loss"] == expected
 
@@ -110,9 +113,9 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_is_a_clear_error_and_leaves_the_earlier_checkpoint_valid(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    trainer = Trainer(options)
+    trainer = Trainer(spec)
     losses(trainer, range(1))
     save_checkpoint(trainer, tmp_path / "step-1", {"step": 1})
     expected = losses(trainer, range(1, 2))
@@ -126,17 +129,15 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_earlier_checkpoint_valid(
     assert losses(trainer, range(1, 2)) == expected
 
 
-def test_a_directory_that_is_not_a_checkpoint_is_refused(
-    options: TrainerOptions, tmp_path: Path
-) -> None:
+def test_a_directory_that_is_not_a_checkpoint_is_refused(spec: TrainerSpec, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
-        load_checkpoint(Trainer(options), tmp_path)
+        load_checkpoint(Trainer(spec), tmp_path)
 
 
 def test_an_export_loads_in_transformers_with_its_tokenizer(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    trainer = Trainer(options)
+    trainer = Trainer(spec)
     losses(trainer, range(2))
     export_model(trainer, tmp_path / "best", dtype=torch.bfloat16)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "best")
@@ -149,18 +150,16 @@ def test_an_export_loads_in_transformers_with_its_tokenizer(
     assert tokenizer.chat_template
     # Tied embeddings are saved once; a trainer can start from the result.
     assert "lm_head.weight" not in load_file(tmp_path / "best" / "model.safetensors")
-    Trainer(replace(options, model_dir=tmp_path / "best"))
+    Trainer(replace(spec, model_dir=tmp_path / "best"))
 
 
-def test_an_export_has_the_modes_that_the_umask_gives_it(
-    options: TrainerOptions, tmp_path: Path
-) -> None:
-    source = Path(shutil.copytree(options.model_dir, tmp_path / "model"))
+def test_an_export_has_the_modes_that_the_umask_gives_it(spec: TrainerSpec, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(spec.model_dir, tmp_path / "model"))
     for path in (*source.iterdir(), source):  # as a cache keeps what nobody is to change
         path.chmod(0o555 if path.is_dir() else 0o400)
     before = os.umask(0o027)
     try:
-        trainer = Trainer(replace(options, model_dir=source))
+        trainer = Trainer(replace(spec, model_dir=source))
         export_model(trainer, tmp_path / "best", dtype=torch.float32)
     finally:
         os.umask(before)
@@ -240,27 +239,27 @@ def test_what_killed_saves_left_behind_is_removed_and_what_they_replaced_is_back
     recover(tmp_path / "nowhere")
 
 
-def test_the_saved_state_is_readable(options: TrainerOptions, tmp_path: Path) -> None:
-    save_checkpoint(Trainer(options), tmp_path / "step-0", {"version": 7})
+def test_the_saved_state_is_readable(spec: TrainerSpec, tmp_path: Path) -> None:
+    save_checkpoint(Trainer(spec), tmp_path / "step-0", {"version": 7})
     state = json.loads((tmp_path / "step-0" / "trainer.json").read_text())
     assert state["extra"] == {"version": 7}
 
 
-def test_an_export_takes_the_host_memory_of_one_rank_only(options: TrainerOptions) -> None:
-    num_weights = len(Trainer(options).policy.named_weights())
+def test_an_export_takes_the_host_memory_of_one_rank_only(spec: TrainerSpec) -> None:
+    num_weights = len(Trainer(spec).policy.named_weights())
     for rank, num_kept in ((0, num_weights), (1, 0)):
-        trainer = Trainer(options, Ranks(rank=rank))
+        trainer = Trainer(spec, Ranks(rank=rank))
         assert len(whole_weights(trainer, dtype=torch.bfloat16)) == num_kept
 
 
 def test_a_checkpoint_whose_baselines_are_means_and_weights_is_read(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    options = replace(options, algorithm="areal_sdk.algorithms.presets:running_baseline")
-    old = Trainer(options)
+    spec = with_preset(spec, "running_baseline")
+    old = Trainer(spec)
     old.baselines = {"task-0": (0.5, 12.0)}
     save_checkpoint(old, tmp_path / "step-1", {})
-    trainer = Trainer(options)
+    trainer = Trainer(spec)
     load_checkpoint(trainer, tmp_path / "step-1")
     losses(trainer, range(1))
     assert trainer.baselines["task-0"][0] == [0.5]

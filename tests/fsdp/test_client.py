@@ -20,23 +20,24 @@ from safetensors.torch import load_file
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.fsdp.checkpoint import load_checkpoint
 from areal_sdk.fsdp.directories import CheckpointError, PublishDir
-from areal_sdk.fsdp.options import SftRow, TrainerOptions
+from areal_sdk.fsdp.spec import SftRow, TrainerSpec
 from areal_sdk.fsdp.step import Trainer
 from areal_sdk.fsdp.trainer import TrainerClient
 
 from .episodes import make_groups
+from .specs import changed, trainer_spec
 
 ROWS = [SftRow((1, 2, 3, 4), (False, True, True, True))]
 
 
 @pytest.fixture
-def options(model_dir: Path) -> TrainerOptions:
-    return TrainerOptions(model_dir, precision="float32", device="cpu", learning_rate=1e-3)
+def spec(model_dir: Path) -> TrainerSpec:
+    return trainer_spec(model_dir, precision="float32", device="cpu", learning_rate=1e-3)
 
 
 @asynccontextmanager
-async def running(options: TrainerOptions, tmp_path: Path) -> AsyncIterator[TrainerClient]:
-    client = TrainerClient(options, log_dir=tmp_path / "logs")
+async def running(spec: TrainerSpec, tmp_path: Path) -> AsyncIterator[TrainerClient]:
+    client = TrainerClient(spec, log_dir=tmp_path / "logs")
     await client.start()
     try:
         yield client
@@ -45,14 +46,14 @@ async def running(options: TrainerOptions, tmp_path: Path) -> AsyncIterator[Trai
 
 
 async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
     groups = make_groups()
-    async with running(options, tmp_path) as client:
+    async with running(spec, tmp_path) as client:
         assert client.num_parameters > 100_000
         assert client.device == "cpu"
         # The same numbers as in this process: nothing is lost on the wire.
-        ours = Trainer(options).step(groups, version=0)
+        ours = Trainer(spec).step(groups, version=0)
         theirs = await client.step(groups, version=0, timeout_s=60)
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-7)
         assert theirs["num_trained"] == ours["num_trained"]
@@ -94,24 +95,24 @@ class ReadIn(tuple[int, ...]):
 
 
 async def test_a_large_batch_is_encoded_beside_the_event_loop(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
     [group] = make_groups(1)
     trajectories = tuple(replace(t, tokens=ReadIn(t.tokens)) for t in group.trajectories)
     ReadIn.threads.clear()
     with pytest.raises(ProcessError, match="not running"):
-        await TrainerClient(options, log_dir=tmp_path).step(
+        await TrainerClient(spec, log_dir=tmp_path).step(
             [replace(group, trajectories=trajectories)], version=0, timeout_s=60
         )
     assert ReadIn.threads
     assert threading.current_thread() not in ReadIn.threads
 
 
-async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_path: Path) -> None:
-    options = replace(options, num_minibatches=2, tokens_per_microbatch=256)
-    alone = Trainer(options)
+async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: Path) -> None:
+    spec = changed(spec, num_minibatches=2, tokens_per_microbatch=256)
+    alone = Trainer(spec)
     expected = [alone.step(make_groups(5, seed=s), version=0) for s in range(2)]
-    async with running(replace(options, num_ranks=2), tmp_path) as client:
+    async with running(changed(spec, ranks=2), tmp_path) as client:
         for seed, one in enumerate(expected):
             two = await client.step(make_groups(5, seed=seed), version=0, timeout_s=60)
             for name in ("loss", "grad_norm", "weight", "kl_behaviour", "ratio_max"):
@@ -140,15 +141,15 @@ async def test_two_ranks_compute_what_one_computes(options: TrainerOptions, tmp_
             await client.save(tmp_path / "a file" / "step-1", {})
         await client.save(tmp_path / "step-1", {"v": 1})
     # A checkpoint does not care how many ranks wrote it.
-    again = Trainer(options)
+    again = Trainer(spec)
     assert load_checkpoint(again, tmp_path / "step-1") == {"v": 1}
     assert again.imitate(ROWS)["loss"] == pytest.approx(alone.imitate(ROWS)["loss"], rel=1e-3)
 
 
 async def test_the_death_of_any_rank_fails_the_call_at_once(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    async with running(replace(options, num_ranks=2), tmp_path) as client:
+    async with running(changed(spec, ranks=2), tmp_path) as client:
         victim = client.children[1]
         os.kill(victim.pid, signal.SIGSTOP)  # so that the step is certain to be under way
         step = asyncio.create_task(client.step(make_groups(), version=0, timeout_s=120))
@@ -161,13 +162,13 @@ async def test_the_death_of_any_rank_fails_the_call_at_once(
 
 
 async def test_a_model_that_the_ranks_refuse_is_asked_for_wrongly(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    shutil.copytree(options.model_dir, tmp_path / "model")
+    shutil.copytree(spec.model_dir, tmp_path / "model")
     path = tmp_path / "model" / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_hidden_layers": 9}))
     with pytest.raises(ConfigError, match=r"its files have no model\.layers\."):
-        async with running(replace(options, model_dir=tmp_path / "model"), tmp_path):
+        async with running(replace(spec, model_dir=tmp_path / "model"), tmp_path):
             pass
 
 
@@ -177,7 +178,7 @@ def test_the_client_imports_no_torch() -> None:
 
 
 async def test_what_was_published_is_removed_beside_the_event_loop(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
     removed_by: list[threading.Thread] = []
 
@@ -186,7 +187,7 @@ async def test_what_was_published_is_removed_beside_the_event_loop(
             removed_by.append(threading.current_thread())
             super().remove()
 
-    client = TrainerClient(options, log_dir=tmp_path)
+    client = TrainerClient(spec, log_dir=tmp_path)
     published = client._own_publish_dir = Noted(size=0)
     await client.aclose()
     assert not published.path.exists()

@@ -16,13 +16,14 @@ from safetensors.torch import load_file
 
 from areal_sdk.errors import ProcessError
 from areal_sdk.fsdp import trainer as client_module
-from areal_sdk.fsdp.options import TrainerOptions
+from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.trainer import TrainerClient
 from areal_sdk.launch import TorchrunLauncher
 from areal_sdk.process.listen import Listener
 from areal_sdk.types import WeightUpdate
 
 from .episodes import make_groups
+from .specs import trainer_spec
 
 OWN_MOUNTS = ["unshare", "--mount"]
 
@@ -41,10 +42,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def options(model_dir: Path) -> TrainerOptions:
-    return TrainerOptions(
-        model_dir, precision="float32", publish_dtype="float32", device="cpu", learning_rate=1e-3
-    )
+def spec(model_dir: Path) -> TrainerSpec:
+    spec = trainer_spec(model_dir, precision="float32", device="cpu", learning_rate=1e-3)
+    return replace(spec, publish_dtype="float32")
 
 
 def start_rank(launcher: TorchrunLauncher, hidden: list[str]) -> "subprocess.Popen[bytes]":
@@ -59,12 +59,12 @@ def start_rank(launcher: TorchrunLauncher, hidden: list[str]) -> "subprocess.Pop
 
 @asynccontextmanager
 async def elsewhere(
-    options: TrainerOptions, run_dir: Path, *, hidden: list[str]
+    spec: TrainerSpec, run_dir: Path, *, hidden: list[str]
 ) -> AsyncIterator[TrainerClient]:
     """A trainer whose one rank sees empty directories in place of the `hidden` ones."""
     launcher = TorchrunLauncher(await Listener.open(), timeout_s=120)
     process = start_rank(launcher, hidden)
-    client = TrainerClient(options, log_dir=run_dir / "logs", launcher=launcher)
+    client = TrainerClient(spec, log_dir=run_dir / "logs", launcher=launcher)
     try:
         await client.start()
         yield client
@@ -75,10 +75,10 @@ async def elsewhere(
 
 
 async def test_weights_reach_a_main_process_that_shares_no_memory_with_its_trainer(
-    options: TrainerOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: TrainerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client_module, "CHUNK_BYTES", 100_000)
-    async with elsewhere(options, tmp_path, hidden=["/dev/shm"]) as client:
+    async with elsewhere(spec, tmp_path, hidden=["/dev/shm"]) as client:
         updates = []
         for version in (1, 2, 3):
             await client.step(make_groups(seed=version), version=version - 1, timeout_s=60)
@@ -104,31 +104,31 @@ def is_there(update: WeightUpdate) -> bool:
 
 
 async def test_weights_that_arrive_damaged_are_refused(
-    options: TrainerOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: TrainerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zlib, "crc32", lambda data, value=0: 7)  # of this process, not the rank's
-    async with elsewhere(options, tmp_path, hidden=["/dev/shm"]) as client:
+    async with elsewhere(spec, tmp_path, hidden=["/dev/shm"]) as client:
         with pytest.raises(ProcessError, match="version 1 arrived damaged"):
             await client.publish(1)
 
 
 async def test_a_rank_that_does_not_see_the_run_directory_says_so_at_its_start(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
     with pytest.raises(ProcessError, match=rf"does not see the run directory {run}.*run\.dir"):
-        async with elsewhere(options, run, hidden=[str(run)]):
+        async with elsewhere(spec, run, hidden=[str(run)]):
             raise AssertionError("it started")
 
 
 async def test_a_rank_that_does_not_see_the_model_says_so_at_its_start(
-    options: TrainerOptions, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path
 ) -> None:
     models = tmp_path / "models"
     models.mkdir()
-    (models / "mine").symlink_to(options.model_dir)
-    options = replace(options, model_dir=models / "mine")
+    (models / "mine").symlink_to(spec.model_dir)
+    spec = replace(spec, model_dir=models / "mine")
     with pytest.raises(ProcessError, match=rf"does not see the model {models / 'mine'}"):
-        async with elsewhere(options, tmp_path, hidden=[str(models)]):
+        async with elsewhere(spec, tmp_path, hidden=[str(models)]):
             raise AssertionError("it started")

@@ -10,16 +10,18 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.algorithms.losses import Loss, PolicyTerms
-from areal_sdk.fsdp.options import SftRow, TrainerOptions
-from areal_sdk.fsdp.step import Trainer
+from areal_sdk.config import SftSection
+from areal_sdk.fsdp.spec import SftRow, TrainerSpec
+from areal_sdk.fsdp.step import BETAS, Trainer
 from areal_sdk.types import TrajectoryGroup
 
 from .episodes import make_groups
+from .specs import changed, trainer_spec, with_preset
 
 
 @pytest.fixture
-def options(model_dir: Path) -> TrainerOptions:
-    return TrainerOptions(model_dir, precision="float32", warmup_steps=0, learning_rate=1e-3)
+def spec(model_dir: Path) -> TrainerSpec:
+    return trainer_spec(model_dir, precision="float32", warmup_steps=0, learning_rate=1e-3)
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
@@ -46,7 +48,7 @@ def reference_gradient(
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradient by the book: one trajectory at a time, whole logits, no packing."""
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    advantages, _ = GroupRelative()(groups, {})
+    advantages, _ = GroupRelative(discount=1.0)(groups, {})
     count = sum(t.num_trained for group in groups for t in group.trajectories)
     loss = torch.zeros(())
     for group, of_group in zip(groups, advantages, strict=True):
@@ -67,36 +69,36 @@ def reference_gradient(
 @pytest.mark.parametrize("share_prompts", [True, False])
 @pytest.mark.parametrize("tokens_per_microbatch", [8192, 60])
 def test_gradients_equal_the_unshared_unpacked_reference(
-    options: TrainerOptions, share_prompts: bool, tokens_per_microbatch: int
+    spec: TrainerSpec, share_prompts: bool, tokens_per_microbatch: int
 ) -> None:
     groups = make_groups()
     trainer = GradientTrainer(
-        replace(
-            options,
+        changed(
+            spec,
             share_prompts=share_prompts,
             tokens_per_microbatch=tokens_per_microbatch,
             max_grad_norm=math.inf,
         )
     )
     metrics = trainer.step(groups, version=0)
-    loss, gradient = reference_gradient(options.model_dir, groups)
+    loss, gradient = reference_gradient(spec.model_dir, groups)
     assert metrics["loss"] == pytest.approx(loss, rel=1e-4, abs=1e-7)
     for name, expected in gradient.items():
         error = (trainer.gradient[name] - expected).norm() / expected.norm()
         assert error < 1e-5, name
 
 
-def test_sharing_computes_fewer_tokens(options: TrainerOptions) -> None:
+def test_sharing_computes_fewer_tokens(spec: TrainerSpec) -> None:
     groups = make_groups()
-    shared = Trainer(options).step(groups, version=0)["num_computed"]
-    alone = Trainer(replace(options, share_prompts=False)).step(groups, version=0)["num_computed"]
+    shared = Trainer(spec).step(groups, version=0)["num_computed"]
+    alone = Trainer(changed(spec, share_prompts=False)).step(groups, version=0)["num_computed"]
     assert shared < 0.6 * alone
 
 
-def test_zero_variance_groups_are_counted_but_not_computed(options: TrainerOptions) -> None:
+def test_zero_variance_groups_are_counted_but_not_computed(spec: TrainerSpec) -> None:
     useful = make_groups(1)
     solved = make_groups(1, seed=1, same_reward=True)
-    alone, both = GradientTrainer(options), GradientTrainer(options)
+    alone, both = GradientTrainer(spec), GradientTrainer(spec)
     without = alone.step(useful, version=0)
     metrics = both.step(useful + solved, version=0)
     assert metrics["num_computed"] == without["num_computed"]
@@ -107,8 +109,8 @@ def test_zero_variance_groups_are_counted_but_not_computed(options: TrainerOptio
     assert metrics["grad_norm"] == pytest.approx(without["grad_norm"] / 2, rel=1e-5)
 
 
-def test_nothing_to_train_changes_nothing_and_says_so(options: TrainerOptions) -> None:
-    trainer = Trainer(options)
+def test_nothing_to_train_changes_nothing_and_says_so(spec: TrainerSpec) -> None:
+    trainer = Trainer(spec)
     before = weights(trainer)
     metrics = trainer.step(make_groups(same_reward=True), version=0)
     assert metrics["num_trained"] == 0
@@ -118,19 +120,19 @@ def test_nothing_to_train_changes_nothing_and_says_so(options: TrainerOptions) -
 
 
 def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
-    options: TrainerOptions,
+    spec: TrainerSpec,
 ) -> None:
     [group] = make_groups(1, size=2)
     silent = replace(group.trajectories[1], loss_mask=(False,) * len(group.trajectories[1].tokens))
-    metrics = Trainer(options).step(
+    metrics = Trainer(spec).step(
         [replace(group, trajectories=(group.trajectories[0], silent))], version=0
     )
     assert metrics["num_trained"] == group.trajectories[0].num_trained
     assert metrics["num_updates"] == 1
 
 
-def test_a_gradient_that_is_not_finite_is_dropped_and_reported(options: TrainerOptions) -> None:
-    trainer = Trainer(options)
+def test_a_gradient_that_is_not_finite_is_dropped_and_reported(spec: TrainerSpec) -> None:
+    trainer = Trainer(spec)
     before = weights(trainer)
     [group] = make_groups(1)
     poisoned = replace(
@@ -146,31 +148,31 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_reported(options: TrainerO
     assert trainer.step([group], version=0)["num_updates"] == 1
 
 
-def test_a_step_makes_good_tokens_likelier_and_bad_ones_less(options: TrainerOptions) -> None:
+def test_a_step_makes_good_tokens_likelier_and_bad_ones_less(spec: TrainerSpec) -> None:
     groups = make_groups(2)
-    trainer = Trainer(options)
+    trainer = Trainer(spec)
     losses = [trainer.step(groups, version=0)["loss"] for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
 
 
-def test_the_learning_rate_warms_up(options: TrainerOptions) -> None:
-    trainer = Trainer(replace(options, warmup_steps=4))
+def test_the_learning_rate_warms_up(spec: TrainerSpec) -> None:
+    trainer = Trainer(changed(spec, warmup_steps=4))
     rates = [trainer.step(make_groups(1), version=0)["learning_rate"] for _ in range(5)]
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])
 
 
-def test_gradients_are_clipped_by_their_global_norm(options: TrainerOptions) -> None:
+def test_gradients_are_clipped_by_their_global_norm(spec: TrainerSpec) -> None:
     # AdamW's first step has the size of the learning rate whatever the gradient's: look at moments.
-    trainer = Trainer(replace(options, max_grad_norm=1e-3))
+    trainer = Trainer(changed(spec, max_grad_norm=1e-3))
     metrics = trainer.step(make_groups(), version=0)
     assert metrics["grad_norm"] > 1e-2
     moments = [state["exp_avg"] for state in trainer.optimizer.state.values()]
     norm = torch.stack([m.norm() for m in moments]).norm().item()
-    assert norm == pytest.approx((1 - options.betas[0]) * 1e-3, rel=1e-3)
+    assert norm == pytest.approx((1 - BETAS[0]) * 1e-3, rel=1e-3)
 
 
-def test_staleness_is_reported_and_the_future_is_refused(options: TrainerOptions) -> None:
-    trainer = Trainer(options)
+def test_staleness_is_reported_and_the_future_is_refused(spec: TrainerSpec) -> None:
+    trainer = Trainer(spec)
     metrics = trainer.step(make_groups(1, version=3) + make_groups(1, version=5), version=5)
     assert metrics["staleness_max"] == 2
     assert metrics["staleness_mean"] == 1
@@ -178,8 +180,8 @@ def test_staleness_is_reported_and_the_future_is_refused(options: TrainerOptions
         trainer.step(make_groups(1, version=7), version=5)
 
 
-def test_each_minibatch_is_an_update_of_its_own(options: TrainerOptions) -> None:
-    trainer = Trainer(replace(options, num_minibatches=3))
+def test_each_minibatch_is_an_update_of_its_own(spec: TrainerSpec) -> None:
+    trainer = Trainer(changed(spec, num_minibatches=3))
     metrics = trainer.step(make_groups(3), version=0)
     assert metrics["num_updates"] == 3
     assert trainer.num_updates == 3
@@ -187,8 +189,8 @@ def test_each_minibatch_is_an_update_of_its_own(options: TrainerOptions) -> None
     assert metrics["ratio_max"] != 1.0
 
 
-def test_with_one_minibatch_nothing_is_ever_clipped(options: TrainerOptions) -> None:
-    metrics = Trainer(options).step(make_groups(3), version=0)
+def test_with_one_minibatch_nothing_is_ever_clipped(spec: TrainerSpec) -> None:
+    metrics = Trainer(spec).step(make_groups(3), version=0)
     assert metrics["ratio_max"] == 1.0
     assert metrics["clip_fraction"] == 0.0
     assert 4.0 < metrics["entropy"] < math.log(263)  # a random model is nearly uniform
@@ -210,24 +212,24 @@ def terms_of(trainer: Trainer, groups: list[TrajectoryGroup], *, version: int) -
 
 
 def test_the_recomputed_proximal_policy_is_that_of_the_start_of_the_step(
-    options: TrainerOptions,
+    spec: TrainerSpec,
 ) -> None:
     groups = make_groups(2)
-    first, second = terms_of(Trainer(replace(options, num_minibatches=2)), groups, version=0)
+    first, second = terms_of(Trainer(changed(spec, num_minibatches=2)), groups, version=0)
     assert torch.equal(first.proximal_T, first.current_T.detach())
     assert not torch.equal(second.proximal_T, second.current_T.detach())
     # The second group alone, from the same weights: its q is the p it should have had.
-    [alone] = terms_of(Trainer(options), [groups[1]], version=0)
+    [alone] = terms_of(Trainer(spec), [groups[1]], version=0)
     torch.testing.assert_close(second.proximal_T, alone.current_T.detach())
 
 
 def test_interpolation_is_closer_to_the_proximal_policy_than_sampler_and_current_are(
-    options: TrainerOptions,
+    spec: TrainerSpec,
 ) -> None:
     """Sampled one real update before the step, and measured against recomputing."""
-    options = replace(options, num_minibatches=2, learning_rate=3e-4)
-    groups = relabel(options.model_dir, make_groups(2, seed=6))
-    exact, guess = Trainer(options), Trainer(replace(options, proximal="interpolate"))
+    spec = changed(spec, num_minibatches=2, learning_rate=3e-4)
+    groups = relabel(spec.model_dir, make_groups(2, seed=6))
+    exact, guess = Trainer(spec), Trainer(with_preset(spec, "grpo", proximal="interpolate"))
     for trainer in (exact, guess):
         trainer.step(groups, version=0)
     truth = terms_of(exact, groups, version=1)[1]
@@ -265,8 +267,8 @@ def relabel(model_dir: Path, groups: list[TrajectoryGroup]) -> list[TrajectoryGr
     return relabelled
 
 
-def test_imitation_learns_its_demonstrations(options: TrainerOptions) -> None:
-    trainer = Trainer(replace(options, sft_learning_rate=3e-3))
+def test_imitation_learns_its_demonstrations(spec: TrainerSpec) -> None:
+    trainer = Trainer(replace(spec, sft=SftSection(learning_rate=3e-3)))
     rows = [SftRow((1, 2, 3, 4, 5), (False, False, True, True, True))] * 4
     losses = [trainer.imitate(rows)["loss"] for _ in range(15)]
     assert losses[0] == pytest.approx(math.log(263), rel=0.1)  # mean over tokens, about uniform
@@ -274,18 +276,18 @@ def test_imitation_learns_its_demonstrations(options: TrainerOptions) -> None:
 
 
 def test_the_optimizer_forgets_imitation_when_reinforcement_begins(
-    options: TrainerOptions,
+    spec: TrainerSpec,
 ) -> None:
-    trainer = Trainer(replace(options, warmup_steps=2))
+    trainer = Trainer(changed(spec, warmup_steps=2))
     trainer.imitate([SftRow((1, 2, 3), (False, True, True))])
     metrics = trainer.step(make_groups(1), version=0)
-    assert metrics["learning_rate"] == options.learning_rate / 2
+    assert metrics["learning_rate"] == spec.trainer.learning_rate / 2
     assert {float(state["step"]) for state in trainer.optimizer.state.values()} == {1.0}
 
 
-def test_bfloat16_stays_close_to_float32(options: TrainerOptions) -> None:
+def test_bfloat16_stays_close_to_float32(spec: TrainerSpec) -> None:
     groups = make_groups()
-    exact, rough = GradientTrainer(options), GradientTrainer(replace(options, precision="bfloat16"))
+    exact, rough = GradientTrainer(spec), GradientTrainer(changed(spec, precision="bfloat16"))
     loss, rough_loss = (t.step(groups, version=0)["loss"] for t in (exact, rough))
     assert rough_loss == pytest.approx(loss, abs=2e-3)
     flat, rough_flat = (
@@ -296,8 +298,7 @@ def test_bfloat16_stays_close_to_float32(options: TrainerOptions) -> None:
 
 
 def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
-    preset = "areal_sdk.algorithms.presets:running_baseline"
-    trainer = Trainer(TrainerOptions(model_dir, precision="float32", algorithm=preset))
+    trainer = Trainer(with_preset(trainer_spec(model_dir, precision="float32"), "running_baseline"))
     usual, wrong = make_groups(2, seed=1), make_groups(2, seed=2)
     first, *others = wrong[1].trajectories
     wrong[1] = replace(wrong[1], trajectories=(replace(first, reward=1e6), *others))
@@ -306,6 +307,6 @@ def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
     assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
     (notice,) = trainer.notices
     assert notice.startswith("task-1: a reward of 1e+06, where 0.")
-    assert "algorithm.max_surprise" in notice
+    assert "algorithm.running_baseline.max_surprise" in notice
     assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
     assert trainer.notices == []

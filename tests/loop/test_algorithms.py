@@ -1,16 +1,27 @@
 """Algorithms that plugins bring."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from areal_sdk.config import parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.api import check
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
 from tests.loop.runs import AGENT, finish, run_dir, start_training
 
+MINE: dict[str, Any] = {"algorithm__name": "mine", "algorithm__mine__scale": 2.0}
+
 PRESET = """
 
-def mine(knobs):
+def mine(*, scale: float = 1.0):
     from areal_sdk.algorithms.presets import grpo
 
-    print("the preset of the agent's file", flush=True)
+    print("the preset of the agent's file, scale", scale, flush=True)
     return {returned}
 
 
@@ -27,22 +38,62 @@ def agent_with_preset(directory: Path, returned: str) -> Path:
 
 
 def test_a_preset_in_the_agents_file_trains(tmp_path: Path) -> None:
-    agent = agent_with_preset(tmp_path, "grpo(knobs)")
-    finish(start_training(tmp_path, agent=agent, run__steps=1, algorithm__name="mine"))
+    agent = agent_with_preset(tmp_path, "grpo()")
+    finish(start_training(tmp_path, agent=agent, run__steps=1, **MINE))
     run = run_dir(tmp_path)
     assert len(run.read_steps()) == 1
-    assert "the preset of the agent's file" in (run.logs / "trainer-0.log").read_text()
+    assert "the preset of the agent's file, scale 2.0" in (run.logs / "trainer-0.log").read_text()
 
 
 def test_a_preset_that_returns_something_else_says_what_it_should(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, "0.2")
     output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=2)
-    assert "a preset takes Knobs and returns an Algorithm" in output
+    assert "gave 0.2: a preset takes its options as keyword parameters and returns" in output
+
+
+def test_a_preset_of_the_old_form_names_the_cure_before_anything_starts(tmp_path: Path) -> None:
+    agent = agent_with_preset(tmp_path, "grpo()")
+    agent.write_text(agent.read_text().replace("*, scale: float = 1.0", "knobs"))
+    output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=2)
+    assert "[algorithm.mine] needs knobs (any): a preset takes its options as keyword" in output
+    assert not list(tmp_path.glob("**/trainer-0.log"))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [
+        ({"grpo": {"clip_hgih": 0.3}}, "no option 'clip_hgih': did you mean 'clip_high'?"),
+        ({"grpo": {"beta": 0.1}}, "no option 'beta'; known: clip_low, clip_high, max_weight, prox"),
+        (
+            {"grpo": {"clip_low": 1.5}},
+            r"[algorithm.grpo] clip_low = 1.5: input should be less than",
+        ),
+        ({"grpo": {"proximal": "none"}}, "'recompute' or 'interpolate'"),
+        (
+            {"clip_high": 0.3},
+            "clip_high is an option of one algorithm: set algorithm.grpo.clip_high",
+        ),
+    ],
+)
+def test_options_are_checked_before_anything_starts(
+    algorithm: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
+        check(parse_config({"model": "tiny", "agent": str(AGENT), "algorithm": algorithm}))
+
+
+def test_an_algorithms_options_are_known_without_torch() -> None:
+    code = (
+        "import sys; from areal_sdk.plugins import list_options, load_plugins; "
+        "assert list_options(load_plugins().algorithms.get('running_baseline')); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 NO_NUMBER = """dataclasses.replace(
-        grpo(knobs), objective=lambda terms: dataclasses.replace(
-            grpo(knobs).objective(terms), sum=terms.current_T.sum() * float("nan")
+        grpo(), objective=lambda terms: dataclasses.replace(
+            grpo().objective(terms), sum=terms.current_T.sum() * float("nan")
         )
     )"""
 

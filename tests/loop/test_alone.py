@@ -6,7 +6,6 @@ from typing import Any, cast
 import pytest
 
 from areal_sdk.algorithms.advantages import learns_alone
-from areal_sdk.algorithms.presets import Knobs
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import check, train
@@ -48,6 +47,6 @@ def test_the_list_says_what_the_built_in_algorithms_do() -> None:
     compare = {
         name
         for name in algorithms.names()
-        if not learns_alone(cast(Any, algorithms.get(name))(Knobs()).advantages)
+        if not learns_alone(cast(Any, algorithms.get(name))().advantages)
     }
     assert compare == set(COMPARE_SIBLINGS)

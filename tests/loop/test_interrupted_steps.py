@@ -25,13 +25,13 @@ from tests.loop.runs import (
 
 HELD_STEP = """
 
-def held(knobs):
+def held():
     import dataclasses
     import time
     from pathlib import Path
     from areal_sdk.algorithms.presets import grpo
 
-    algorithm = grpo(knobs)
+    algorithm = grpo()
 
     def advantages(groups, baselines):
         while Path("{directory}/hold").exists():

@@ -24,12 +24,14 @@ async def test_ranks_may_take_long_to_load_a_large_model(tmp_path: Path, name: s
 
 
 async def test_the_bounds_of_credit_reach_the_trainer(tmp_path: Path) -> None:
-    algorithm = {"name": "running_baseline", "discount": 0.5, "max_surprise": 3.0}
+    bounds = {"discount": 0.5, "max_surprise": 3.0}
+    algorithm = {"name": "running_baseline", "running_baseline": bounds}
     config = parse_config({"algorithm": algorithm})
     client = await make_trainer(
         config, resolve_model("tiny"), plugins=load_plugins(), log_dir=tmp_path, say=print
     )
-    assert (client.options.discount, client.options.max_surprise) == (0.5, 3.0)
+    assert client.spec.preset.options == bounds
+    assert client.spec.preset.reference.endswith(":running_baseline")
     await client.aclose()
 
 
@@ -48,4 +50,4 @@ async def test_weights_are_published_in_the_dtype_of_the_checkpoint_unless_one_i
         log_dir=tmp_path,
         say=print,
     )
-    assert trainer.options.publish_dtype == (stored if asked == "auto" else asked)
+    assert trainer.spec.publish_dtype == (stored if asked == "auto" else asked)

@@ -74,7 +74,9 @@ def test_a_discount_counts_what_led_to_what_and_not_other_answers() -> None:
 def test_a_third_answer_that_siblings_did_not_try_is_compared_with_their_last() -> None:
     tried = to_trajectories(episode((answer(10), answer(11), answer(12)), (0.0, 0.0, 1.0), "a"))
     gave_up = to_trajectories(episode((answer(10), answer(11)), (0.0, 0.0), "b"))
-    (advantages,), _ = GroupRelative()([TrajectoryGroup("g", "t", (*tried, *gave_up))], {})
+    (advantages,), _ = GroupRelative(discount=1.0)(
+        [TrajectoryGroup("g", "t", (*tried, *gave_up))], {}
+    )
     assert [float(row[-1]) for row in advantages] == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
@@ -83,7 +85,7 @@ def test_the_right_one_of_two_answers_is_the_one_that_is_reinforced() -> None:
     wrong_first = to_trajectories(episode(both, (0.0, 1.0), "wrong first"))
     right_first = to_trajectories(episode(both, (1.0, 0.0), "right first"))
     group = TrajectoryGroup("g", "t", (*wrong_first, *right_first))
-    (advantages,), _ = GroupRelative()([group], {})
+    (advantages,), _ = GroupRelative(discount=1.0)([group], {})
     assert [float(row[-1]) for row in advantages] == [-1.0, 1.0, 1.0, -1.0]
 
 

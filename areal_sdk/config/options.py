@@ -1,11 +1,12 @@
-"""A plugin's options: the keyword parameters it declares, checked like our own settings."""
+"""Options of plugins and algorithms: the keyword parameters they declare, checked like settings."""
 
 import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from types import SimpleNamespace
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from areal_sdk.errors import ConfigError, PluginError
 
@@ -27,7 +28,10 @@ class Option:
     def type_name(self) -> str:
         if self.annotation is Any:
             return "any"
-        return inspect.formatannotation(self.annotation).removeprefix("typing.")
+        plain = self.annotation
+        while get_origin(plain) is Annotated:
+            plain = get_args(plain)[0]
+        return inspect.formatannotation(plain).removeprefix("typing.")
 
 
 def list_options(item: Callable[..., object], *, skip: int = 0) -> list[Option]:
@@ -37,7 +41,7 @@ def list_options(item: Callable[..., object], *, skip: int = 0) -> list[Option]:
         return []
     try:
         parameters = list(inspect.signature(item).parameters.values())[skip:]
-        hints = get_type_hints(_annotated(target), include_extras=True)
+        hints = _parameter_types(_annotated(target))
     except (NameError, TypeError, ValueError) as exc:
         raise PluginError(f"cannot read the options of {_name(item)}: {exc}") from exc
     return [
@@ -74,9 +78,18 @@ def validate_options(
 def _missing(option: Option, item: Callable[..., object], table: str) -> str:
     message = f"[{table}] needs {option.name} ({option.type_name})"
     declared = inspect.signature(item).parameters[option.name]
-    if table.startswith("reward.") and declared.kind is declared.POSITIONAL_OR_KEYWORD:
-        # probably written for another library: (prompt, completion)
-        message += ": a reward takes (episode, *, options), so this is an option that was not set"
+    if declared.kind is declared.POSITIONAL_OR_KEYWORD:
+        if table.startswith(
+            "reward."
+        ):  # probably written for another library: (prompt, completion)
+            message += (
+                ": a reward takes (episode, *, options), so this is an option that was not set"
+            )
+        elif table.startswith("algorithm."):  # written for an earlier version: preset(knobs)
+            message += (
+                f": a preset takes its options as keyword parameters, as in "
+                f"{_name(item)}(*, scale: float = 1.0), and passes to grpo what grpo needs"
+            )
     return message
 
 
@@ -107,6 +120,17 @@ def _unknown(name: str, declared: list[str], table: str) -> str:
     if near := difflib.get_close_matches(name, declared, n=1):
         return f"[{table}] has no option {name!r}: did you mean {near[0]!r}?"
     return f"[{table}] has no option {name!r}; known: {', '.join(declared)}"
+
+
+def _parameter_types(target: Callable[..., object]) -> dict[str, Any]:
+    """The types of a function's parameters; what it returns may be a name of type checkers only."""
+    annotations = getattr(target, "__annotations__", {})
+    types = {name: type_ for name, type_ in annotations.items() if name != "return"}
+    return get_type_hints(
+        SimpleNamespace(__annotations__=types),
+        globalns=getattr(target, "__globals__", {}),
+        include_extras=True,
+    )
 
 
 def _annotated(target: Callable[..., object]) -> Callable[..., object]:

@@ -1,0 +1,74 @@
+"""What the ranks of a trainer are told when they start: the sections of the config, whole."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from areal_sdk.config import AlgorithmSection, RunSection, SftSection, TrainerSection
+from areal_sdk.models.families import stored_dtype
+
+JSON = Any
+
+NUM_PUBLISHED = 2
+"""Versions kept for engines: the one they read, and the one being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class SftRow:
+    """A demonstration: tokens, and which of them to imitate."""
+
+    tokens: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSpec:
+    """An algorithm and the options of its table, found and checked again in each rank."""
+
+    reference: str = "areal_sdk.algorithms.presets:grpo"
+    """Of the preset, as `process.user_code` reads it: it may stand in a user's file."""
+    options: dict[str, JSON] = field(default_factory=dict)
+    """As the user wrote them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpec:
+    """The same on every rank."""
+
+    model_dir: Path
+    """A transformers checkpoint: config.json, safetensors, tokenizer."""
+    run: RunSection = field(default_factory=RunSection)
+    trainer: TrainerSection = field(default_factory=TrainerSection)
+    sft: SftSection = field(default_factory=SftSection)
+    algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
+    preset: PresetSpec = field(default_factory=PresetSpec)
+    """What `algorithm.name` names."""
+    publish_dtype: str = "bfloat16"
+    """What the engine samples with."""
+    publish_dir: Path | None = None
+    """Where the main process wants published weights; it chooses when it starts the ranks."""
+
+    @property
+    def published_size(self) -> int:
+        """About how many bytes the published versions take, with one to spare."""
+        size = sum(file.stat().st_size for file in self.model_dir.glob("*.safetensors"))
+        if self.publish_dtype == "float32" and stored_dtype(self.model_dir) != "float32":
+            size *= 2
+        return size * (NUM_PUBLISHED + 1)
+
+    def to_json(self) -> JSON:
+        return _ADAPTER.dump_python(self, mode="json")
+
+    @classmethod
+    def from_json(cls, values: JSON) -> "TrainerSpec":
+        """
+        >>> spec = TrainerSpec(Path("models/tiny"), trainer=TrainerSection(ranks=2))
+        >>> TrainerSpec.from_json(spec.to_json()) == spec
+        True
+        """
+        return _ADAPTER.validate_python(values)
+
+
+_ADAPTER = TypeAdapter(TrainerSpec)
