@@ -12,8 +12,39 @@ WINDOW = 512
 MIN_EPISODES = 64
 """Fewer say nothing about a rate."""
 MAX_STALE_SHARE = 0.10
-MAX_AGENT_ERROR_SHARE = 0.05
-MAX_UNJUDGED_SHARE = 0.05
+MAX_LOST_SHARE = 0.05
+
+_UNTOLD = "and are not trained: what the model did wrong there escapes the reward. "
+_LOST = {
+    "agent_error_share": (
+        (DropReason.ERROR_AGENT,),
+        f"ended in an exception of the agent {_UNTOLD}"
+        "Catch what malformed output can raise, or set rollout.on_agent_error to a reward",
+    ),
+    "reward_error_share": (
+        (DropReason.ERROR_REWARD,),
+        f"have a reward that raised or ran out of time {_UNTOLD}"
+        "Let it return a low number for what it cannot read; a slow one needs more of "
+        "rollout.reward_timeout_s",
+    ),
+    "environment_error_share": (
+        (DropReason.ERROR_ENVIRONMENT,),
+        f"ended in an error of the environment {_UNTOLD}"
+        "Let its step answer what it cannot read with a message and a low reward",
+    ),
+    "timeout_share": (
+        (DropReason.ERROR_TIMEOUT,),
+        "ran out of time and are not trained: the policy is not told that they took too long. Bound "
+        "them by rollout.max_turns or rollout.max_episode_tokens, which are scored, or raise "
+        "rollout.episode_timeout_s",
+    ),
+    "unjudged_share": (
+        (DropReason.ABSTAINED, DropReason.TRUNCATED),
+        "got no reward and are not trained; the last episodes of the run directory say why. If they "
+        "ran into a limit, score them when it comes, or raise rollout.max_turns",
+    ),
+}
+"""How episodes end that nobody scores, by metric; what is said when many do."""
 
 
 class RecentEpisodes:
@@ -45,14 +76,12 @@ class RecentEpisodes:
         self._fates.append((duration_s, stale))
 
     @property
-    def agent_error_share(self) -> float:
-        return _share([reason is DropReason.ERROR_AGENT for reason in self._ended])
-
-    @property
-    def unjudged_share(self) -> float:
-        """Episodes that nobody gave a reward."""
-        unjudged = (DropReason.ABSTAINED, DropReason.TRUNCATED)
-        return _share([reason in unjudged for reason in self._ended])
+    def lost_shares(self) -> Mapping[str, float]:
+        """Of the episodes that ended, those that ended without a reward, by how."""
+        return {
+            name: _share([reason in reasons for reason in self._ended])
+            for name, (reasons, _) in _LOST.items()
+        }
 
     @property
     def stale_share(self) -> float:
@@ -63,8 +92,7 @@ class RecentEpisodes:
         by_duration = [stale for _, stale in sorted(self._fates)]
         quarter = max(1, len(by_duration) // 4)
         return {
-            "agent_error_share": self.agent_error_share,
-            "unjudged_share": self.unjudged_share,
+            **self.lost_shares,
             "stale_share": self.stale_share,
             "stale_share_shortest_quarter": _share(by_duration[:quarter]),
             "stale_share_longest_quarter": _share(by_duration[-quarter:]),
@@ -74,18 +102,10 @@ class RecentEpisodes:
     def notices(self) -> tuple[str, ...]:
         """Each said once a run, with its cure."""
         found: dict[str, str] = {}
-        if len(self._ended) >= MIN_EPISODES and self.agent_error_share > MAX_AGENT_ERROR_SHARE:
-            found["agent"] = (
-                f"{self.agent_error_share:.0%} of the latest episodes ended in an exception of the "
-                "agent and are not trained: what the model did wrong there escapes the reward. "
-                "Catch what malformed output can raise, or set rollout.on_agent_error to a reward"
-            )
-        if len(self._ended) >= MIN_EPISODES and self.unjudged_share > MAX_UNJUDGED_SHARE:
-            found["unjudged"] = (
-                f"{self.unjudged_share:.0%} of the latest episodes got no reward and are not "
-                "trained; the last episodes of the run directory say why. If they ran into a "
-                "limit, score them when it comes, or raise rollout.max_turns"
-            )
+        if len(self._ended) >= MIN_EPISODES:
+            for name, share in self.lost_shares.items():
+                if share > MAX_LOST_SHARE:
+                    found[name] = f"{share:.0%} of the latest episodes {_LOST[name][1]}"
         if len(self._fates) >= MIN_EPISODES and self.stale_share > MAX_STALE_SHARE:
             found["stale"] = (
                 f"{self.stale_share:.0%} of the latest episodes were dropped as too old, "

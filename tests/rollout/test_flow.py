@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.metrics import RecentEpisodes
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode
@@ -325,6 +326,33 @@ def test_the_run_hears_that_failures_escape_the_reward() -> None:
     simulate(run.steps(20))
     notices = [notice for batch in run.batches for notice in batch.notices]
     assert len([n for n in notices if "rollout.on_agent_error" in n]) == 1
+
+
+@pytest.mark.parametrize(
+    ("reason", "cure"),
+    [
+        (DropReason.ERROR_AGENT, "rollout.on_agent_error"),
+        (DropReason.ERROR_REWARD, "a low number"),
+        (DropReason.ERROR_ENVIRONMENT, "a low reward"),
+        (DropReason.ERROR_TIMEOUT, "rollout.max_turns"),
+        (DropReason.ABSTAINED, "score them"),
+    ],
+)
+def test_whatever_lets_failures_escape_the_reward_is_said_once(
+    reason: DropReason, cure: str
+) -> None:
+    """A judge that raises where it finds no answer: the model never learns to give one."""
+    recent = RecentEpisodes()
+    for _ in range(61):
+        recent.kept(1.0)
+    for _ in range(3):
+        recent.rejected(reason, 1.0)
+    assert recent.notices() == ()
+    recent.rejected(reason, 1.0)
+    (notice,) = recent.notices()
+    assert notice.startswith("6% of the latest episodes")
+    assert cure in notice
+    assert recent.notices() == ()
 
 
 def test_the_run_hears_that_long_episodes_are_dropped_and_how_to_stop_it() -> None:
