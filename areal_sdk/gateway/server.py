@@ -3,7 +3,7 @@
 import asyncio
 import re
 import resource
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,9 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(\s*,\s*[A-Za-z0-9-]+)*")
 
 HEAD_S = 30.0
 """In which a new connection must have sent the head of its first request."""
+
+UNREAD_S = 60.0
+"""A client that reads nothing of what waits for it for so long is gone."""
 
 KEEP_ALIVE_S = 75.0
 """Without another request a connection is closed."""
@@ -133,11 +136,13 @@ def _allowed_headers(request: web.Request) -> str:
 async def _close_silent(server: web.Server, *, most: int) -> None:
     """Close connections that send no request: after `HEAD_S`, the oldest at once where many are open.
 
-    Without this, half a request a connection would hold every connection that the process may have.
+    And those that send requests and read no answer. Without this, half a request a connection, or
+    answers that nobody takes, would hold every connection that the process may have.
     """
     loop = asyncio.get_running_loop()
     spoke: set[Any] = set()
     since: dict[Any, float] = {}
+    unread: dict[Any, tuple[int, float]] = {}
     make_request = server.request_factory
 
     def note(message: Any, payload: Any, protocol: Any, *rest: Any) -> web.BaseRequest:
@@ -153,7 +158,24 @@ async def _close_silent(server: web.Server, *, most: int) -> None:
         oldest = list(since)[: max(0, len(since) - most)]
         for connection in {*oldest, *(c for c in since if now - since[c] > HEAD_S)}:
             connection.force_close()
-        await asyncio.sleep(min(1.0, HEAD_S / 2))
+        unread = _still_unread(unread, connected, now)
+        for connection in [c for c, (_, began) in unread.items() if now - began > UNREAD_S]:
+            connection.transport.abort()
+        await asyncio.sleep(min(1.0, HEAD_S / 2, UNREAD_S / 2))
+
+
+def _still_unread(
+    known: Mapping[Any, tuple[int, float]], connections: Iterable[Any], now: float
+) -> dict[Any, tuple[int, float]]:
+    """By connection, the bytes that wait to be read, and since when so many do."""
+    sizes = (
+        (c, c.transport.get_write_buffer_size()) for c in connections if c.transport is not None
+    )
+    return {
+        c: known[c] if c in known and known[c][0] == size else (size, now)
+        for c, size in sizes
+        if size
+    }
 
 
 def _raise_file_limit() -> int:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import socket
 
 import aiohttp
 import pytest
@@ -10,7 +11,15 @@ import pytest
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
 from tests.gateway.sessions.test_external import ALICE, Watcher, call, until
-from tests.gateway.test_bad_clients import BODY, NEVER_ENDS, close, connect, idle, raw_request
+from tests.gateway.test_bad_clients import (
+    BODY,
+    NEVER_ENDS,
+    address,
+    close,
+    connect,
+    idle,
+    raw_request,
+)
 from tests.gateway.test_control import control
 from tests.gateway.test_http import HI, post
 
@@ -33,6 +42,26 @@ async def test_half_a_request_is_closed_and_a_long_answer_is_not(
     assert gateway._metrics.num_running == 1, "that one sent its request"
     await close(busy_writer)
     await until(idle(gateway))
+
+
+async def test_who_reads_no_answer_is_closed(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("areal_sdk.gateway.server.UNREAD_S", 0.05)
+    gateway, _ = await start_gateway("ok")
+    with socket.socket() as never_reads:
+        never_reads.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(never_reads, ("127.0.0.1", address(gateway)))
+        requests = b"GET /openapi.json HTTP/1.1\r\nHost: g\r\n\r\n" * 100
+
+        async def ask_for_ever() -> None:
+            while True:
+                await loop.sock_sendall(never_reads, requests)
+
+        with pytest.raises(ConnectionError):
+            await asyncio.wait_for(ask_for_ever(), 20)
+    assert (await call(gateway, "/health", method="GET"))[0] == 200
 
 
 async def test_of_many_silent_connections_the_oldest_give_way(

@@ -23,9 +23,11 @@ from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, Quota, User
 from areal_sdk.gateway.sessions.external import LiveLimits, LiveSessions
+from areal_sdk.gateway.sessions.history import History
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
-from areal_sdk.gateway.upstream.answer import Answer, Choice, read_answer
+from areal_sdk.gateway.untrusted import LARGE, LargeWork
+from areal_sdk.gateway.upstream.answer import Answer, read_answer
 from areal_sdk.gateway.upstream.request import Question, read_question
 from areal_sdk.gateway.wire.http import (
     MAX_BODY_BYTES,
@@ -107,6 +109,7 @@ class UpstreamGateway:
         )
         self._url = url.rstrip("/")
         self._api_key = api_key
+        self._large = LargeWork()
         self._timeout = aiohttp.ClientTimeout(total=max_request_s)
         self._errors = GatewayMetrics().errors
         self._http: aiohttp.ClientSession | None = None
@@ -134,6 +137,7 @@ class UpstreamGateway:
         """Stop listening and end every session. Safe to call twice."""
         self.live.close_all()
         await self._server.aclose()
+        self._large.close()
 
     async def _open_client(self, app: web.Application) -> AsyncIterator[None]:
         # The provider's bytes are ours to read: no compression, and no cookies of one user's.
@@ -174,7 +178,7 @@ class UpstreamGateway:
     async def _forward(
         self, request: web.Request, raw: bytes, session: Session | None
     ) -> web.StreamResponse:
-        trace = None if session is None else _Trace(session, raw)
+        trace = None if session is None else _Trace(session, raw, self._large)
         async with self._asked(request, raw, session) as reply:
             headers = _chosen(reply.headers, _PASSED_BACK)
             if trace is not None:
@@ -182,7 +186,7 @@ class UpstreamGateway:
             if reply.content_type != "text/event-stream":
                 answer = await reply.read()
                 if trace is not None and reply.status == 200:
-                    trace.record(answer, is_stream=False)
+                    await trace.record(answer, is_stream=False)
                 return web.Response(body=answer, status=reply.status, headers=headers)
             response = web.StreamResponse(status=reply.status, headers=headers)
             await response.prepare(request)
@@ -191,7 +195,7 @@ class UpstreamGateway:
                 await _stream(reply, response, kept, session, _error_body(request))
             finally:  # also of a client that left: what it has seen by then may be judged
                 if trace is not None:
-                    trace.record(bytes(kept), is_stream=True)
+                    await trace.record(bytes(kept), is_stream=True)
             await response.write_eof()
             return response
 
@@ -229,42 +233,64 @@ class UpstreamGateway:
 class _Trace:
     """One call as the session keeps it. There are no tokens: nothing of it can be trained."""
 
-    def __init__(self, session: Session, raw: bytes) -> None:
+    def __init__(self, session: Session, raw: bytes, large: LargeWork) -> None:
         self.reply_id = f"reply-{secrets.token_hex(16)}"
         """Our own name for the reply, in a header: a provider's ids may repeat."""
         self._session = session
         self._raw = raw
+        self._large = large
         self._began = time.monotonic()
 
-    def record(self, raw: bytes, *, is_stream: bool) -> None:
+    async def record(self, raw: bytes, *, is_stream: bool) -> None:
         """Keep the provider's answer, a turn for each choice. A closed session keeps nothing."""
         session = self._session
+        async with session.placing:
+            size = len(self._raw) + len(raw)
+            found = await self._large.run(size, lambda: self._read(raw, is_stream=is_stream))
+            if session.is_closed:
+                return  # the client has its answer
+            if found is None:
+                session.notice(
+                    "an answer of the provider could not be read, and is not in the trace"
+                )
+                return
+            reply_id, turns = found
+            if reply_id in session.turns_of_reply:
+                session.repeated_replies.add(reply_id)
+            for choice, turn in enumerate(turns):
+                index = session.record(turn)
+                session.note_reply(reply_id, index, choice=choice)
+                session.note_reply(self.reply_id, index, choice=choice)
+
+    def _read(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
+        """The reply's id and its turns, which `history` knows from here on; None where none can be read."""
         answer = read_answer(raw, is_stream=is_stream)
         if answer is None:
-            session.notice("an answer of the provider could not be read, and is not in the trace")
-            return
-        if session.is_closed:
-            return  # the client has its answer
-        question = self._question()
-        if answer.id in session.turns_of_reply:
-            session.repeated_replies.add(answer.id)
-        for index, choice in enumerate(answer.choices):
-            turn = self._record_choice(question, answer, choice, index)
-            session.note_reply(answer.id, turn, choice=index)
-            session.note_reply(self.reply_id, turn, choice=index)
+            return None
+        question, history = self._question(), self._session.history
+        turns = [
+            self._read_choice(history, question, answer, index)
+            for index in range(len(answer.choices))
+        ]
+        return answer.id, turns
 
     def _question(self) -> Question:
+        known, raw = self._session.body, self._raw
         try:
-            body, _ = self._session.body.read(self._raw, parse=parse_body)
+            if len(raw) > LARGE and known.num_new(raw) > LARGE:
+                return read_question(parse_body(raw))
+            body, _ = known.read(raw, parse=parse_body)
         except ApiError:  # the provider could read it
             self._session.notice("a request could not be read: the trace has its answer alone")
             return Question(())
         return read_question(body)
 
-    def _record_choice(self, question: Question, answer: Answer, choice: Choice, index: int) -> int:
-        session = self._session
+    def _read_choice(
+        self, history: History, question: Question, answer: Answer, index: int
+    ) -> Turn:
+        session, choice = self._session, answer.choices[index]
         messages = question.prompt_of(index, len(answer.choices))
-        placement = session.history.place(messages, tools=question.tools, options={})
+        placement = history.place(messages, tools=question.tools, options={})
         parent = placement.parent
         if (before := session.turns_of_reply.get(question.previous_id or "")) is not None:
             parent = max(before.values())  # the provider keeps what was said until then
@@ -277,7 +303,7 @@ class _Trace:
             new_messages=messages[placement.num_matched :],
             finish_reason=choice.finish_reason,
             parent=parent,
-            fork=session.history.reason(placement) if parent == placement.parent else None,
+            fork=history.reason(placement) if parent == placement.parent else None,
             duration_s=time.monotonic() - self._began,
             details={
                 **({"request": dict(question.asked)} if question.asked else {}),
@@ -285,9 +311,8 @@ class _Trace:
                 **({"usage": dict(answer.usage)} if answer.usage else {}),
             },
         )
-        recorded = session.record(turn)
-        session.history.add(placement, choice.message, recorded)
-        return recorded
+        history.add(placement, choice.message, len(session.turns) + index)
+        return turn
 
 
 class _NoModel:

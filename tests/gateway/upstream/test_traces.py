@@ -1,6 +1,8 @@
 """What `--upstream` keeps of a call: all of the answer, what was asked, and which turn it continues."""
 
+import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -10,8 +12,10 @@ from aiohttp import web
 
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import LiveSession
+from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.types import FinishReason, Turn
+from tests.gateway.sessions.test_external import until
 
 ALICE = User("alice", "sk-alice-0123456789abcdef")
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -405,3 +409,31 @@ async def test_an_answer_that_cannot_be_read_is_told(
     assert live is not None
     assert not live.session.turns
     assert any("could not be read" in notice for notice in live.session.notices)
+
+
+async def test_others_are_answered_while_a_large_call_is_kept(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    place = History.place
+
+    def slow_place(history: History, *args: Any, **options: Any) -> Placement:
+        if not begun.is_set():
+            begun.set()
+            assert go_on.wait(20)
+        return place(history, *args, **options)
+
+    monkeypatch.setattr(History, "place", slow_place)
+    many = {"model": "m", "messages": HI * 5000}
+    large = asyncio.create_task(client.post("chat/completions", many, chat("first")))
+    await until(begun.is_set)
+    small = asyncio.create_task(
+        client.post("chat/completions", {"model": "m", "messages": HI}, chat("second", id="2"))
+    )
+    url = client.gateway.base_url.replace("/v1", "/health")
+    async with aiohttp.ClientSession() as http, http.get(url) as reply:
+        assert reply.status == 200
+    assert not client.turns
+    go_on.set()
+    assert [(await large)[0], (await small)[0]] == [200, 200]
+    assert [turn.message["content"] for turn in client.turns] == ["first", "second"]
