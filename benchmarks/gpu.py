@@ -42,13 +42,9 @@ try:
     from tables import write_section
 
     from areal_sdk.backends.local import LocalEngine
-    from areal_sdk.backends.sglang import (
-        Launcher,
-        ServerOptions,
-        SGLangEngine,
-        SGLangOptions,
-        find_environment,
-    )
+    from areal_sdk.backends.remote.options import RemoteOptions
+    from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
+    from areal_sdk.backends.sglang.engine import SGLangEngine
     from areal_sdk.config import TrainerSection
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.errors import ConfigError
@@ -166,9 +162,9 @@ class Benchmark:
         def make() -> SGLangEngine:
             return SGLangEngine(
                 self._model,
-                launcher=Launcher(options, environment, self._logs),
+                launcher=SGLangLauncher(options, environment, self._logs),
                 log_dir=self._logs,
-                options=SGLangOptions(transport="tensor"),
+                options=RemoteOptions(transport="tensor"),
             )
 
         name = f"SGLang {environment.version}"

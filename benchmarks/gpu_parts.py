@@ -14,7 +14,7 @@ from tables import table
 from transformers import AutoModelForCausalLM, Qwen2Config
 
 from areal_sdk.backends.local import LocalEngine
-from areal_sdk.backends.sglang import SGLangEngine
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, InferenceEngine
 from areal_sdk.fsdp.trainer import TrainerClient
 from areal_sdk.models import make_tiny_model

@@ -23,13 +23,9 @@ from typing import Literal
 
 from tables import table, write_section
 
-from areal_sdk.backends.sglang import (
-    Launcher,
-    ServerOptions,
-    SGLangEngine,
-    SGLangOptions,
-    find_environment,
-)
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
@@ -67,7 +63,7 @@ async def tokens_per_second(
         checkpoints[0],
         [address],
         log_dir=logs,
-        options=SGLangOptions(transport="tensor", interrupt=mode, connect_timeout_s=600.0),
+        options=RemoteOptions(transport="tensor", interrupt=mode, connect_timeout_s=600.0),
     )
     await engine.start()
     try:
@@ -100,7 +96,7 @@ async def main(rounds: int, seconds: float, write: bool) -> None:
         logs = Path(root)
         checkpoints = [make_tiny_model(logs / str(seed), seed=seed) for seed in range(2)]
         options = ServerOptions(checkpoints[0], dtype="float32")
-        (server,) = Launcher(options, find_environment(), logs).start_all()
+        (server,) = SGLangLauncher(options, find_environment(), logs).start_all()
         rates: dict[Mode, list[float]] = {mode: [] for mode in MODES}
         updates: dict[Mode, int] = dict.fromkeys(MODES, 0)
         try:

@@ -23,14 +23,10 @@ import torch
 from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
+from areal_sdk.backends.remote.options import RemoteOptions
 from areal_sdk.backends.remote.swap import SwapTimes
-from areal_sdk.backends.sglang import (
-    Launcher,
-    ServerOptions,
-    SGLangEngine,
-    SGLangOptions,
-    find_environment,
-)
+from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
@@ -120,13 +116,13 @@ async def main(updates: int, write: bool) -> None:
             options = ServerOptions(checkpoints[0], dtype="float32")
             engine = SGLangEngine(
                 checkpoints[0],
-                launcher=Launcher(options, find_environment(), logs),
+                launcher=SGLangLauncher(options, find_environment(), logs),
                 log_dir=logs,
-                options=SGLangOptions(transport=transport),
+                options=RemoteOptions(transport=transport),
             )
             try:
                 await engine.start()
-                version = engine.members[0].info
+                version = engine.servers[0].info
                 measured = await measure(engine, checkpoints, rescorer, updates=updates)
             finally:
                 await engine.aclose()

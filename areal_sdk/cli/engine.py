@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from areal_sdk.backends.remote.processes import ServerProcess
     from areal_sdk.backends.sglang.install import SGLangEnvironment
     from areal_sdk.backends.sglang.registry import Record
-    from areal_sdk.backends.sglang.servers import ServerProcess
 
 _START_TIMEOUT_S = 900.0
 _NONE = (
@@ -67,9 +67,10 @@ def start(
 
     Anything after -- goes to SGLang as it is. `engine logs` shows its log.
     """
+    from areal_sdk.backends.remote.processes import free_port
     from areal_sdk.backends.sglang.install import find_environment
     from areal_sdk.backends.sglang.registry import Registry
-    from areal_sdk.backends.sglang.servers import ServerOptions, free_port, start_server
+    from areal_sdk.backends.sglang.servers import ServerOptions, start_server
     from areal_sdk.errors import ConfigError
     from areal_sdk.models import resolve_model
 
@@ -176,7 +177,8 @@ def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
 
     import aiohttp
 
-    from areal_sdk.backends.sglang.client import ServerFault, SGLangClient, wait_until_ready
+    from areal_sdk.backends.remote.client import ServerFailedError, wait_until_ready
+    from areal_sdk.backends.sglang.client import SGLangClient
     from areal_sdk.errors import EngineError
 
     async def ready() -> None:
@@ -189,7 +191,7 @@ def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
 
     try:
         asyncio.run(ready())
-    except ServerFault as exc:
+    except ServerFailedError as exc:
         raise EngineError(
             f"{exc} (SGLang {environment.version}); the end of {server.log_path}: "
             f"{server.last_lines()}"
@@ -199,7 +201,8 @@ def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
 async def _describe(records: "list[Record]") -> list[dict[str, object]]:
     import aiohttp
 
-    from areal_sdk.backends.sglang.client import Deadlines, SGLangClient
+    from areal_sdk.backends.remote.client import Deadlines
+    from areal_sdk.backends.sglang.client import SGLangClient
     from areal_sdk.errors import EngineError
 
     rows: list[dict[str, object]] = []

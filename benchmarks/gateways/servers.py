@@ -19,8 +19,8 @@ from aiohttp import web
 from answers import NUM_TOKENS, Answers, Words
 from tokenizers.decoders import DecodeStream
 
+from areal_sdk.backends.remote.client import Attempt
 from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.wire import EventReader, generate_body
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.tokens.template import ChatTemplate
@@ -79,11 +79,16 @@ class RemoteEngine(InstantEngine):
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
         self._num_requests += 1
-        body = generate_body(request, request_id=str(self._num_requests))
-        reader = EventReader(lambda label: 0, submitted_version=0, is_incremental=True)
-        async with aclosing(self._client.generate(body)) as events:
-            async for event in events:
-                if (delta := reader.read(event)) is not None:
+        attempt = Attempt(
+            request,
+            (),
+            str(self._num_requests),
+            submitted_version=0,
+            version_of=lambda label: 0,
+        )
+        async with aclosing(self._client.generate(attempt)) as deltas:
+            async for delta in deltas:
+                if delta.tokens or delta.finish_reason is not None:
                     yield delta.chunk()
 
 

@@ -1,4 +1,4 @@
-"""The inference engine that users run: a pool of SGLang servers, their weights, their faults."""
+"""`RemoteEngine`: a pool of inference servers, their weights, their failures."""
 
 import asyncio
 import itertools
@@ -9,14 +9,25 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import aiohttp
 
+from areal_sdk.backends.remote.client import (
+    Attempt,
+    Delta,
+    RequestRefusedError,
+    ServerClient,
+    ServerFailedError,
+)
 from areal_sdk.backends.remote.connect import check_agreement, common_context, connect
-from areal_sdk.backends.remote.failover import Continuation, fitted, refusal
+from areal_sdk.backends.remote.failover import Continuation, fitted
+from areal_sdk.backends.remote.http import HttpClient
 from areal_sdk.backends.remote.lending import lend, take_back
-from areal_sdk.backends.remote.pool import Member, Pool, State
+from areal_sdk.backends.remote.model_info import read_model_info
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.processes import ServerLauncher, ServerProcess
 from areal_sdk.backends.remote.router import Router
 from areal_sdk.backends.remote.supervisor import Supervisor
 from areal_sdk.backends.remote.swap import SwapTimes, interrupt
@@ -27,15 +38,6 @@ from areal_sdk.backends.remote.verify import (
     CanaryScorer,
 )
 from areal_sdk.backends.remote.weights import Publisher
-from areal_sdk.backends.sglang.client import (
-    RequestRefused,
-    ServerFault,
-    SGLangClient,
-)
-from areal_sdk.backends.sglang.model_info import read_model_info
-from areal_sdk.backends.sglang.options import SGLangOptions
-from areal_sdk.backends.sglang.servers import Launcher, ServerProcess
-from areal_sdk.backends.sglang.wire import Delta, EventReader, generate_body
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -49,13 +51,15 @@ _KEEPALIVE_S = 3.0
 """Servers close idle connections after 5 s: a call that meets this would look like a fault."""
 
 
-class SGLangEngine(InferenceEngine):
-    """Samples from SGLang servers, ours or somebody's.
+class RemoteEngine(InferenceEngine):
+    """Samples from servers of one kind: a subclass names their `client`.
 
     A request whose server fails continues on another one from its recorded tokens. Servers of a
     launcher are started by `start`, started again when they die, and stopped by `aclose`; servers
     named by address are left as they are, and are taken to serve the checkpoint `model`.
     """
+
+    client: ClassVar[type[HttpClient]]
 
     def __init__(
         self,
@@ -63,23 +67,22 @@ class SGLangEngine(InferenceEngine):
         addresses: Sequence[str] = (),
         *,
         log_dir: Path,
-        launcher: Launcher | None = None,
+        launcher: ServerLauncher | None = None,
         version: int = 0,
         max_context: int | None = None,
         scorer: CanaryScorer | None = None,
-        api_key: str | None = None,
-        options: SGLangOptions | None = None,
+        options: RemoteOptions | None = None,
     ) -> None:
         if not addresses and launcher is None:
-            raise EngineError("name at least one SGLang server, or give a launcher")
-        self.options = options or SGLangOptions()
+            raise EngineError(f"name at least one {self.client.kind} server, or give a launcher")
+        self.options = options or RemoteOptions()
+        self.options.check(self.client.kind, self.client.capabilities)
         self._model = model
         self._addresses = [*addresses]
         self._launcher = launcher
         self._first_version = version
         self._max_context = max_context
         self._scorer = scorer
-        self._api_key = api_key
         self._log_dir = log_dir
         self._info: EngineInfo | None = None
         self._pool = Pool([])
@@ -115,30 +118,30 @@ class SGLangEngine(InferenceEngine):
                 trust_env=False,
             )
         )
-        servers: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
+        started: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
         if self._launcher is not None:
-            servers += [(process.address, process) for process in self._launcher.start_all()]
-        self._pool.members = [
-            Member(self._client(address, session), process) for address, process in servers
+            started += [(process.address, process) for process in self._launcher.start_all()]
+        self._pool.servers = [
+            Server(self.make_client(address, session), process) for address, process in started
         ]
         try:
             async with asyncio.TaskGroup() as group:
-                for member in self._pool.members:
-                    group.create_task(connect(member, self._model, self.options))
+                for server in self._pool.servers:
+                    group.create_task(connect(server, self._model, self.options))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
         self._publisher = self._make_publisher()
         self._info = replace(
             self.info,
-            max_context=common_context(self.info, self._pool.members),
-            constrains_json=all(m.info is not None and m.info.has_grammar for m in self.members),
+            max_context=common_context(self.info, self._pool.servers),
+            constrains_json=all(m.info is not None and m.info.has_grammar for m in self.servers),
             shares_device=self.options.colocated,
         )
-        await check_agreement(self._pool.members, self.canary, self._model)
-        for member in self._pool.members:
-            await self._publisher.adopt(member)
+        await check_agreement(self._pool.servers, self.canary, self._model)
+        for server in self._pool.servers:
+            await self._publisher.adopt(server)
         if self.options.router is not None:
-            router = Router(self._client(self.options.router, session))
+            router = Router(self.make_client(self.options.router, session))
             await router.adopt(self._pool)
             self._pool.entry = router
             self._exit.push_async_callback(router.leave)
@@ -151,26 +154,26 @@ class SGLangEngine(InferenceEngine):
             options=self.options.supervision,
         )
         self._watches += [
-            asyncio.create_task(supervisor.watch(member), name=f"watch {member.address}")
-            for member in self._pool.members
+            asyncio.create_task(supervisor.watch(server), name=f"watch {server.address}")
+            for server in self._pool.servers
         ]
         for watch in self._watches:
             watch.add_done_callback(_report_bug)
 
-    def _client(self, address: str, session: aiohttp.ClientSession) -> SGLangClient:
-        return SGLangClient(
-            address, session, deadlines=self.options.deadlines, api_key=self._api_key
-        )
+    def make_client(self, address: str, session: aiohttp.ClientSession) -> ServerClient:
+        """A client of the server, or router, of `address`."""
+        return self.client(address, session, deadlines=self.options.deadlines)
 
     def _make_publisher(self) -> Publisher:
         options = self.options
-        first = self._pool.members[0].info
+        first = self._pool.servers[0].info
         assert first is not None
         sender = WeightSender(
             model=self._model,
             dtype=first.dtype,
             log_dir=self._log_dir,
             timeout_s=options.deadlines.weights_s,
+            layout=self.client.layout,
             device="cpu" if options.backend == "gloo" else "cuda",
         )
         self._exit.push_async_callback(sender.aclose)
@@ -194,7 +197,7 @@ class SGLangEngine(InferenceEngine):
             watch.cancel()
         await asyncio.gather(*watches, return_exceptions=True)
         await asyncio.gather(
-            *(member.process.stop() for member in self._pool.members if member.process is not None)
+            *(server.process.stop() for server in self._pool.servers if server.process is not None)
         )
         await self._exit.aclose()
 
@@ -203,7 +206,7 @@ class SGLangEngine(InferenceEngine):
     @property
     def info(self) -> EngineInfo:
         if self._info is None:
-            raise EngineError("the SGLang engine is not started: await start() first")
+            raise EngineError("the engine is not started: await start() first")
         return self._info
 
     @property
@@ -211,9 +214,9 @@ class SGLangEngine(InferenceEngine):
         return self._started().version
 
     @property
-    def members(self) -> Sequence[Member]:
+    def servers(self) -> Sequence[Server]:
         """The servers, for status displays."""
-        return self._pool.members
+        return self._pool.servers
 
     @property
     def sender_pid(self) -> int | None:
@@ -235,10 +238,10 @@ class SGLangEngine(InferenceEngine):
 
     async def drain(self, address: str, *, timeout_s: float) -> None:
         """Send nothing new to a server and wait until it is idle."""
-        (member,) = [m for m in self._pool.members if m.address == address]
-        await self._pool.set_state(member, State.DRAINING, "asked to drain")
+        (server,) = [m for m in self._pool.servers if m.address == address]
+        await self._pool.set_state(server, State.DRAINING, "asked to drain")
         async with asyncio.timeout(timeout_s):
-            await member.idle.wait()
+            await server.idle.wait()
 
     async def pause(self) -> None:
         """Requests wait here, not in a server, so that no deadline runs out meanwhile."""
@@ -246,7 +249,7 @@ class SGLangEngine(InferenceEngine):
         ready, router = self._pool.ready, self._pool.entry
         if router is not None:
             await interrupt(router, ready)
-        await asyncio.gather(*(interrupt(member) for member in ready))
+        await asyncio.gather(*(interrupt(server) for server in ready))
 
     async def resume(self) -> None:
         self._pool.running.set()
@@ -257,8 +260,8 @@ class SGLangEngine(InferenceEngine):
         patience_s = self.options.supervision.start_timeout_s
         label = self._started().label
         lending = (
-            lend(member, label=label(member.version), patience_s=patience_s)
-            for member in self._pool.members
+            lend(server, label=label(server.version), patience_s=patience_s)
+            for server in self._pool.servers
         )
         for error in await asyncio.gather(*lending, return_exceptions=True):
             if error is not None:
@@ -268,38 +271,40 @@ class SGLangEngine(InferenceEngine):
 
     async def resume_memory(self) -> None:
         """Servers hold the weights they had; requests wait on until `resume`."""
-        await asyncio.gather(*(take_back(self._pool, member) for member in self._pool.members))
+        await asyncio.gather(*(take_back(self._pool, server) for server in self._pool.servers))
 
     # generation
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
-        continuation = Continuation(fitted(request, self.info), self._decode)
+        continuation = Continuation(
+            fitted(request, self.info, reserved_tokens=self.client.reserved_tokens), self._decode
+        )
         num_faults = 0
         while True:
-            member = await self._pool.acquire(
+            server = await self._pool.acquire(
                 request.session, timeout_s=self.options.no_server_timeout_s
             )
             continuation.begin_attempt()
-            member.began()
+            server.began()
             final: Delta | None = None
             try:
-                async with aclosing(self._attempt(member, continuation)) as deltas:
+                async with aclosing(self._attempt(server, continuation)) as deltas:
                     async for delta in deltas:
                         if delta.finish_reason is None:
                             yield delta.chunk()
                         else:
                             final = delta
-            except RequestRefused as exc:
-                raise refusal(request, str(exc)) from exc
-            except (ServerFault, StaleWeightsError) as exc:
+            except RequestRefusedError as exc:
+                raise server.client.explain_refusal(request, exc) from exc
+            except (ServerFailedError, StaleWeightsError) as exc:
                 num_faults += 1
-                await self._suspect(member, exc)
+                await self._suspect(server, exc)
                 if num_faults > self.options.max_failovers:
                     raise EngineError(
                         f"gave up after {num_faults} faults, the last: {exc}"
                     ) from exc
             finally:
-                member.ended()
+                server.ended()
             if final is not None and final.finish_reason is not FinishReason.ABORT:
                 yield final.chunk(num_stale_kv=continuation.num_stale_kv)
                 return
@@ -316,52 +321,42 @@ class SGLangEngine(InferenceEngine):
             self.num_failovers += 1
 
     async def _attempt(
-        self, member: Member, continuation: Continuation
+        self, server: Server, continuation: Continuation
     ) -> AsyncGenerator[Delta, None]:
         """One server's part of a request. Ends after a final delta, `ABORT` included."""
         publisher = self._started()
-        assert member.info is not None
-        request = continuation.request
         keeps_kv = self.options.interrupt == "in_place"
-        reader = EventReader(
-            publisher.version_of,
-            submitted_version=self._pool.least_version(member),
-            is_incremental=member.info.is_incremental,
-            wants_top_logprobs=request.num_top_logprobs > 0,
-            keeps_kv=keeps_kv,
+        attempt = Attempt(
+            continuation.request,
+            continuation.sampled,
+            f"{continuation.request.request_id or 'areal'}-{next(self._request_ids)}",
+            submitted_version=self._pool.least_version(server),
+            version_of=publisher.version_of,
+            cache_key=publisher.label(server.version) if keeps_kv else None,
         )
-        body = generate_body(
-            request,
-            sampled=continuation.sampled,
-            request_id=f"{request.request_id or 'areal'}-{next(self._request_ids)}",
-            cache_key=publisher.label(member.version) if keeps_kv else None,
-        )
-        async with aclosing(member.client.generate(body)) as events:
-            async for event in events:
-                member.last_token_at = time.monotonic()
-                delta = reader.read(event)
-                if delta is None:
+        async with aclosing(server.client.generate(attempt)) as deltas:
+            async for delta in deltas:
+                server.last_token_at = time.monotonic()
+                if not delta.tokens and delta.finish_reason is None:
                     continue
-                if delta.is_refused:
-                    raise RequestRefused(f"{member.address} refused a request: {delta.message}")
                 delta = continuation.add(delta)
-                if delta.finish_reason is FinishReason.ABORT and not member.is_interrupting:
+                if delta.finish_reason is FinishReason.ABORT and not server.is_interrupting:
                     if delta.tokens:
                         yield replace(delta, finish_reason=None)
-                    raise ServerFault(f"{member.address} aborted a request: {delta.message}")
+                    raise ServerFailedError(f"{server.address} aborted a request: {delta.message}")
                 yield delta
                 if delta.finish_reason is not None:
                     return
-        raise ServerFault(f"{member.address} ended a request without a reason")
+        raise ServerFailedError(f"{server.address} ended a request without a reason")
 
-    async def _suspect(self, member: Member, error: EngineError) -> None:
-        if member is self._pool.entry:
+    async def _suspect(self, server: Server, error: EngineError) -> None:
+        if server is self._pool.entry:
             await self._check_all(error)
             return
-        if member.state is State.READY:  # the first of many that meet the same fault
-            logger.warning("requests on %s continue elsewhere: %s", member.address, error)
-            await self._pool.set_state(member, State.SUSPECT, str(error))
-        member.wake.set()
+        if server.state is State.READY:  # the first of many that meet the same fault
+            logger.warning("requests on %s continue elsewhere: %s", server.address, error)
+            await self._pool.set_state(server, State.SUSPECT, str(error))
+        server.wake.set()
 
     async def _check_all(self, error: EngineError) -> None:
         """A router does not say whose fault it was: look at every server before asking again."""
@@ -370,7 +365,7 @@ class SGLangEngine(InferenceEngine):
             self._pool.entry.gate.clear()  # or was it the router's own?
             self._pool.entry.wake.set()
             logger.warning("requests continue elsewhere: %s", error)
-            self._checking = asyncio.gather(*(self._supervisor.check(m) for m in self.members))
+            self._checking = asyncio.gather(*(self._supervisor.check(m) for m in self.servers))
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.no_server_timeout_s):
                 await asyncio.shield(self._checking)
@@ -387,7 +382,7 @@ class SGLangEngine(InferenceEngine):
 
     def _started(self) -> Publisher:
         if self._publisher is None:
-            raise EngineError("the SGLang engine is not started: await start() first")
+            raise EngineError("the engine is not started: await start() first")
         return self._publisher
 
 

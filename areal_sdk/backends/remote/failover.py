@@ -1,16 +1,12 @@
 """One request over several attempts: what is recorded so far, and what the next server is asked."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from areal_sdk.backends.sglang.wire import Delta
+from areal_sdk.backends.remote.client import Delta
 from areal_sdk.engine import EngineInfo, GenerateRequest
-from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
+from areal_sdk.errors import ContextOverflowError, EngineError
 from areal_sdk.types import FinishReason
-
-RESERVED_TOKENS = 6
-"""SGLang keeps so many of the context to itself."""
 
 Decode = Callable[[list[int]], str]
 
@@ -37,7 +33,7 @@ class Continuation:
         self._attempt_began_at = len(self.sampled)
 
     def add(self, delta: Delta) -> Delta:
-        """Record a delta. It comes back shorter, and final, if we find a stop that SGLang did not."""
+        """Record a delta. It comes back shorter, and final, if a stop is found that the server did not see."""
         cut = self._cut_at_stop(delta)
         self.sampled += cut.tokens
         self.num_stale_kv += cut.num_stale_kv
@@ -46,7 +42,7 @@ class Continuation:
         return replace(cut, num_cached=self.num_cached)
 
     def _cut_at_stop(self, delta: Delta) -> Delta:
-        """Where SGLang could not stop by itself: see the two searches below."""
+        """Where the server could not stop by itself: see the two searches below."""
         stops = [stop for stop in (self._stop_token(delta), self._stop_string(delta)) if stop]
         if not stops:
             return delta
@@ -62,7 +58,7 @@ class Continuation:
         )
 
     def _stop_token(self, delta: Delta) -> tuple[int, int] | None:
-        """SGLang's `ignore_eos` ignores the tokens of the request with those of the model."""
+        """A server's `ignore_eos` may ignore the tokens of the request with those of the model."""
         if not self.request.ignore_eos:
             return None
         wanted = self.request.stop_tokens
@@ -86,12 +82,15 @@ class Continuation:
         return None
 
 
-def fitted(request: GenerateRequest, info: EngineInfo) -> GenerateRequest:
-    """Refuse here, with the cure, what no server could do; cut the budget to the context."""
-    room = info.max_context - len(request.tokens) - RESERVED_TOKENS
+def fitted(request: GenerateRequest, info: EngineInfo, *, reserved_tokens: int) -> GenerateRequest:
+    """Refuse here, with the cure, what no server could do; cut the budget to the context.
+
+    `reserved_tokens` of the context belong to the server.
+    """
+    room = info.max_context - len(request.tokens) - reserved_tokens
     if room < 1:
         raise ContextOverflowError(
-            prompt_tokens=len(request.tokens), max_context=info.max_context - RESERVED_TOKENS
+            prompt_tokens=len(request.tokens), max_context=info.max_context - reserved_tokens
         )
     if not request.tokens:
         raise EngineError("the prompt is empty: send at least one token")
@@ -104,17 +103,3 @@ def fitted(request: GenerateRequest, info: EngineInfo) -> GenerateRequest:
                 "is this another model's tokenizer?"
             )
     return replace(request, max_new_tokens=min(request.max_new_tokens, room))
-
-
-_BAD_GRAMMAR = re.compile(
-    r"(?:Failed to compile json grammar: (?:\[[\d:]+\] \S+: )?|(?=Grammar preprocessing timed out))"
-    r"([^\n]*)"
-)
-"""SGLang's words for a schema that it cannot compile, without the line of its compiler's source."""
-
-
-def refusal(request: GenerateRequest, why: str) -> EngineError:
-    """For a request that a server understood and refused, as any other one would."""
-    if request.json_schema is not None and (found := _BAD_GRAMMAR.search(why)):
-        return UnsupportedSchemaError(found[1])
-    return EngineError(why)

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from enum import StrEnum
 
-from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.probe import ServerInfo
-from areal_sdk.backends.sglang.servers import ServerProcess
+from areal_sdk.backends.remote.client import ServerClient, ServerInfo
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.errors import EngineError
 
 MAX_SESSIONS = 65536
@@ -29,10 +28,10 @@ class State(StrEnum):
     DOWN = "down"
 
 
-class Member:
+class Server:
     """One server of the pool, and what we know of it."""
 
-    def __init__(self, client: SGLangClient, process: ServerProcess | None = None) -> None:
+    def __init__(self, client: ServerClient, process: ServerProcess | None = None) -> None:
         self.client = client
         self.process = process
         self.info: ServerInfo | None = None
@@ -83,51 +82,51 @@ class Member:
 class Pool:
     """Placement: a session stays where its prefix is cached, others go where there is least."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = list(members)
-        self._sessions: OrderedDict[str, Member] = OrderedDict()
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self.servers = list(servers)
+        self._sessions: OrderedDict[str, Server] = OrderedDict()
         self._changed = asyncio.Condition()
         self.running = asyncio.Event()
         """Cleared while the engine is paused by its owner: nothing is sent."""
         self.running.set()
-        self.entry: Member | None = None
+        self.entry: Server | None = None
         """Where requests go instead: a router, which places them itself."""
         self._tie_break = random.Random(0)
 
     @property
-    def ready(self) -> list[Member]:
-        return [member for member in self.members if member.state is State.READY]
+    def ready(self) -> list[Server]:
+        return [server for server in self.servers if server.state is State.READY]
 
-    async def set_state(self, member: Member, state: State, reason: str = "") -> None:
+    async def set_state(self, server: Server, state: State, reason: str = "") -> None:
         async with self._changed:
-            member.state = state
-            member.reason = reason
+            server.state = state
+            server.reason = reason
             self._changed.notify_all()
         if self.entry is not None:
             self.entry.gate.clear()
             self.entry.wake.set()
         if state is State.DOWN:
             # Of streams through a router nobody knows the server: all continue elsewhere.
-            (self.entry or member).client.abandon()
+            (self.entry or server).client.abandon()
 
-    def least_version(self, member: Member) -> int:
+    def least_version(self, server: Server) -> int:
         """What a request that is sent there now is sampled with, or something newer."""
-        if member is self.entry:
+        if server is self.entry:
             return min((m.version for m in self.ready), default=-1)
-        return member.version
+        return server.version
 
-    async def acquire(self, session: str, *, timeout_s: float) -> Member:
+    async def acquire(self, session: str, *, timeout_s: float) -> Server:
         """The server for the next attempt, once one is ready and not being swapped."""
         while True:
             await self.running.wait()  # as long as the owner likes: no server's fault
             try:
                 async with asyncio.timeout(timeout_s):
-                    member = self.entry or await self._choose(session)
-                    await member.gate.wait()
+                    server = self.entry or await self._choose(session)
+                    await server.gate.wait()
             except TimeoutError:
                 raise self.nobody_ready(timeout_s) from None
-            if (member is self.entry or member.state is State.READY) and self.running.is_set():
-                return member
+            if (server is self.entry or server.state is State.READY) and self.running.is_set():
+                return server
 
     async def wait_ready(self, *, timeout_s: float) -> None:
         try:
@@ -137,12 +136,12 @@ class Pool:
             raise self.nobody_ready(timeout_s) from None
 
     def nobody_ready(self, timeout_s: float) -> EngineError:
-        return EngineError(f"no SGLang server was ready for {timeout_s:g} s: {self.describe()}")
+        return EngineError(f"no server was ready for {timeout_s:g} s: {self.describe()}")
 
     def describe(self) -> str:
         lines = [
             f"{m.address} is {m.state}" + (f" ({m.reason})" if m.reason else "")
-            for m in self.members
+            for m in self.servers
         ]
         if self.entry is not None and not self.entry.gate.is_set():
             lines.append(
@@ -150,7 +149,7 @@ class Pool:
             )
         return "; ".join(lines)
 
-    async def _choose(self, session: str) -> Member:
+    async def _choose(self, session: str) -> Server:
         async with self._changed:
             while not self.ready:
                 await self._changed.wait()

@@ -1,8 +1,8 @@
-"""sglang-router in front of `/generate`: it places requests, we decide on which servers.
+"""A router in front of the servers: it places requests, the engine decides on which servers.
 
-Weights, pauses and checks go to each server directly: on the router they are 404, and it cannot know
-which server holds which weights. So exactly the ready servers are registered with it, by us; while
-that is not so, requests wait.
+Weights, pauses and checks go to each server directly: a router does not pass them on, and cannot know
+which server holds which weights. So the engine registers exactly the ready servers; while others are
+registered, requests wait.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ import logging
 import time
 from collections.abc import Collection
 
-from areal_sdk.backends.remote.pool import Member, Pool
-from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.remote.client import ServerClient
+from areal_sdk.backends.remote.pool import Pool, Server
 from areal_sdk.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -22,28 +22,24 @@ _CHECK_EVERY_S = 5.0
 _REGISTERED_CHECK_S = 0.05
 
 
-class Router(Member):
+class Router(Server):
     """What requests are sent to in place of one of the servers."""
 
-    def __init__(self, client: SGLangClient) -> None:
+    def __init__(self, client: ServerClient) -> None:
         super().__init__(client)
         self.gate.clear()
 
     async def adopt(self, pool: Pool) -> None:
         """Register the servers of an engine that starts; the router must have no others."""
-        ours = {member.address for member in pool.members}
+        ours = {server.address for server in pool.servers}
         if strangers := (await self.client.workers()).keys() - ours:
             raise EngineError(
                 f"the router {self.address} also serves {', '.join(sorted(strangers))}, which this "
                 "run would not update: give each run a router of its own"
             )
-        if len({m.info.is_incremental for m in pool.members if m.info is not None}) > 1:
-            raise EngineError(
-                "behind a router either all servers stream incrementally or none: start all with "
-                "--incremental-streaming-output"
-            )
-        self.info = pool.members[0].info
-        await self._register({member.address for member in pool.ready})
+        self.client.speak_for([server.client for server in pool.servers])
+        self.info = pool.servers[0].info
+        await self._register({server.address for server in pool.ready})
         self.gate.set()
 
     async def keep(self, pool: Pool) -> None:
@@ -54,7 +50,7 @@ class Router(Member):
                     await self.wake.wait()
             self.wake.clear()
             try:
-                await self._register({member.address for member in pool.ready})
+                await self._register({server.address for server in pool.ready})
             except EngineError as exc:
                 if self.gate.is_set():
                     logger.warning("requests wait for the router: %s", exc)

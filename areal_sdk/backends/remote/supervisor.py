@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.lending import reclaim
-from areal_sdk.backends.remote.pool import Member, Pool, State
+from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.weights import Publisher
-from areal_sdk.backends.sglang.client import wait_until_ready
-from areal_sdk.backends.sglang.probe import probe_server
-from areal_sdk.backends.sglang.servers import ServerProcess
 from areal_sdk.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ class SupervisionOptions:
 
 
 class Supervisor:
-    """Keeps the state of each member true. Its tasks are owned by the engine."""
+    """Keeps the state of each server true. Its tasks are owned by the engine."""
 
     def __init__(
         self,
@@ -47,102 +46,106 @@ class Supervisor:
         self._model = model
         self._restart = restart
         self._options = options
-        self._down_since: dict[Member, float] = {}
-        self._num_restarts: dict[Member, int] = {}
-        self._left_down: set[Member] = set()
+        self._down_since: dict[Server, float] = {}
+        self._num_restarts: dict[Server, int] = {}
+        self._left_down: set[Server] = set()
 
-    async def watch(self, member: Member) -> None:
+    async def watch(self, server: Server) -> None:
         """Run until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.check_every_s):
-                    await member.wake.wait()
-            member.wake.clear()
-            await self.check(member)
+                    await server.wake.wait()
+            server.wake.clear()
+            await self.check(server)
 
-    async def check(self, member: Member) -> None:
+    async def check(self, server: Server) -> None:
         """Look once, now."""
-        async with member.care:
+        async with server.care:
             try:
-                await self._look(member)
+                await self._look(server)
             except EngineError as exc:
-                await self._set_down(member, str(exc))
+                await self._set_down(server, str(exc))
 
-    async def _look(self, member: Member) -> None:
-        if member in self._left_down:
+    async def _look(self, server: Server) -> None:
+        if server in self._left_down:
             return
-        if member.process is not None and not member.process.is_running:
-            await self._revive(member, "its process died")
-        elif member.state is State.DOWN:
-            if self._is_hung(member):
-                await self._revive(member, "it hung")
+        if server.process is not None and not server.process.is_running:
+            await self._revive(server, "its process died")
+        elif server.state is State.DOWN:
+            if self._is_hung(server):
+                await self._revive(server, "it hung")
             else:
-                await self._readmit(member)
-        elif member.state is State.BEHIND:
-            await self._publisher.catch_up(member)
-            logger.info("%s serves version %d again", member.address, member.version)
-        elif member.state is State.SUSPECT or self._is_quiet(member):
-            if member.swap_lock.locked():
+                await self._readmit(server)
+        elif server.state is State.BEHIND:
+            await self._publisher.catch_up(server)
+            logger.info("%s serves version %d again", server.address, server.version)
+        elif server.state is State.SUSPECT or self._is_quiet(server):
+            if server.swap_lock.locked():
                 return  # it is held on purpose, and its swap has deadlines of its own
-            is_busy = member.num_running > 0 or self._pool.entry is not None
-            await member.client.probe(is_busy=is_busy)
-            if member.state is State.SUSPECT:
-                await self._readmit(member)
+            is_busy = server.num_running > 0 or self._pool.entry is not None
+            await server.client.probe(is_busy=is_busy)
+            if server.state is State.SUSPECT:
+                await self._readmit(server)
 
-    async def _readmit(self, member: Member) -> None:
+    async def _readmit(self, server: Server) -> None:
         """It answers again: as it was, or after a restart that we did not make."""
-        await reclaim(member)
-        await member.client.resume()  # it may have been left paused
-        member.info = await probe_server(member.client, model=self._model)
-        self._down_since.pop(member, None)
-        await self._pool.set_state(member, State.BEHIND, "it must show its version first")
-        await self._publisher.catch_up(member)
-        self._num_restarts.pop(member, None)
+        await reclaim(server)
+        await server.client.resume()  # it may have been left paused
+        server.info = await server.client.inspect(self._model)
+        self._down_since.pop(server, None)
+        await self._pool.set_state(server, State.BEHIND, "it must show its version first")
+        await self._publisher.catch_up(server)
+        self._num_restarts.pop(server, None)
 
-    async def _revive(self, member: Member, why: str) -> None:
-        await self._set_down(member, why)
-        assert member.process is not None
+    async def _revive(self, server: Server, why: str) -> None:
+        await self._set_down(server, why)
+        assert server.process is not None
         assert self._restart is not None, "a process of ours has a launcher"
-        await member.process.stop(grace_s=0.0)
-        count = self._num_restarts.get(member, 0)
+        await server.process.stop(grace_s=0.0)
+        count = self._num_restarts.get(server, 0)
         if count >= self._options.max_restarts:
-            await self._leave_down(member, why)
+            await self._leave_down(server, why)
             return
-        self._num_restarts[member] = count + 1
-        logger.warning("restarting the SGLang server of %s: %s", member.address, why)
-        member.process = self._restart(member.process)
-        await wait_until_ready(
-            member.client,
-            timeout_s=self._options.start_timeout_s,
-            is_running=lambda: member.process is not None and member.process.is_running,
+        self._num_restarts[server] = count + 1
+        logger.warning(
+            "restarting the %s server of %s: %s", server.client.kind, server.address, why
         )
-        await self._readmit(member)
+        server.process = self._restart(server.process)
+        await wait_until_ready(
+            server.client,
+            timeout_s=self._options.start_timeout_s,
+            is_running=lambda: server.process is not None and server.process.is_running,
+        )
+        await self._readmit(server)
 
-    async def _leave_down(self, member: Member, why: str) -> None:
+    async def _leave_down(self, server: Server, why: str) -> None:
         """Another start would fail as the last ones did; the other servers go on."""
-        assert member.process is not None
-        self._left_down.add(member)
+        assert server.process is not None
+        self._left_down.add(server)
         reason = (
             f"{why}; it is left down after {self._options.max_restarts} starts that failed, see "
-            f"{member.process.log_path}"
+            f"{server.process.log_path}"
         )
-        logger.error("the SGLang server of %s: %s", member.address, reason)
-        await self._pool.set_state(member, State.DOWN, reason)
+        logger.error("the %s server of %s: %s", server.client.kind, server.address, reason)
+        await self._pool.set_state(server, State.DOWN, reason)
 
-    async def _set_down(self, member: Member, reason: str) -> None:
-        if member.state is not State.DOWN:
-            logger.warning("the SGLang server of %s is down: %s", member.address, reason)
-            self._down_since[member] = time.monotonic()
-        await self._pool.set_state(member, State.DOWN, reason)
-        await self._publisher.forget(member)
+    async def _set_down(self, server: Server, reason: str) -> None:
+        if server.state is not State.DOWN:
+            logger.warning(
+                "the %s server of %s is down: %s", server.client.kind, server.address, reason
+            )
+            self._down_since[server] = time.monotonic()
+        await self._pool.set_state(server, State.DOWN, reason)
+        await self._publisher.forget(server)
 
-    def _is_quiet(self, member: Member) -> bool:
-        return time.monotonic() - member.last_token_at > self._options.check_every_s
+    def _is_quiet(self, server: Server) -> bool:
+        return time.monotonic() - server.last_token_at > self._options.check_every_s
 
-    def _is_hung(self, member: Member) -> bool:
-        since = self._down_since.get(member)
+    def _is_hung(self, server: Server) -> bool:
+        since = self._down_since.get(server)
         return (
-            member.process is not None
+            server.process is not None
             and since is not None
             and time.monotonic() - since > self._options.restart_hung_after_s
         )

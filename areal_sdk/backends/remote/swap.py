@@ -5,23 +5,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
-from areal_sdk.backends.remote.pool import Member, State
+from areal_sdk.backends.remote.client import InterruptMode, ServerFailedError
+from areal_sdk.backends.remote.pool import Server, State
 from areal_sdk.backends.remote.transport import Transport
 from areal_sdk.backends.remote.verify import Attestor
-from areal_sdk.backends.sglang.client import ServerFault
 from areal_sdk.errors import EngineError
-
-InterruptMode = Literal["retract", "abort", "drain", "in_place"]
-"""What a swap does to requests in flight.
-
-* `retract`: the server holds them, recomputes their KV under the new weights, and goes on;
-* `abort`: the server drops them; we send prompt and partial output again afterwards;
-* `drain`: they end under the old weights first; nothing new starts meanwhile;
-* `in_place`: they go on with the KV of the old weights. Their later logprobs match neither version:
-  such tokens are counted as `num_stale_kv`.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +26,7 @@ class SwapTimes:
 
 
 async def swap(
-    member: Member,
+    server: Server,
     *,
     version: int,
     label: str,
@@ -47,93 +36,107 @@ async def swap(
     drain_timeout_s: float,
 ) -> SwapTimes:
     """Serve `version` from the next token on. On an error the server must not be used as it is."""
-    async with member.swap_lock:
-        member.gate.clear()
+    async with server.swap_lock:
+        server.gate.clear()
         began = time.monotonic()
         try:
-            await _interrupt(member, mode, drain_timeout_s)
+            await _interrupt(server, mode, drain_timeout_s)
             push_began = time.monotonic()
-            await transport.push(member, label=label, flush=mode != "in_place")
+            await transport.push(server, label=label, flush=mode != "in_place")
             pushed = time.monotonic()
-            await attestor.check_paused(member, label=label)
+            await attestor.check_paused(server, label=label)
             attested = time.monotonic()
-            member.version = version
+            server.version = version
             if mode in ("retract", "in_place"):
-                await member.client.resume()
-            member.gate.set()
+                await server.client.resume()
+            server.gate.set()
             ended = time.monotonic()
-            await attestor.check_serving(member, cache_key=label if mode == "in_place" else None)
+            await attestor.check_serving(server, cache_key=label if mode == "in_place" else None)
         except BaseException as exc:
-            member.is_tainted = True
-            member.state, member.reason = State.BEHIND, str(exc)  # before anything is sent there
+            server.is_tainted = True
+            server.state, server.reason = State.BEHIND, str(exc)  # before anything is sent there
             raise
         finally:
-            member.gate.set()
-        member.is_tainted = False
+            server.gate.set()
+        server.is_tainted = False
         return SwapTimes(ended - began, pushed - push_began, attested - pushed)
 
 
-async def relabel(member: Member, *, version: int, label: str, mode: InterruptMode) -> None:
+async def relabel(server: Server, *, version: int, label: str, mode: InterruptMode) -> None:
     """The same weights under a new version. Held for a moment, so that each token's label is sure:
     a stream tells the sides of a change apart by its retraction."""
-    async with member.swap_lock:
+    async with server.swap_lock:
         if mode == "in_place":
-            await member.client.set_label(label)
+            await server.client.set_label(label)
+        elif "retract" in server.client.capabilities.interrupts:
+            await server.client.pause("retract")
+            await server.client.set_label(label)
+            await server.client.resume()
         else:
-            await member.client.pause("retract")
-            await member.client.set_label(label)
-            await member.client.resume()
-        member.version = version
+            await _relabel_idle(server, label)
+        server.version = version
 
 
-async def _interrupt(member: Member, mode: InterruptMode, drain_timeout_s: float) -> None:
+async def _relabel_idle(server: Server, label: str) -> None:
+    """For servers that cannot hold requests: these go on from their tokens under the new label."""
+    server.gate.clear()
+    try:
+        await interrupt(server)
+        await server.client.set_label(label)
+    finally:
+        server.gate.set()
+
+
+async def _interrupt(server: Server, mode: InterruptMode, drain_timeout_s: float) -> None:
     if mode in ("retract", "in_place"):
-        await member.client.pause(mode)
+        await server.client.pause(mode)
     elif mode == "abort":
-        await interrupt(member)
+        await interrupt(server)
     else:
         try:
             async with asyncio.timeout(drain_timeout_s):
-                await member.idle.wait()
+                await server.idle.wait()
         except TimeoutError:
             raise EngineError(
-                f"{member.address} still had {member.num_running} requests after "
+                f"{server.address} still had {server.num_running} requests after "
                 f"{drain_timeout_s:g} s of draining"
             ) from None
 
 
-async def interrupt(member: Member, servers: Sequence[Member] = ()) -> None:
+async def interrupt(server: Server, behind: Sequence[Server] = ()) -> None:
     """Abort our requests on a server that nothing new is sent to; they know that it was us.
 
     One that was on its way when the gate closed arrives after the abort: ask again until none is
-    left. Those of a router are on any of its `servers`.
+    left. Those of a router are on any of the servers `behind` it.
     """
-    deadline_s = member.client.deadlines.control_s
+    deadline_s = server.client.deadlines.control_s
     ends_at = time.monotonic() + deadline_s
-    member.is_interrupting = True
+    server.is_interrupting = True
     try:
-        while member.num_running:
+        while server.num_running:
             if time.monotonic() > ends_at:
-                raise ServerFault(f"{member.address} did not abort requests in {deadline_s:g} s")
-            await asyncio.gather(*(server.client.abort_all() for server in servers or (member,)))
+                raise ServerFailedError(
+                    f"{server.address} did not abort requests in {deadline_s:g} s"
+                )
+            await asyncio.gather(*(one.client.abort_all() for one in behind or (server,)))
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.1):
-                    await member.idle.wait()
+                    await server.idle.wait()
     finally:
-        member.is_interrupting = False
+        server.is_interrupting = False
 
 
-async def discard_requests(member: Member) -> None:
+async def discard_requests(server: Server) -> None:
     """After a swap that failed: nothing may go on under weights nobody can name.
 
     Our streams are closed (they continue elsewhere), the server's requests dropped, its pause
     lifted and its label spoilt, so that nobody takes its weights for a version.
     """
-    member.client.abandon()
+    server.client.abandon()
     for ask in (
-        member.client.abort_all,
-        member.client.resume,
-        lambda: member.client.set_label("unknown"),
+        server.client.abort_all,
+        server.client.resume,
+        lambda: server.client.set_label("unknown"),
     ):
         try:
             await ask()

@@ -12,16 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from areal_sdk.backends.remote.pool import Member
-from areal_sdk.backends.sglang.client import ServerFault
-from areal_sdk.backends.sglang.servers import free_port
+from areal_sdk.backends.remote.client import ServerFailedError, WeightLayout
+from areal_sdk.backends.remote.pool import Server
+from areal_sdk.backends.remote.processes import free_port
 from areal_sdk.errors import EngineError, ProcessError
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.types import WeightUpdate
-
-TransportName = Literal["disk", "tensor", "distributed"]
 
 BUCKET_BYTES = 256 << 20
 
@@ -40,6 +38,7 @@ class WeightSender:
         dtype: str,
         log_dir: Path,
         timeout_s: float,
+        layout: WeightLayout,
         bucket_bytes: int = BUCKET_BYTES,
         device: str = "cpu",
     ) -> None:
@@ -50,6 +49,8 @@ class WeightSender:
             "dtype": dtype,
             "bucket_bytes": bucket_bytes,
             "device": device,
+            "fused": {name: list(parts) for name, parts in layout.fused.items()},
+            "vocabulary_multiple": layout.vocabulary_multiple,
         }
         self._child: Child | None = None
         self._opened: WeightUpdate | None = None
@@ -120,14 +121,14 @@ class Transport(ABC):
     """Moves the prepared version into one server at a time; servers fail independently."""
 
     @abstractmethod
-    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+    async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         """Everything that can be done before a server is paused."""
 
     @abstractmethod
-    async def push(self, member: Member, *, label: str, flush: bool) -> None:
+    async def push(self, server: Server, *, label: str, flush: bool) -> None:
         """Load the prepared version into a server; on an error it may be half loaded."""
 
-    async def forget(self, member: Member) -> None:  # noqa: B027 - most have nothing to forget
+    async def forget(self, server: Server) -> None:  # noqa: B027 - most have nothing to forget
         """The server is gone or was restarted: drop what was shared with it."""
 
     async def aclose(self) -> None:  # noqa: B027 - most own nothing
@@ -142,19 +143,19 @@ class DiskTransport(Transport):
         self._links = tempfile.TemporaryDirectory(prefix="areal-sdk-weights-")
         self._directory: Path | None = None
 
-    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+    async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         assert update.path is not None
         self._directory = self._as_checkpoint(Path(update.path), update.version)
 
-    async def push(self, member: Member, *, label: str, flush: bool) -> None:
+    async def push(self, server: Server, *, label: str, flush: bool) -> None:
         assert self._directory is not None, "prepare comes first"
-        await member.client.update_from_disk(str(self._directory), label=label, flush=flush)
+        await server.client.update_from_disk(str(self._directory), label=label, flush=flush)
 
     async def aclose(self) -> None:
         self._links.cleanup()
 
     def _as_checkpoint(self, path: Path, version: int) -> Path:
-        """SGLang wants a directory: one of links, for a single file."""
+        """Servers load directories: one of links, for a single file."""
         if not path.exists():
             raise EngineError(f"the weights of version {version} are not there any more: {path}")
         path = path.absolute()
@@ -177,33 +178,33 @@ class TensorTransport(Transport):
 
     def __init__(self, sender: WeightSender) -> None:
         self._sender = sender
-        self._handles: dict[Member, list[list[str]]] = {}
+        self._handles: dict[Server, list[list[str]]] = {}
         """For each bucket, one handle a rank. A handle is good for one opening."""
 
-    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+    async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         await self._sender.open(update)
         buckets = await self._sender.fill()
-        for member in members:
-            assert member.info is not None
-            self._handles[member] = [
+        for server in servers:
+            assert server.info is not None
+            self._handles[server] = [
                 await self._sender.call(
-                    "handles", {"bucket": index, "receivers": member.info.tp_size}
+                    "handles", {"bucket": index, "receivers": server.info.num_ranks}
                 )
                 for index in range(len(buckets))
             ]
 
-    async def push(self, member: Member, *, label: str, flush: bool) -> None:
-        handles = self._handles.pop(member)
-        await member.client.begin_update()
+    async def push(self, server: Server, *, label: str, flush: bool) -> None:
+        handles = self._handles.pop(server)
+        await server.client.begin_update()
         for bucket in handles:
             is_last = bucket is handles[-1]
-            await member.client.update_from_tensor(
+            await server.client.update_from_tensor(
                 bucket, label=label if is_last else None, flush=flush and is_last
             )
-        await member.client.end_update()
+        await server.client.end_update()
 
-    async def forget(self, member: Member) -> None:
-        self._handles.pop(member, None)
+    async def forget(self, server: Server) -> None:
+        self._handles.pop(server, None)
 
 
 class DistributedTransport(Transport):
@@ -218,31 +219,31 @@ class DistributedTransport(Transport):
         self._sender = sender
         self._host = host
         self._backend = backend
-        self._groups: dict[Member, tuple[int, str]] = {}
+        self._groups: dict[Server, tuple[int, str]] = {}
         """With the sender's generation: a group ends with its sender."""
         self._sequence = itertools.count()
         self._run = os.urandom(3).hex()
 
-    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+    async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         await self._sender.open(update)
         await self._sender.fill()
         joins = await asyncio.gather(
-            *(self._join(m) for m in members if self._group_of(m) is None), return_exceptions=True
+            *(self._join(m) for m in servers if self._group_of(m) is None), return_exceptions=True
         )
         for error in joins:
             if isinstance(error, BaseException) and not isinstance(error, EngineError):
                 raise error
 
-    async def push(self, member: Member, *, label: str, flush: bool) -> None:
-        group = self._group_of(member)
+    async def push(self, server: Server, *, label: str, flush: bool) -> None:
+        group = self._group_of(server)
         if group is None:
-            raise ServerFault(f"{member.address} has no weight group with the trainer's side")
+            raise ServerFailedError(f"{server.address} has no weight group with the trainer's side")
         buckets = await self._sender.fill()
-        await member.client.begin_update()
+        await server.client.begin_update()
         for index, parameters in enumerate(buckets):
             is_last = index == len(buckets) - 1
             await both(
-                member.client.update_from_group(
+                server.client.update_from_group(
                     parameters,
                     group=group,
                     label=label if is_last else None,
@@ -250,24 +251,24 @@ class DistributedTransport(Transport):
                 ),
                 self._sender.call("send", {"group": group, "bucket": index}),
             )
-        await member.client.end_update()
+        await server.client.end_update()
 
-    async def forget(self, member: Member) -> None:
+    async def forget(self, server: Server) -> None:
         """Leave the group on our side: a server that still waits in it sees it broken."""
-        group = self._group_of(member)
-        self._groups.pop(member, None)
+        group = self._group_of(server)
+        self._groups.pop(server, None)
         if group is not None:
             with suppress(EngineError):
                 await self._sender.call("leave", {"group": group}, timeout_s=_LEAVE_TIMEOUT_S)
 
-    async def _join(self, member: Member) -> None:
-        assert member.info is not None
+    async def _join(self, server: Server) -> None:
+        assert server.info is not None
         group = f"areal-{self._run}-{next(self._sequence)}"
         port = free_port()
-        size = member.info.tp_size + 1
-        timeout_s = member.client.deadlines.control_s
+        size = server.info.num_ranks + 1
+        timeout_s = server.client.deadlines.control_s
         await both(
-            member.client.join_group(
+            server.client.join_group(
                 host=self._host, port=port, world_size=size, group=group, backend=self._backend
             ),
             self._sender.call(
@@ -282,10 +283,10 @@ class DistributedTransport(Transport):
                 },
             ),
         )
-        self._groups[member] = (self._sender.generation, group)
+        self._groups[server] = (self._sender.generation, group)
 
-    def _group_of(self, member: Member) -> str | None:
-        generation, group = self._groups.get(member, (0, None))
+    def _group_of(self, server: Server) -> str | None:
+        generation, group = self._groups.get(server, (0, None))
         return group if generation == self._sender.generation else None
 
 

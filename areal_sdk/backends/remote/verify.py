@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from areal_sdk.backends.remote.pool import Member
+from areal_sdk.backends.remote.client import ServerFailedError
+from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.transport import WeightSender
-from areal_sdk.backends.sglang.client import ServerFault
 from areal_sdk.errors import StaleWeightsError
 from areal_sdk.types import WeightUpdate
 
@@ -77,13 +77,15 @@ class Attestor:
     _previous: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """By address: what a server reported under the version before."""
 
-    async def prepare(self, update: WeightUpdate, members: Sequence[Member]) -> None:
+    async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         """Compute what servers must answer, while they still generate."""
-        for member in members:
-            if member.address not in self._names:
-                with suppress(ServerFault):  # it is gone: its own push will say so
-                    self._previous[member.address] = await member.client.checksums()
-                    self._names[member.address] = sorted(self._previous[member.address])
+        for server in servers:
+            if server.address not in self._names:
+                if not server.client.capabilities.reports_checksums:
+                    continue
+                with suppress(ServerFailedError):  # it is gone: its own push will say so
+                    self._previous[server.address] = await server.client.checksums()
+                    self._names[server.address] = sorted(self._previous[server.address])
         await self.sender.open(update)
         names = sorted({name for listed in self._names.values() for name in listed})
         answer = await self.sender.call("checksums", {"names": names})
@@ -99,16 +101,22 @@ class Attestor:
             )
         self._expected_canary = dict(zip(candidates, scores, strict=True))
 
-    async def check_paused(self, member: Member, *, label: str) -> None:
+    async def check_paused(self, server: Server, *, label: str) -> None:
         """Label and checksum: what can be asked of a server that does not generate."""
-        served, held = await asyncio.gather(member.client.weight_label(), member.client.checksums())
+        client = server.client
+        if client.capabilities.reports_checksums:
+            served, held = await asyncio.gather(client.weight_label(), client.checksums())
+        else:
+            served, held = await client.weight_label(), None
         if served != label:
             raise StaleWeightsError(
-                f"{member.address} serves weights {served!r} after the push of {label!r}: "
+                f"{server.address} serves weights {served!r} after the push of {label!r}: "
                 "the push was skipped"
             )
-        assert member.info is not None
-        if member.info.device == "cpu" and member.info.tp_size == 1:
+        if held is None:
+            return
+        assert server.info is not None
+        if server.info.hashes_bytes:
             wrong = [
                 name
                 for name, expected in self._expected_checksums.items()
@@ -116,32 +124,32 @@ class Attestor:
             ]
             if wrong or not self._expected_checksums:
                 raise StaleWeightsError(
-                    f"{member.address}: {len(wrong)} of {len(self._expected_checksums)} parameters "
+                    f"{server.address}: {len(wrong)} of {len(self._expected_checksums)} parameters "
                     f"are not the published ones after the push of {label!r} (half applied, or "
                     f"another dtype), first {wrong[:3]}"
                 )
-        elif self._is_change and held == self._previous.get(member.address):
-            # GPU hashes are SGLang's own, so that only their change tells us something
+        elif self._is_change and held == self._previous.get(server.address):
+            # hashes of the server's own making: only their change tells something
             raise StaleWeightsError(
-                f"{member.address} holds the same bytes before and after the push of {label!r}"
+                f"{server.address} holds the same bytes before and after the push of {label!r}"
             )
-        self._previous[member.address] = held
+        self._previous[server.address] = held
 
-    async def check_serving(self, member: Member, *, cache_key: str | None = None) -> None:
+    async def check_serving(self, server: Server, *, cache_key: str | None = None) -> None:
         """The canary: weights, forward and cache together."""
-        meta, scores = await member.client.next_token_logprobs(
+        answer = await server.client.score(
             self.canary.tokens, self.canary.candidates, cache_key=cache_key
         )
-        if meta.get("cached_tokens"):
+        if answer.num_cached:
             raise StaleWeightsError(
-                f"{member.address} answered the canary from {meta['cached_tokens']} cached tokens "
+                f"{server.address} answered the canary from {answer.num_cached} cached tokens "
                 "right after a push: its prefix cache was not flushed"
             )
-        assert member.info is not None
-        tolerance = self.tolerance or tolerance_of(member.info.dtype)
-        error = mean_error(scores, self._expected_canary)
+        assert server.info is not None
+        tolerance = self.tolerance or tolerance_of(server.info.dtype)
+        error = mean_error(answer.logprobs, self._expected_canary)
         if error > tolerance:
             raise StaleWeightsError(
-                f"{member.address}: the canary's logprobs are off by {error:.3g} (tolerance "
+                f"{server.address}: the canary's logprobs are off by {error:.3g} (tolerance "
                 f"{tolerance:g}): it does not compute with the published weights"
             )

@@ -11,7 +11,7 @@ import io
 import mmap
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -29,15 +29,6 @@ from torch.distributed import distributed_c10d
 from areal_sdk.errors import ConfigError
 from areal_sdk.process import JSON, Channel, ChannelClosed, Request
 
-_FUSED = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-}
-"""Parameters that SGLang keeps as one: the parts it concatenates, in its order."""
-
-_VOCABULARY_MULTIPLE = 64
-"""SGLang pads vocabularies to a multiple of it."""
-
 
 @dataclass(slots=True)
 class Bucket:
@@ -49,7 +40,7 @@ class Bucket:
 
     @property
     def metadata(self) -> list[SimpleNamespace]:
-        """What SGLang reads by attribute to cut the bucket up again."""
+        """What servers read by attribute to cut the bucket up again."""
         entries = []
         offset = 0
         for name, dtype, shape in self.parameters:
@@ -107,11 +98,22 @@ class Weights:
 class Sender:
     """The methods a request may name; each returns the JSON it is answered with."""
 
-    def __init__(self, model: Path, *, dtype: str, bucket_bytes: int, device: str) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        dtype: str,
+        bucket_bytes: int,
+        device: str,
+        fused: Mapping[str, Sequence[str]],
+        vocabulary_multiple: int,
+    ) -> None:
         self._model = model
         self._dtype = dtype
         self._bucket_bytes = bucket_bytes
         self._device = device
+        self._fused = fused
+        self._vocabulary_multiple = vocabulary_multiple
         self._weights: Weights | None = None
         self._buckets: list[Bucket] = []
         self._groups: dict[str, dist.ProcessGroup] = {}
@@ -200,11 +202,11 @@ class Sender:
         whole = sha256()
         known: dict[str, JSON] = {}
         for name in payload["names"]:
-            parts = _parts_of(name, weights)
+            parts = _parts_of(name, weights, self._fused)
             if parts:
                 digest = sha256()
                 for part in parts:
-                    raw = _as_served(name, weights.get(part)).flatten().view(torch.uint8)
+                    raw = self._as_served(name, weights.get(part)).flatten().view(torch.uint8)
                     digest.update(raw.numpy().data)
                 known[name] = digest.digest()[:8].hex()
                 whole.update(digest.digest())
@@ -218,6 +220,13 @@ class Sender:
             logits = model(input_ids=tokens).logits[0, -1].float()
         logprobs = torch.log_softmax(logits, dim=-1)
         return [float(logprobs[candidate]) for candidate in payload["candidates"]]
+
+    def _as_served(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """With the rows of zeros that servers pad vocabularies with."""
+        if name.endswith(("embed_tokens.weight", "lm_head.weight")):
+            missing = -tensor.shape[0] % self._vocabulary_multiple
+            return torch.nn.functional.pad(tensor, (0, 0, 0, missing))
+        return tensor
 
     def _scoring_model(self) -> torch.nn.Module:
         weights = self._current()
@@ -277,25 +286,17 @@ def _verify(path: Path, checksum: str) -> None:
         )
 
 
-def _parts_of(name: str, weights: Weights) -> list[str]:
+def _parts_of(name: str, weights: Weights, fused_names: Mapping[str, Sequence[str]]) -> list[str]:
     """The published parameters that make up a server's parameter; empty when it is not known."""
     if name in weights:
         return [name]
     if name == "lm_head.weight" and "model.embed_tokens.weight" in weights:
         return ["model.embed_tokens.weight"]
-    for fused, parts in _FUSED.items():
+    for fused, parts in fused_names.items():
         if f".{fused}." in name:
             found = [name.replace(fused, part) for part in parts]
             return found if all(part in weights for part in found) else []
     return []
-
-
-def _as_served(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """SGLang pads vocabularies with rows of zeros."""
-    if name.endswith(("embed_tokens.weight", "lm_head.weight")):
-        missing = -tensor.shape[0] % _VOCABULARY_MULTIPLE
-        return torch.nn.functional.pad(tensor, (0, 0, 0, missing))
-    return tensor
 
 
 def _shared_bytes(size: int) -> torch.Tensor:
@@ -325,6 +326,8 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
         dtype=options["dtype"],
         bucket_bytes=options["bucket_bytes"],
         device=options["device"],
+        fused=options["fused"],
+        vocabulary_multiple=options["vocabulary_multiple"],
     )
     channel.ready()
     try:

@@ -5,8 +5,9 @@ import logging
 import os
 from collections.abc import Coroutine, Sequence
 
-from areal_sdk.backends.remote.pool import Member, Pool, State
-from areal_sdk.backends.remote.swap import InterruptMode, SwapTimes, discard_requests, relabel, swap
+from areal_sdk.backends.remote.client import InterruptMode
+from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.swap import SwapTimes, discard_requests, relabel, swap
 from areal_sdk.backends.remote.transport import DiskTransport, Transport, WeightSender
 from areal_sdk.backends.remote.verify import Attestor
 from areal_sdk.errors import EngineError, StaleWeightsError
@@ -72,105 +73,103 @@ class Publisher:
         A server that is down now, but will be back, has until the deadline of requests to serve it.
         """
         async with self._lock:
-            members = [m for m in self._pool.members if m.state in (State.READY, State.DRAINING)]
+            servers = [m for m in self._pool.servers if m.state in (State.READY, State.DRAINING)]
             if update.path is None:
-                errors = await self._relabel(members, update)
+                errors = await self._relabel(servers, update)
             else:
-                await self._prepare(members, update, self._transport)
+                await self._prepare(servers, update, self._transport)
                 self.weights = update
-                errors = await self._push(members, update, self._transport)
+                errors = await self._push(servers, update, self._transport)
             self.version = update.version
-            for member, error in zip(members, errors, strict=True):
+            for server, error in zip(servers, errors, strict=True):
                 if error is not None:
                     logger.warning("weights %d: %s", update.version, error)
-                    await self._set_behind(member, str(error))
+                    await self._set_behind(server, str(error))
             if not self._pool.ready:
                 await self._recover()
-        for member in self._pool.members:
-            if member.state is State.BEHIND:
-                member.wake.set()
+        for server in self._pool.servers:
+            if server.state is State.BEHIND:
+                server.wake.set()
         if not self._pool.ready:
             await self._pool.wait_ready(timeout_s=self._no_server_timeout_s)
 
-    async def catch_up(self, member: Member) -> None:
+    async def catch_up(self, server: Server) -> None:
         """Bring one server to the current version over files, and make it ready."""
         async with self._lock:
-            await self._catch_up(member)
+            await self._catch_up(server)
 
-    async def adopt(self, member: Member) -> None:
+    async def adopt(self, server: Server) -> None:
         """A server at the start of the run: its checkpoint is the current version."""
-        await member.client.set_label(self.label(self.version))
-        member.version = self.version
-        await self._pool.set_state(member, State.READY)
+        await server.client.set_label(self.label(self.version))
+        server.version = self.version
+        await self._pool.set_state(server, State.READY)
 
-    async def forget(self, member: Member) -> None:
+    async def forget(self, server: Server) -> None:
         """The server is gone: so is what the transport shared with it."""
-        await self._transport.forget(member)
+        await self._transport.forget(server)
 
     # inside; the lock is held
 
     async def _recover(self) -> None:
         """No server took the version: try each once more, over files; then it is an error."""
-        for member in self._pool.members:
-            if member.state in (State.READY, State.BEHIND):
+        for server in self._pool.servers:
+            if server.state in (State.READY, State.BEHIND):
                 try:
-                    await self._catch_up(member)
+                    await self._catch_up(server)
                 except EngineError as exc:
-                    await self._set_behind(member, str(exc))
+                    await self._set_behind(server, str(exc))
         down = (State.DOWN, State.SUSPECT)
-        if not self._pool.ready and not any(m.state in down for m in self._pool.members):
-            raise EngineError(
-                f"no SGLang server serves version {self.version}: {self._pool.describe()}"
-            )
+        if not self._pool.ready and not any(m.state in down for m in self._pool.servers):
+            raise EngineError(f"no server serves version {self.version}: {self._pool.describe()}")
 
-    async def _catch_up(self, member: Member) -> None:
-        served = await member.client.weight_label()
-        if served == self.label(self.version) and not member.is_tainted:
-            member.version = self.version
+    async def _catch_up(self, server: Server) -> None:
+        served = await server.client.weight_label()
+        if served == self.label(self.version) and not server.is_tainted:
+            server.version = self.version
         elif self.weights is None:  # none were ever published: it has what it started with
-            await member.client.set_label(self.label(self.version))
-            member.version = self.version
+            await server.client.set_label(self.label(self.version))
+            server.version = self.version
         else:
             weights = WeightUpdate(self.version, self.weights.path, self.weights.checksum)
-            await self._prepare([member], weights, self._disk)
-            (error,) = await self._push([member], weights, self._disk)
+            await self._prepare([server], weights, self._disk)
+            (error,) = await self._push([server], weights, self._disk)
             if error is not None:
                 raise error
-        await self._pool.set_state(member, State.READY)
+        await self._pool.set_state(server, State.READY)
 
     async def _relabel(
-        self, members: Sequence[Member], update: WeightUpdate
+        self, servers: Sequence[Server], update: WeightUpdate
     ) -> list[EngineError | None]:
-        async def one(member: Member) -> None:
+        async def one(server: Server) -> None:
             await relabel(
-                member, version=update.version, label=self.label(update.version), mode=self._mode
+                server, version=update.version, label=self.label(update.version), mode=self._mode
             )
 
-        return await _outcomes([one(member) for member in members])
+        return await _outcomes([one(server) for server in servers])
 
     async def _prepare(
-        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+        self, servers: Sequence[Server], update: WeightUpdate, transport: Transport
     ) -> None:
         """What comes before the pause. A sender that died meanwhile is started once more."""
         try:
-            await self._prepare_once(members, update, transport)
+            await self._prepare_once(servers, update, transport)
         except EngineError as exc:
             logger.warning("preparing weights %d again: %s", update.version, exc)
             await self._sender.discard()
-            await self._prepare_once(members, update, transport)
+            await self._prepare_once(servers, update, transport)
 
     async def _prepare_once(
-        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+        self, servers: Sequence[Server], update: WeightUpdate, transport: Transport
     ) -> None:
-        await transport.prepare(update, members)
-        await self._attestor.prepare(update, members)
+        await transport.prepare(update, servers)
+        await self._attestor.prepare(update, servers)
 
     async def _push(
-        self, members: Sequence[Member], update: WeightUpdate, transport: Transport
+        self, servers: Sequence[Server], update: WeightUpdate, transport: Transport
     ) -> list[EngineError | None]:
-        async def one(member: Member) -> None:
-            self.last_swaps[member.address] = await swap(
-                member,
+        async def one(server: Server) -> None:
+            self.last_swaps[server.address] = await swap(
+                server,
                 version=update.version,
                 label=self.label(update.version),
                 transport=transport,
@@ -179,13 +178,13 @@ class Publisher:
                 drain_timeout_s=self._drain_timeout_s,
             )
 
-        return await _outcomes([one(member) for member in members])
+        return await _outcomes([one(server) for server in servers])
 
-    async def _set_behind(self, member: Member, reason: str) -> None:
-        member.version = -1
-        await self._pool.set_state(member, State.BEHIND, reason)
-        await self._transport.forget(member)
-        await discard_requests(member)
+    async def _set_behind(self, server: Server, reason: str) -> None:
+        server.version = -1
+        await self._pool.set_state(server, State.BEHIND, reason)
+        await self._transport.forget(server)
+        await discard_requests(server)
 
 
 async def _outcomes(calls: Sequence[Coroutine[None, None, None]]) -> list[EngineError | None]:

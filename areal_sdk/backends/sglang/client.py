@@ -1,53 +1,60 @@
-"""One SGLang server over HTTP. Every call has a deadline and fails with an `EngineError`.
-
-`ServerFault` means the server failed, so another one may do better; `RequestRefused` means the
-server is well and said no.
-"""
+"""One SGLang server: its endpoints, as the methods of a `ServerClient`."""
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 
 import aiohttp
-import orjson
 
-from areal_sdk.errors import EngineError
+from areal_sdk.backends.remote.client import (
+    Attempt,
+    Capabilities,
+    Deadlines,
+    Delta,
+    RequestRefusedError,
+    Scores,
+    ServerClient,
+    ServerFailedError,
+    WeightLayout,
+)
+from areal_sdk.backends.remote.http import JSON, HttpClient
+from areal_sdk.backends.sglang.probe import SGLangServerInfo, check_logprob_convention, read_info
+from areal_sdk.backends.sglang.wire import EventReader, generate_body
+from areal_sdk.engine import GenerateRequest
+from areal_sdk.errors import EngineError, UnsupportedSchemaError
 
-JSON = dict[str, Any]
+_MEMORY = ("weights", "kv_cache")
+_IDLE_CHECK_S = 0.02
 
-_NUM_ERROR_CHARACTERS = 300
-_SUCCESS = (200, 202)
-"""202: a router will do it soon."""
-
-
-class ServerFault(EngineError):
-    """The server is gone, hangs, or broke: whatever it was asked may be asked elsewhere."""
-
-
-class RequestRefused(EngineError):
-    """The server answered, and the answer was no."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deadlines:
-    connect_s: float = 5.0
-    token_s: float = 300.0
-    """Between two tokens of a request, queueing and a swap of weights included."""
-    control_s: float = 20.0
-    """Of a small control call: pause, continue, version, model information."""
-    weights_s: float = 300.0
-    """Of a call that moves weights."""
-    probe_s: float = 10.0
-    """Of the one-token request that shows an idle server to be alive."""
-    busy_probe_s: float = 60.0
-    """The same where requests run: a long prefill lets nothing else through."""
+_BAD_GRAMMAR = re.compile(
+    r"(?:Failed to compile json grammar: (?:\[[\d:]+\] \S+: )?|(?=Grammar preprocessing timed out))"
+    r"([^\n]*)"
+)
+"""SGLang's words for a schema that it cannot compile, without the line of its compiler's source."""
 
 
-class SGLangClient:
-    """The endpoints of one server that we use, and nothing else of it."""
+class SGLangClient(HttpClient):
+    """The endpoints of one server, or of an sglang-router, that the pool uses."""
+
+    kind = "SGLang"
+    capabilities = Capabilities(
+        interrupts=("retract", "abort", "drain", "in_place"),
+        transports=("disk", "tensor", "distributed"),
+        reports_checksums=True,
+        lends_memory=True,
+        stands_behind_router=True,
+    )
+    layout = WeightLayout(
+        fused={
+            "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+            "gate_up_proj": ("gate_proj", "up_proj"),
+        },
+        vocabulary_multiple=64,
+    )
+    reserved_tokens = 6
 
     def __init__(
         self,
@@ -57,60 +64,42 @@ class SGLangClient:
         deadlines: Deadlines | None = None,
         api_key: str | None = None,
     ) -> None:
-        self.address = address.rstrip("/")
-        self.deadlines = deadlines or Deadlines()
-        self._session = session
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._open_streams: set[aiohttp.ClientResponse] = set()
+        super().__init__(address, session, deadlines=deadlines, api_key=api_key)
+        self._is_incremental = True
+        """It streams deltas, not everything so far; known once inspected."""
 
-    def __repr__(self) -> str:
-        return f"SGLangClient({self.address!r})"
+    # sampling
 
-    # generation
-
-    async def generate(self, body: JSON) -> AsyncGenerator[JSON, None]:
-        """The events of one streamed request, up to the one with the finish reason.
-
-        Closing it early makes the server abort the request.
-        """
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=self.deadlines.connect_s, sock_read=self.deadlines.token_s
+    def generate(self, attempt: Attempt) -> AsyncGenerator[Delta, None]:
+        request = attempt.request
+        reader = EventReader(
+            attempt.version_of,
+            submitted_version=attempt.submitted_version,
+            is_incremental=self._is_incremental,
+            wants_top_logprobs=request.num_top_logprobs > 0,
+            keeps_kv=attempt.cache_key is not None,
         )
-        last: JSON | None = None
-        try:
-            async with self._session.post(
-                f"{self.address}/generate",
-                data=orjson.dumps(body),
-                headers={"Content-Type": "application/json", **self._headers},
-                timeout=timeout,
-            ) as response:
-                if response.status != 200:
-                    await self._raise_refusal("/generate", response)
-                self._open_streams.add(response)
-                try:
-                    async for event in _events(response.content):
-                        if _is_final(event):
-                            last = event  # read on to the end, so that the connection is reused
-                        else:
-                            yield event
-                finally:
-                    self._open_streams.discard(response)
-                    if last is None:
-                        response.close()  # not released: the server sees us leave and aborts
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            if last is None:
-                raise self._fault("/generate", exc) from exc
-        if last is None:
-            raise ServerFault(f"{self.address} closed the stream of a request in the middle")
-        yield last
+        body = generate_body(
+            request,
+            sampled=attempt.sampled,
+            request_id=attempt.request_id,
+            cache_key=attempt.cache_key,
+        )
+        return self._stream("/generate", body, read=reader.read)
 
-    def abandon(self) -> None:
-        """Close every open stream: their readers see a fault at once, not after a deadline."""
-        for response in tuple(self._open_streams):
-            response.close()
+    def explain_refusal(self, request: GenerateRequest, error: RequestRefusedError) -> EngineError:
+        if request.json_schema is not None and (found := _BAD_GRAMMAR.search(str(error))):
+            return UnsupportedSchemaError(found[1])
+        return EngineError(str(error))
 
     async def abort_all(self) -> None:
         await self._post("/abort_request", {"abort_all": True})
+
+    async def score(
+        self, tokens: Sequence[int], candidates: Sequence[int], *, cache_key: str | None = None
+    ) -> Scores:
+        meta, logprobs = await self.next_token_logprobs(tokens, candidates, cache_key=cache_key)
+        return Scores(logprobs, num_cached=int(meta.get("cached_tokens") or 0))
 
     async def next_token_logprobs(
         self,
@@ -140,7 +129,7 @@ class SGLangClient:
         meta: JSON = answer["meta_info"]
         finish = meta.get("finish_reason") or {}
         if finish.get("type") == "abort":
-            raise ServerFault(f"{self.address} aborted a probe: {finish.get('message')}")
+            raise ServerFailedError(f"{self.address} aborted a probe: {finish.get('message')}")
         listed = (meta.get("output_token_ids_logprobs") or [[]])[0] or []
         return meta, {int(token): float(logprob) for logprob, token, _ in listed}
 
@@ -152,6 +141,12 @@ class SGLangClient:
         await self._post("/generate", body, timeout_s=timeout_s)
 
     # information
+
+    async def inspect(self, model: Path) -> SGLangServerInfo:
+        info = read_info(await self.server_info(), self.address, model=model)
+        await check_logprob_convention(self.next_token_logprobs, self.address)
+        self._is_incremental = info.is_incremental
+        return info
 
     async def server_info(self) -> JSON:
         return await self._get("/server_info")
@@ -184,9 +179,6 @@ class SGLangClient:
     async def resume(self) -> None:
         await self._post("/continue_generation", {})
 
-    async def flush_cache(self) -> None:
-        await self._post("/flush_cache", {})
-
     async def set_label(self, label: str) -> None:
         """Name the weights the server holds; requests in flight go on."""
         body = {"new_version": label, "abort_all_requests": False}
@@ -202,8 +194,8 @@ class SGLangClient:
         """A push that failed in its middle left its session open: that one ends first."""
         try:
             await self._weights("/begin_weight_update", {})
-        except RequestRefused:
-            with contextlib.suppress(RequestRefused):
+        except RequestRefusedError:
+            with contextlib.suppress(RequestRefusedError):
                 await self.end_update()
             await self._weights("/begin_weight_update", {})
 
@@ -256,11 +248,25 @@ class SGLangClient:
 
     # memory
 
-    async def release_memory(self, tags: Sequence[str]) -> None:
-        await self._weights("/release_memory_occupation", {"tags": list(tags)})
+    async def release_memory(self) -> None:
+        await self._until_idle()
+        await self._weights("/release_memory_occupation", {"tags": list(_MEMORY)})
 
-    async def resume_memory(self, tags: Sequence[str]) -> None:
-        await self._weights("/resume_memory_occupation", {"tags": list(tags)})
+    async def resume_memory(self) -> None:
+        await self._weights("/resume_memory_occupation", {"tags": list(_MEMORY)})
+
+    async def _until_idle(self) -> None:
+        """SGLang refuses to flush while a request has not left the scheduler, aborted or not."""
+        ends_at = time.monotonic() + self.deadlines.control_s
+        while True:
+            try:
+                await self._post("/flush_cache", {})
+            except RequestRefusedError:
+                if time.monotonic() > ends_at:
+                    raise
+                await asyncio.sleep(_IDLE_CHECK_S)
+            else:
+                return
 
     # of a router
 
@@ -276,89 +282,20 @@ class SGLangClient:
     async def remove_worker(self, worker_id: str) -> None:
         await self._call("DELETE", f"/workers/{worker_id}", None, self.deadlines.control_s)
 
-    # inside
+    def speak_for(self, clients: Sequence[ServerClient]) -> None:
+        kinds = {client._is_incremental for client in clients if isinstance(client, SGLangClient)}
+        if len(kinds) > 1:
+            raise EngineError(
+                "behind a router either all servers stream incrementally or none: start all with "
+                "--incremental-streaming-output"
+            )
+        (self._is_incremental,) = kinds
 
     async def _weights(self, path: str, body: JSON) -> None:
         answer = await self._post(path, body, timeout_s=self.deadlines.weights_s)
         if answer.get("success") is False:
-            raise RequestRefused(f"{self.address}{path}: {answer.get('message')}")
-
-    async def _get(self, path: str) -> JSON:
-        return await self._call("GET", path, None, self.deadlines.control_s)
-
-    async def _post(self, path: str, body: JSON, *, timeout_s: float | None = None) -> JSON:
-        return await self._call("POST", path, body, timeout_s or self.deadlines.control_s)
-
-    async def _call(self, method: str, path: str, body: JSON | None, timeout_s: float) -> JSON:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=self.deadlines.connect_s)
-        try:
-            async with self._session.request(
-                method,
-                f"{self.address}{path}",
-                data=None if body is None else orjson.dumps(body),
-                headers={"Content-Type": "application/json", **self._headers},
-                timeout=timeout,
-            ) as response:
-                if response.status not in _SUCCESS:
-                    await self._raise_refusal(path, response)
-                raw = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
-            raise self._fault(path, exc, timeout_s) from exc
-        with contextlib.suppress(orjson.JSONDecodeError):
-            parsed = orjson.loads(raw)
-            return parsed if isinstance(parsed, dict) else {"value": parsed}
-        return {}  # some control endpoints answer in plain text
-
-    async def _raise_refusal(self, path: str, response: aiohttp.ClientResponse) -> None:
-        text = (await response.text())[:_NUM_ERROR_CHARACTERS]
-        what = f"{self.address}{path} answered {response.status}: {text.strip()}"
-        raise (ServerFault if response.status >= 500 else RequestRefused)(what)
-
-    def _fault(self, path: str, error: Exception, timeout_s: float | None = None) -> ServerFault:
-        if isinstance(error, TimeoutError):
-            seconds = timeout_s or self.deadlines.token_s
-            return ServerFault(f"{self.address}{path} said nothing for {seconds:g} s")
-        return ServerFault(f"{self.address}{path}: {type(error).__name__}: {error}")
+            raise RequestRefusedError(f"{self.address}{path}: {answer.get('message')}")
 
 
 def _labelled(label: str | None) -> JSON:
     return {} if label is None else {"weight_version": label}
-
-
-def _is_final(event: JSON) -> bool:
-    return "error" in event or event["meta_info"]["finish_reason"] is not None
-
-
-async def _events(content: aiohttp.StreamReader) -> AsyncGenerator[JSON, None]:
-    """Parsed server-sent events, without the closing `[DONE]`."""
-    pending = bytearray()
-    async for piece in content.iter_any():
-        pending += piece
-        while (end := pending.find(b"\n\n")) >= 0:
-            event = bytes(pending[:end])
-            del pending[: end + 2]
-            if not event.startswith(b"data: ") or event == b"data: [DONE]":
-                continue
-            try:
-                yield orjson.loads(event[6:])
-            except orjson.JSONDecodeError as exc:
-                raise ServerFault(f"not an event of SGLang: {event[:80]!r}") from exc
-
-
-async def wait_until_ready(
-    client: SGLangClient, *, timeout_s: float, is_running: Callable[[], bool] = lambda: True
-) -> None:
-    """Return once the server samples tokens; `ServerFault` when it dies or is not in time."""
-    last: EngineError | None = None
-    ends_at = time.monotonic() + timeout_s
-    while time.monotonic() < ends_at:
-        if not is_running():
-            raise ServerFault(f"the SGLang server of {client.address} died at start")
-        try:
-            await client.probe()
-        except EngineError as exc:
-            last = exc
-        else:
-            return
-        await asyncio.sleep(0.25)
-    raise ServerFault(f"{client.address} was not ready within {timeout_s:g} s; last: {last}")

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.backends.remote.engine import SGLangEngine
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.options import SGLangOptions
-from areal_sdk.backends.sglang.servers import Launcher, ServerOptions
+from areal_sdk.backends.sglang.servers import ServerOptions, SGLangLauncher
 from areal_sdk.config import EngineSection, Positive, Seconds, Section, explain
 from areal_sdk.errors import ConfigError
 
@@ -74,7 +74,7 @@ def engine_from_settings(
     if addresses:
         _refuse_what_running_servers_ignore(section, settings)
     else:
-        launcher = Launcher(
+        launcher = SGLangLauncher(
             ServerOptions(
                 model_dir,
                 dtype=section.dtype,
@@ -100,7 +100,7 @@ def engine_from_settings(
         version=version,
         max_context=section.max_context,
         api_key=own.api_key,
-        options=SGLangOptions(
+        options=RemoteOptions(
             transport=own.transport,
             interrupt="in_place" if section.kv_on_update == "keep" else own.interrupt,
             no_server_timeout_s=own.request_wait_s,

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.backends.remote.client import Delta, RequestRefusedError
+from areal_sdk.backends.remote.http import JSON
+from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason
-
-JSON = dict[str, Any]
 
 
 def generate_body(
@@ -66,37 +66,6 @@ def generate_body(
     return body
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """The tokens sampled since the last event, with their versions; the last one also says why."""
-
-    tokens: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
-    top_logprobs: tuple[Mapping[int, float], ...] = ()
-    finish_reason: FinishReason | None = None
-    """`ABORT`: the server gave the request up; these are the tokens it had sampled."""
-    is_refused: bool = False
-    """It was given up for what it asks: another server would refuse it as well."""
-    stop_matched: str | int | None = None
-    num_cached: int = 0
-    num_stale_kv: int = 0
-    message: str = ""
-    """Why the server aborted, in its words."""
-
-    def chunk(self, *, num_stale_kv: int = 0) -> GenerateChunk:
-        return GenerateChunk(
-            self.tokens,
-            self.logprobs,
-            self.versions,
-            self.finish_reason,
-            self.stop_matched,
-            self.num_cached,
-            num_stale_kv,
-            self.top_logprobs,
-        )
-
-
 @dataclass(slots=True)
 class EventReader:
     """Turns the events of one attempt into `Delta`s."""
@@ -124,9 +93,8 @@ class EventReader:
         meta: JSON = event["meta_info"]
         final = meta.get("finish_reason")
         if final is not None and final.get("status_code") == _BAD_REQUEST:
-            # its one token answers nothing that was asked
-            message = str(final.get("message") or "")
-            return Delta(finish_reason=FinishReason.ABORT, is_refused=True, message=message)
+            # the one token of such an event answers nothing that was asked
+            raise RequestRefusedError(f"SGLang refused a request: {final.get('message') or ''}")
         new = self._new_tokens(event, meta)
         if final is not None:
             return self._finish(new, meta, final)

@@ -11,11 +11,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.engine import SGLangEngine
-from areal_sdk.backends.sglang.client import SGLangClient, wait_until_ready
+from areal_sdk.backends.remote.client import wait_until_ready
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.pool import Server
+from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.options import SGLangOptions
-from areal_sdk.backends.sglang.servers import BASE_LABEL, ServerOptions, ServerProcess, start_server
+from areal_sdk.backends.sglang.servers import BASE_LABEL, ServerOptions, start_server
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 
@@ -23,6 +26,12 @@ IN_REPOSITORY = Path(__file__).parents[3] / ".venv-sglang"
 START_TIMEOUT_S = 600.0
 
 MakeEngine = Callable[..., Awaitable[SGLangEngine]]
+
+
+def client_of(server: Server) -> SGLangClient:
+    """The client of one of the engine's servers."""
+    assert isinstance(server.client, SGLangClient)
+    return server.client
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +116,7 @@ async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[
             checkpoints[0],
             addresses,
             log_dir=tmp_path,
-            options=SGLangOptions(**options),  # type: ignore[arg-type]
+            options=RemoteOptions(**options),  # type: ignore[arg-type]
         )
         engines.append(engine)
         if is_started:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.local import LocalEngine
-from areal_sdk.backends.sglang.servers import ServerProcess
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.engine import GenerateRequest
 from tests.backends.sglang.conftest import MakeEngine
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.backends.remote.client import Deadlines
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
-from areal_sdk.backends.sglang.client import Deadlines
-from areal_sdk.backends.sglang.servers import ServerProcess
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import WeightUpdate
-from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.waiting import until
@@ -80,7 +80,7 @@ async def test_a_server_that_accepts_and_never_answers_is_left(
                 *(engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True)) for _ in range(4))
             )
         assert [len(result.tokens) for result in results] == [5] * 4
-        silent = engine.members[0]
+        silent = engine.servers[0]
         assert silent.state == "down"
         proxy.silence.clear()
         await until(lambda: silent.state == "ready")
@@ -140,9 +140,9 @@ async def test_a_bad_push_is_caught_and_named(
                 return body | {"flush_cache": False}
 
             proxy.rewrite[update] = rewrite
-            member = engine.members[0]
+            member = engine.servers[0]
             canary = engine.canary
-            await member.client.next_token_logprobs(canary.tokens, canary.candidates)
+            await client_of(member).next_token_logprobs(canary.tokens, canary.candidates)
         await engine.update_weights(weights(checkpoints[1], 1))
         assert named in caplog.text
         result = await engine.generate(GenerateRequest(PROMPT, 10, ignore_eos=True))
@@ -157,7 +157,7 @@ async def test_nothing_is_sent_to_a_server_of_other_weights(
     """Somebody loads other weights behind our back, as a restart would."""
     engine = await make_engine(server.address, **FAST)
     await engine.update_weights(weights(checkpoints[1], 1))
-    await engine.members[0].client.update_from_disk(str(checkpoints[0]), label="base", flush=True)
+    await engine.servers[0].client.update_from_disk(str(checkpoints[0]), label="base", flush=True)
     result = await engine.generate(GenerateRequest(PROMPT, 10, ignore_eos=True))
     assert set(result.versions) == {1}
     assert worst_error(PROMPT, result, checkpoints) < 1e-3

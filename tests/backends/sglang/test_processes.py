@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.sglang import (
-    Deadlines,
-    Launcher,
-    ServerOptions,
-    SGLangEngine,
-    SGLangOptions,
-    SupervisionOptions,
-)
+from areal_sdk.backends.remote.client import Deadlines
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.supervisor import SupervisionOptions
+from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
-from areal_sdk.backends.sglang.servers import ServerProcess, start_server
+from areal_sdk.backends.sglang.servers import start_server
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -31,7 +29,7 @@ from tests.backends.sglang.waiting import until
 pytestmark = pytest.mark.slow
 
 PROMPT = tuple(b"processes")
-OPTIONS = SGLangOptions(
+OPTIONS = RemoteOptions(
     deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),
     supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=600.0),
     no_server_timeout_s=600.0,
@@ -56,8 +54,8 @@ async def until_busy(engine: SGLangEngine, count: int) -> None:
     """Every server samples for somebody."""
     await until(
         lambda: (
-            sum(m.num_running for m in engine.members) == count
-            and all(m.num_running and m.last_token_at for m in engine.members)
+            sum(m.num_running for m in engine.servers) == count
+            and all(m.num_running and m.last_token_at for m in engine.servers)
         )
     )
 
@@ -65,7 +63,7 @@ async def until_busy(engine: SGLangEngine, count: int) -> None:
 async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weights(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    launcher = Launcher(
+    launcher = SGLangLauncher(
         ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
     )
     engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=OPTIONS)
@@ -74,7 +72,7 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
         await engine.update_weights(weights(checkpoints[1], 1))
         generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
         await until_busy(engine, 6)
-        victim = engine.members[0]
+        victim = engine.servers[0]
         assert victim.process is not None
         killed = victim.process.pid
         victim.process.signal(signal.SIGKILL)
@@ -86,18 +84,18 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
         await until(lambda: victim.state == "ready", timeout_s=600)
         assert victim.process.pid != killed
         assert victim.version == 1
-        await engine.drain(engine.members[1].address, timeout_s=60)
+        await engine.drain(engine.servers[1].address, timeout_s=60)
         revived = await engine.generate(request(0, 20))
         check([revived], checkpoints, versions={1})
     finally:
         await engine.aclose()
-    assert not any(m.process is not None and m.process.is_running for m in engine.members)
+    assert not any(m.process is not None and m.process.is_running for m in engine.servers)
 
 
 async def test_a_server_that_hangs_for_good_is_started_again(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    launcher = Launcher(
+    launcher = SGLangLauncher(
         ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
     )
     supervision = replace(OPTIONS.supervision, restart_hung_after_s=2.0)
@@ -108,14 +106,14 @@ async def test_a_server_that_hangs_for_good_is_started_again(
         await engine.update_weights(weights(checkpoints[1], 1))
         generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
         await until_busy(engine, 6)
-        victim = engine.members[0]
+        victim = engine.servers[0]
         hung = victim.process
         assert hung is not None
         hung.signal(signal.SIGSTOP)  # nobody will wake it
         check(await asyncio.gather(*generations), checkpoints, versions={1})
         await until(lambda: victim.process is not hung and victim.state == "ready", timeout_s=600)
         assert not hung.is_running
-        await engine.drain(engine.members[1].address, timeout_s=60)
+        await engine.drain(engine.servers[1].address, timeout_s=60)
         check([await engine.generate(request(0, 20))], checkpoints, versions={1})
     finally:
         await engine.aclose()
@@ -131,7 +129,7 @@ async def test_a_server_that_fails_to_start_five_times_is_left_down_and_the_othe
         python.chmod(0o755)
 
     becomes(f'exec {environment.python} "$@"')
-    launcher = Launcher(
+    launcher = SGLangLauncher(
         ServerOptions(checkpoints[0], dtype="float32"),
         replace(environment, python=python),
         tmp_path,
@@ -145,7 +143,7 @@ async def test_a_server_that_fails_to_start_five_times_is_left_down_and_the_othe
         await until_busy(engine, 6)
         starts.unlink()
         becomes("exit 1")
-        victim, other = engine.members
+        victim, other = engine.servers
         assert victim.process is not None
         victim.process.signal(signal.SIGKILL)
         await until(lambda: "left down after 5 starts that failed" in victim.reason)
@@ -210,7 +208,7 @@ async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
     )
     generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
     await until_busy(engine, 6)
-    stopped = engine.members[1]
+    stopped = engine.servers[1]
     other.signal(signal.SIGSTOP)
     try:
         async with asyncio.timeout(120):
@@ -270,7 +268,7 @@ async def test_a_server_stopped_in_a_push_holds_up_neither_trainer_nor_requests(
             proxy.rewrite.clear()
             second_server.signal(signal.SIGCONT)
         check(results, checkpoints, versions={1, 2})
-        stopped = engine.members[1]
+        stopped = engine.servers[1]
         await until(lambda: stopped.state == "ready", timeout_s=300)
         await engine.drain(server.address, timeout_s=60)
         check([await engine.generate(request(1, 20))], checkpoints, versions={2})
@@ -337,7 +335,7 @@ async def test_memory_is_lent_and_requests_go_on_under_the_next_weights(
     generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]
     await until_busy(engine, 3)
     await engine.release_memory()
-    member = engine.members[0]
+    member = engine.servers[0]
     assert member.num_running == 0
     assert not any(generation.done() for generation in generations)
     last_token_at = member.last_token_at
@@ -358,7 +356,7 @@ async def test_memory_is_lent_and_requests_go_on_under_the_next_weights(
 async def test_a_server_that_dies_while_its_memory_is_lent_comes_back_with_it(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    launcher = Launcher(
+    launcher = SGLangLauncher(
         ServerOptions(checkpoints[0], dtype="float32", colocated=True), environment, tmp_path
     )
     engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=OPTIONS)
@@ -367,12 +365,12 @@ async def test_a_server_that_dies_while_its_memory_is_lent_comes_back_with_it(
         generation = asyncio.create_task(engine.generate(request(0)))
         await until_busy(engine, 1)
         await engine.release_memory()
-        process = engine.members[0].process
+        process = engine.servers[0].process
         assert process is not None
         process.signal(signal.SIGKILL)
         await until(lambda: not process.is_running)
         await asyncio.sleep(2 * OPTIONS.supervision.check_every_s)
-        assert engine.members[0].process is process, "restarted while the device was lent"
+        assert engine.servers[0].process is process, "restarted while the device was lent"
         await engine.resume_memory()
         await engine.update_weights(weights(checkpoints[1], 1))
         await engine.resume()
@@ -388,7 +386,7 @@ async def test_a_launch_that_fails_shows_the_end_of_the_log(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
     options = ServerOptions(checkpoints[0], dtype="float32", extra=("--no-such-flag",))
-    launcher = Launcher(options, environment, tmp_path)
+    launcher = SGLangLauncher(options, environment, tmp_path)
     engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path)
     with pytest.raises(EngineError, match=r"(?s)died at start.*--no-such-flag"):
         await engine.start()

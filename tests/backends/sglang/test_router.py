@@ -10,14 +10,16 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from areal_sdk.backends.sglang import Launcher, ServerOptions, SGLangEngine, SGLangOptions
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.processes import ServerProcess, free_ports
+from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher
 from areal_sdk.backends.sglang.client import SGLangClient
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
-from areal_sdk.backends.sglang.servers import ServerProcess, free_ports
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
 from areal_sdk.types import WeightUpdate
-from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.test_processes import OPTIONS
 from tests.backends.sglang.waiting import until
@@ -82,14 +84,14 @@ async def _answers(address: str) -> None:
 async def test_requests_go_through_the_router_and_weights_past_it(
     router: str, environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    options = SGLangOptions(
+    options = RemoteOptions(
         router=router,
         transport="tensor",
         deadlines=OPTIONS.deadlines,
         supervision=OPTIONS.supervision,
         no_server_timeout_s=OPTIONS.no_server_timeout_s,
     )
-    launcher = Launcher(
+    launcher = SGLangLauncher(
         ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
     )
     engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
@@ -101,13 +103,13 @@ async def test_requests_go_through_the_router_and_weights_past_it(
             asyncio.create_task(engine.generate(GenerateRequest(tuple(p), 500, ignore_eos=True)))
             for p in prompts
         ]
-        await asyncio.gather(*(until_sampling(member.client) for member in engine.members))
+        await asyncio.gather(*(until_sampling(client_of(member)) for member in engine.servers))
         await engine.update_weights(weights(checkpoints[2], 2))
-        victim = engine.members[0]
+        victim = engine.servers[0]
         assert victim.process is not None
         victim.process.signal(signal.SIGKILL)
         async with asyncio.timeout(60):  # long before it is back
-            while await behind(router) != {engine.members[1].address}:  # noqa: ASYNC110
+            while await behind(router) != {engine.servers[1].address}:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         results = await asyncio.gather(*generations)
         assert [len(result.tokens) for result in results] == [500] * 8
@@ -120,11 +122,11 @@ async def test_requests_go_through_the_router_and_weights_past_it(
             first = await anext(chunks)
         assert (len(first.tokens), set(first.versions)) == (1, {2}), "held back until its end"
         async with asyncio.timeout(60):  # the router passes on that we left
-            while (await engine.members[1].client.loads())["num_running_reqs"]:  # noqa: ASYNC110
+            while (await client_of(engine.servers[1]).loads())["num_running_reqs"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await until(lambda: victim.state == "ready", timeout_s=600)
         await asyncio.wait_for(engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True)), 60)
-        assert await behind(router) == {member.address for member in engine.members}
+        assert await behind(router) == {member.address for member in engine.servers}
     finally:
         await engine.aclose()
     assert await behind(router) == set()
@@ -138,10 +140,10 @@ async def test_requests_outlive_the_router(
 ) -> None:
     engine = await make_engine(server.address, router=process.address)
     generation = asyncio.create_task(engine.generate(GenerateRequest(PROMPT, 500, ignore_eos=True)))
-    await until_sampling(engine.members[0].client)
+    await until_sampling(client_of(engine.servers[0]))
     process.kill()
     await until(lambda: engine.num_failovers > 0)
-    assert engine.members[0].state == "ready"
+    assert engine.servers[0].state == "ready"
     process.start()
     result = await generation
     assert len(result.tokens) == 500

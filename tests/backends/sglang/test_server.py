@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang.servers import ServerProcess
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.engine import GenerateChunk, GenerateRequest, collect
 from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
-from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.rescoring import worst_error
 
 PROMPT = tuple(b"What is 11+22?")
@@ -85,11 +85,11 @@ async def test_a_stream_that_is_left_is_aborted_on_the_server(
         async for chunk in chunks:
             assert chunk.finish_reason is None
             break
-    client = engine.members[0].client
+    client = client_of(engine.servers[0])
     async with asyncio.timeout(60):
         while (await client.loads())["num_running_reqs"]:  # noqa: ASYNC110
             await asyncio.sleep(0.05)  # the scheduler announces nothing
-    assert engine.members[0].num_running == 0
+    assert engine.servers[0].num_running == 0
 
 
 async def test_the_engine_contract_is_kept(server: ServerProcess, make_engine: MakeEngine) -> None:
@@ -168,4 +168,4 @@ async def test_a_schema_that_cannot_be_enforced_is_the_fault_of_the_request(
         await engine.generate(GenerateRequest(PROMPT, 20, json_schema=schema))
     assert ".cc" not in str(refused.value)
     assert engine.num_failovers == 0
-    assert engine.members[0].state == "ready"
+    assert engine.servers[0].state == "ready"

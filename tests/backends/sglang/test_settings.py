@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from areal_sdk.backends.remote.model_info import read_model_info
+from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
-from areal_sdk.backends.sglang.model_info import dtype_when_auto, read_model_info
-from areal_sdk.backends.sglang.options import SGLangOptions
+from areal_sdk.backends.sglang.probe import dtype_when_auto
 from areal_sdk.backends.sglang.registry import Registry, start_time
-from areal_sdk.backends.sglang.servers import Launcher, ServerOptions, ServerProcess
+from areal_sdk.backends.sglang.servers import ServerOptions, SGLangLauncher
 from areal_sdk.backends.sglang.settings import engine_from_settings, server_addresses
 from areal_sdk.cli.engine import engine
 from areal_sdk.config import EngineSection
@@ -53,7 +55,7 @@ def test_seeds_on_a_cpu_are_refused(tmp_path: Path) -> None:
 
 def test_a_router_leaves_swaps_to_the_servers() -> None:
     with pytest.raises(EngineError, match='use interrupt = "retract"'):
-        SGLangOptions(router=ADDRESS, interrupt="abort")
+        RemoteOptions(router=ADDRESS, interrupt="abort")
 
 
 def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
@@ -130,10 +132,10 @@ def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
     environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=True)
     options = ServerOptions(model, colocated=True, extra=("--log-level", "error"))
-    command = options.command(environment, port=1)
+    command = options.command(environment, port=1).arguments
     assert "--enable-memory-saver" not in command  # of a GPU
     assert command[command.index("--dtype") + 1] == "float32"
-    assert command[-2:] == ["--log-level", "error"]
+    assert list(command[-2:]) == ["--log-level", "error"]
     assert dtype_when_auto(model) == "float16"
     info = read_model_info(model, max_context=512)
     assert (info.max_context, info.stop_tokens) == (512, (258,))
@@ -155,10 +157,10 @@ def test_servers_share_no_gpu(
 ) -> None:
     environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=False)
     options = ServerOptions(tmp_path, dtype="float32", tp_size=2, extra=extra)
-    launcher = Launcher(options, environment, tmp_path, count=3)
+    launcher = SGLangLauncher(options, environment, tmp_path, count=3)
     found: list[int | None] = []
     for index in range(3):
-        command = launcher.options_of(index).command(environment, port=1)
+        command = launcher.options_of(index).command(environment, port=1).arguments
         flags = [n for n, flag in enumerate(command) if flag == "--base-gpu-id"]
         found.append(int(command[flags[-1] + 1]) if flags else None)
     assert found == gpus
@@ -173,7 +175,7 @@ def test_arguments_that_hide_the_gpus_are_refused_before_a_server_starts(
     with pytest.raises(
         ConfigError, match=rf"engine\.sglang\.arguments: .*{extra[0].split('=')[0]}"
     ):
-        Launcher(options, environment, tmp_path, count=2)
+        SGLangLauncher(options, environment, tmp_path, count=2)
 
 
 def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:

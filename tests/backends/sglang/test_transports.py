@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.remote.pool import Member
-from areal_sdk.backends.sglang import SGLangEngine
-from areal_sdk.backends.sglang.servers import ServerProcess
+from areal_sdk.backends.remote.pool import Server
+from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine
@@ -72,13 +72,13 @@ async def updated_three_times(engine: SGLangEngine, by_version: list[Path]) -> l
     for version in (2, 3):
         request = GenerateRequest(PROMPT, 1500, ignore_eos=True)
         generations = [asyncio.create_task(engine.generate(request)) for _ in range(3)]
-        await until_sampling(engine.members[0], 3)
+        await until_sampling(engine.servers[0], 3)
         await engine.update_weights(weights(by_version[version], version))
         results += await asyncio.gather(*generations)
     return results
 
 
-async def until_sampling(member: Member, count: int) -> None:
+async def until_sampling(member: Server, count: int) -> None:
     before = member.last_token_at
     await until(lambda: member.last_token_at > before and member.num_running == count)
 

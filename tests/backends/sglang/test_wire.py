@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.backends.sglang.wire import Delta, EventReader, generate_body
+from areal_sdk.backends.remote.client import Delta, RequestRefusedError
+from areal_sdk.backends.sglang.wire import EventReader, generate_body
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason
@@ -131,9 +132,8 @@ def test_a_refused_request_brings_no_tokens() -> None:
     refused = {"type": "abort", "message": "Failed to compile json grammar: x", "status_code": 400}
     broken = event(43, finish=refused, spans=[("run:0", 0, 1)])
     broken["meta_info"]["output_token_logprobs"] = []
-    delta = reader().read(broken)
-    assert delta is not None
-    assert (delta.is_refused, delta.tokens) == (True, ())
+    with pytest.raises(RequestRefusedError, match="Failed to compile json grammar: x"):
+        reader().read(broken)
 
 
 def test_a_continuation_asks_for_the_rest() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.pool import MAX_IMBALANCE, Member, Pool, State
+from areal_sdk.backends.remote.pool import MAX_IMBALANCE, Pool, Server, State
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.errors import EngineError
 
@@ -13,14 +13,14 @@ from areal_sdk.errors import EngineError
 @pytest.fixture
 async def pool() -> Pool:
     async with aiohttp.ClientSession() as session:
-        members = [Member(SGLangClient(f"http://server-{i}", session)) for i in range(3)]
+        members = [Server(SGLangClient(f"http://server-{i}", session)) for i in range(3)]
     pool = Pool(members)
     for member in members:
         await pool.set_state(member, State.READY)
     return pool
 
 
-async def acquire(pool: Pool, session: str = "") -> Member:
+async def acquire(pool: Pool, session: str = "") -> Server:
     member = await pool.acquire(session, timeout_s=0.2)
     member.began()
     return member
@@ -28,7 +28,7 @@ async def acquire(pool: Pool, session: str = "") -> Member:
 
 async def test_requests_go_where_there_is_least(pool: Pool) -> None:
     counts = [(await acquire(pool)).address for _ in range(9)]
-    assert {counts.count(member.address) for member in pool.members} == {3}
+    assert {counts.count(member.address) for member in pool.servers} == {3}
 
 
 async def test_a_session_stays_until_its_server_is_overloaded(pool: Pool) -> None:
@@ -46,19 +46,19 @@ async def test_a_session_leaves_a_server_that_is_not_ready(pool: Pool) -> None:
 
 
 async def test_nobody_ready_is_an_error_that_says_why(pool: Pool) -> None:
-    for member in pool.members:
+    for member in pool.servers:
         await pool.set_state(member, State.DOWN, "on fire")
     with pytest.raises(EngineError, match=r"0.2 s: http://server-0 is down \(on fire\)"):
         await acquire(pool)
 
 
 async def test_a_request_waits_for_a_swap_and_for_the_owner(pool: Pool) -> None:
-    for member in pool.members:
+    for member in pool.servers:
         member.gate.clear()
     waiting = asyncio.create_task(pool.acquire("", timeout_s=5))
     await asyncio.sleep(0)
     pool.running.clear()
-    for member in pool.members:
+    for member in pool.servers:
         member.gate.set()
     done, _ = await asyncio.wait({waiting}, timeout=0.05)
     assert not done
@@ -74,7 +74,8 @@ async def test_a_server_that_is_down_drops_its_streams_at_once(pool: Pool) -> No
             self.closed = True
 
     response = Response()
-    member = pool.members[0]
+    member = pool.servers[0]
+    assert isinstance(member.client, SGLangClient)
     member.client._open_streams.add(response)  # type: ignore[arg-type]
     await pool.set_state(member, State.DOWN)
     assert response.closed

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.sglang import _server_guard as leash
+from areal_sdk.backends.remote import _server_guard
 
 # A server whose child, like one in the middle of its start, notices nobody's death.
 SERVER = """
@@ -47,7 +47,7 @@ def test_a_server_and_its_children_end_with_their_starter_and_with_the_server(
 ) -> None:
     child_file = tmp_path / "child"
     lifetime = "600" if first == "starter" else "0.1"
-    command = [sys.executable, "-c", STARTER, str(leash.__file__), SERVER]
+    command = [sys.executable, "-c", STARTER, str(_server_guard.__file__), SERVER]
     starter = subprocess.Popen([*command, str(child_file), lifetime])
     try:
         until(lambda: child_file.exists() and bool(child_file.read_text()))
@@ -62,7 +62,7 @@ def test_a_server_and_its_children_end_with_their_starter_and_with_the_server(
 
 
 def test_a_server_may_take_its_time_to_end(tmp_path: Path) -> None:
-    """SIGTERM to the group ends the server, not its leash before it."""
+    """SIGTERM to the group ends the server, not its guard before it."""
     done = tmp_path / "done"
     slow = (
         "import pathlib, signal, sys, time\n"
@@ -74,7 +74,7 @@ def test_a_server_may_take_its_time_to_end(tmp_path: Path) -> None:
         "pathlib.Path(sys.argv[1]).touch()\n"
         "time.sleep(600)\n"
     )
-    command = [sys.executable, str(leash.__file__), str(os.getpid())]
+    command = [sys.executable, str(_server_guard.__file__), str(os.getpid())]
     process = subprocess.Popen(
         [*command, sys.executable, "-c", slow, str(done)], start_new_session=True
     )

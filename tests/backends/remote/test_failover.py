@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from areal_sdk.backends.remote.client import Delta
 from areal_sdk.backends.remote.failover import Continuation
-from areal_sdk.backends.sglang.wire import Delta
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.types import FinishReason
 

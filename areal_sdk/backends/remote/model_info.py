@@ -6,7 +6,6 @@ from typing import Any
 
 from areal_sdk.engine import EngineInfo
 from areal_sdk.errors import ConfigError
-from areal_sdk.models.families import stored_dtype
 
 
 def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
@@ -24,14 +23,8 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
     )
 
 
-def dtype_when_auto(directory: Path) -> str:
-    """What SGLang makes of `--dtype auto`: it halves float32 checkpoints to float16."""
-    saved = stored_dtype(directory)
-    return "float16" if saved == "float32" else saved
-
-
 def _stop_tokens(directory: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """Those SGLang itself stops at: of the config, the generation config and the tokenizer."""
+    """Those that servers stop at: of the config, the generation config and the tokenizer."""
     found: set[int] = set()
     for source in (config, _read(directory / "generation_config.json") or {}):
         eos = source.get("eos_token_id")

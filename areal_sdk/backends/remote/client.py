@@ -1,0 +1,312 @@
+"""The client protocol: one inference server, in the words of the pool that uses it.
+
+To train on another kind of server, subclass `HttpClient` and `RemoteEngine`; the pool, supervision,
+swaps, verification and failover then work on it. A client that can do more than sample and load a
+directory says so in its `Capabilities`.
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, NoReturn
+
+from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.errors import EngineError
+from areal_sdk.types import FinishReason
+
+InterruptMode = Literal["retract", "abort", "drain", "in_place"]
+"""What a swap does to requests in flight.
+
+* `retract`: the server holds them, recomputes their KV under the new weights, and goes on;
+* `abort`: the server drops them; prompt and partial output are sent again afterwards;
+* `drain`: they end under the old weights first; nothing new starts meanwhile;
+* `in_place`: they go on with the KV of the old weights. Their later logprobs match neither version:
+  such tokens are counted as `num_stale_kv`.
+"""
+
+TransportName = Literal["disk", "tensor", "distributed"]
+"""How weights travel: files, shared memory of one host, or a process group."""
+
+
+class ServerFailedError(EngineError):
+    """The server is gone, hangs, or broke: another server may answer the same request."""
+
+
+class RequestRefusedError(EngineError):
+    """The server is well and refused the request, as any other server would."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    connect_s: float = 5.0
+    token_s: float = 300.0
+    """Between two tokens of a request, queueing and a swap of weights included."""
+    control_s: float = 20.0
+    """Of a small control call: pause, continue, version, model information."""
+    weights_s: float = 300.0
+    """Of a call that moves weights."""
+    probe_s: float = 10.0
+    """Of the one-token request that shows an idle server to be alive."""
+    busy_probe_s: float = 60.0
+    """The same where requests run: a long prefill lets nothing else through."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kind of server can do beside sampling and loading weights from a directory."""
+
+    interrupts: tuple[InterruptMode, ...] = ("abort", "drain")
+    """`retract` and `in_place` need `pause` and `resume`."""
+    transports: tuple[TransportName, ...] = ("disk",)
+    """`tensor` needs `update_from_tensor`, `distributed` needs `join_group`, both `begin_update`."""
+    reports_checksums: bool = False
+    """`checksums` works: a push is then verified byte by byte, not by the canary alone."""
+    lends_memory: bool = False
+    """`release_memory` and `resume_memory` work: engine and trainer may share a device."""
+    stands_behind_router: bool = False
+    """`workers`, `add_worker`, `remove_worker` and `speak_for` work on the client of a router."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightLayout:
+    """How servers name and shape the parameters of a checkpoint; sent to the weight sender."""
+
+    fused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Parameters that a server keeps as one: by its name, the parts in the order of concatenation."""
+    vocabulary_multiple: int = 1
+    """Embeddings are padded with rows of zeros to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server told about itself and was seen to do."""
+
+    dtype: str = "auto"
+    """Of its weights: `float32`, `bfloat16` or `float16`."""
+    max_context: int | None = None
+    """As it was started with; None: what the model was made for."""
+    num_kv_tokens: int = 0
+    """Tokens its KV pool holds, where a longer request can never run; 0: not known."""
+    num_ranks: int = 1
+    """Processes that hold a part of the weights each."""
+    has_grammar: bool = False
+    """It can constrain an answer to a JSON schema."""
+    hashes_bytes: bool = False
+    """Its checksums are the first 8 bytes of SHA-256 over each parameter, in hexadecimal. Others
+    are compared only with the same server's checksums before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One server's part of a request."""
+
+    request: GenerateRequest
+    """As the user sent it; the server is asked for what `sampled` leaves of `max_new_tokens`."""
+    sampled: Sequence[int]
+    """Output tokens of earlier attempts: the prompt of this one ends with them."""
+    request_id: str
+    submitted_version: int
+    """Served when the request is sent; a router's servers may serve something newer."""
+    version_of: Callable[[str], int]
+    """The version of a label; raises `StaleWeightsError` for a label that this run never gave."""
+    cache_key: str | None = None
+    """Set under `in_place`: keeps the prefix cache of these weights apart from that of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The tokens sampled since the last delta, with their versions. An empty one: still alive."""
+
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    versions: tuple[int, ...] = ()
+    top_logprobs: tuple[Mapping[int, float], ...] = ()
+    finish_reason: FinishReason | None = None
+    """Of the last delta. `ABORT`: the server gave the request up after these tokens."""
+    stop_matched: str | int | None = None
+    num_cached: int = 0
+    num_stale_kv: int = 0
+    message: str = ""
+    """Why the server aborted, in its words."""
+
+    def chunk(self, *, num_stale_kv: int = 0) -> GenerateChunk:
+        return GenerateChunk(
+            self.tokens,
+            self.logprobs,
+            self.versions,
+            self.finish_reason,
+            self.stop_matched,
+            self.num_cached,
+            num_stale_kv,
+            self.top_logprobs,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Logprobs of candidates for the next token after a prompt, at T = 1."""
+
+    logprobs: Mapping[int, float]
+    num_cached: int = 0
+    """Prompt tokens whose KV was reused."""
+
+
+class ServerClient(ABC):
+    """One server. Every call has a deadline and fails with an `EngineError`:
+    `ServerFailedError` where another server may do better, `RequestRefusedError` where none would.
+
+    Labels name weights. A server keeps the label it was given with its weights and loses it when it
+    ends; a label that this run did not give is how a restart by somebody else is noticed.
+    """
+
+    kind: ClassVar[str] = "inference"
+    """For messages: "the SGLang server of ..."."""
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    layout: ClassVar[WeightLayout] = WeightLayout()
+    reserved_tokens: ClassVar[int] = 0
+    """Of the context, which a server keeps to itself."""
+
+    def __init__(self, address: str, *, deadlines: Deadlines | None = None) -> None:
+        self.address = address.rstrip("/")
+        self.deadlines = deadlines or Deadlines()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address!r})"
+
+    # sampling
+
+    @abstractmethod
+    async def probe(self, *, is_busy: bool = False) -> None:
+        """Sample one token, or raise. A server is alive when its sampler is."""
+
+    @abstractmethod
+    async def inspect(self, model: Path) -> ServerInfo:
+        """Learn what the server is; raise, naming the cure, when it cannot be trained against."""
+
+    @abstractmethod
+    def generate(self, attempt: Attempt) -> AsyncGenerator[Delta, None]:
+        """Sample, delta by delta; the last one has a finish reason. Closing it early makes the
+        server drop the request. Logprobs are log softmax(logits / T) over the full vocabulary."""
+
+    @abstractmethod
+    async def score(
+        self, tokens: Sequence[int], candidates: Sequence[int], *, cache_key: str | None = None
+    ) -> Scores:
+        """Logprobs of `candidates` after `tokens`, computed with the weights served now."""
+
+    @abstractmethod
+    async def abort_all(self) -> None:
+        """End all requests; their streams end with `FinishReason.ABORT`."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Close every open stream: their readers see a failure at once, not after a deadline."""
+
+    def explain_refusal(self, request: GenerateRequest, error: RequestRefusedError) -> EngineError:
+        """The error that the user gets where the server refused `request`."""
+        return EngineError(str(error))
+
+    # weights
+
+    @abstractmethod
+    async def weight_label(self) -> str:
+        """The label of the weights served now."""
+
+    @abstractmethod
+    async def set_label(self, label: str) -> None:
+        """Name the weights the server holds; requests in flight go on."""
+
+    @abstractmethod
+    async def update_from_disk(self, directory: str, *, label: str, flush: bool) -> None:
+        """Load the safetensors of `directory`, drop the prefix cache if `flush`, set the label."""
+
+    async def pause(self, mode: str) -> None:
+        """Hold requests in flight, in the `mode` of a swap that is `retract` or `in_place`."""
+        self._cannot("pause")
+
+    async def resume(self) -> None:  # noqa: B027 - nothing to undo without `pause`
+        """Undo a pause; on a server that is not paused it does nothing."""
+
+    async def checksums(self) -> dict[str, str]:
+        """A hash of each parameter as the server holds it."""
+        self._cannot("tell checksums")
+
+    async def begin_update(self) -> None:
+        self._cannot("take weights from memory")
+
+    async def end_update(self) -> None:
+        self._cannot("take weights from memory")
+
+    async def update_from_tensor(
+        self, payloads: Sequence[str], *, label: str | None, flush: bool
+    ) -> None:
+        """Load one bucket through handles of shared memory, one a rank."""
+        self._cannot("take weights from shared memory")
+
+    async def join_group(
+        self, *, host: str, port: int, world_size: int, group: str, backend: str
+    ) -> None:
+        """Join a process group as ranks 1 and up; the weight sender is rank 0."""
+        self._cannot("join a process group")
+
+    async def update_from_group(
+        self,
+        parameters: Sequence[tuple[str, str, Sequence[int]]],
+        *,
+        group: str,
+        label: str | None,
+        flush: bool,
+    ) -> None:
+        """Receive one broadcast bucket of `(name, dtype, shape)`s."""
+        self._cannot("take weights from a process group")
+
+    # memory
+
+    async def release_memory(self) -> None:
+        """Give weights and KV away once the last request has left."""
+        self._cannot("lend its memory")
+
+    async def resume_memory(self) -> None:
+        self._cannot("lend its memory")
+
+    # of a router
+
+    async def workers(self) -> dict[str, str]:
+        """By address: the ids of the servers registered with this router."""
+        self._cannot("route requests")
+
+    async def add_worker(self, address: str) -> None:
+        """Queued: it is registered once it has answered the router."""
+        self._cannot("route requests")
+
+    async def remove_worker(self, worker_id: str) -> None:
+        self._cannot("route requests")
+
+    def speak_for(self, clients: Sequence["ServerClient"]) -> None:
+        """Read streams as those of `clients`, the servers behind this router, are read."""
+        self._cannot("route requests")
+
+    def _cannot(self, act: str) -> NoReturn:
+        raise EngineError(f"{self.address}: {type(self).__name__} cannot {act}")
+
+
+async def wait_until_ready(
+    client: ServerClient, *, timeout_s: float, is_running: Callable[[], bool] = lambda: True
+) -> None:
+    """Return once the server samples; `ServerFailedError` when it dies or is not in time."""
+    last: EngineError | None = None
+    ends_at = time.monotonic() + timeout_s
+    while time.monotonic() < ends_at:
+        if not is_running():
+            raise ServerFailedError(f"the {client.kind} server of {client.address} died at start")
+        try:
+            await client.probe()
+        except EngineError as exc:
+            last = exc
+        else:
+            return
+        await asyncio.sleep(0.25)
+    raise ServerFailedError(f"{client.address} was not ready within {timeout_s:g} s; last: {last}")

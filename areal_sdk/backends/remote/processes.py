@@ -1,0 +1,158 @@
+"""Server processes on this machine: start, log, end.
+
+A server may be several processes. They share one session, which is signalled as a whole. A server
+started for a run dies with the run, however the run ends, unless it is asked to outlive its starter.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from areal_sdk.errors import EngineError
+
+_NUM_LOG_LINES = 12
+_NUM_LINE_CHARACTERS = 300
+"""Some servers write all of their settings into one line."""
+_GUARD = Path(__file__).with_name("_server_guard.py")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """The command line of a server, and environment variables besides those of this process."""
+
+    arguments: Sequence[str]
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ServerProcess:
+    """A server on this machine. `process` is None when another command started it."""
+
+    address: str
+    pid: int
+    log_path: Path
+    process: subprocess.Popen[bytes] | None = None
+    _is_stopped: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return not self._is_stopped and _is_alive(self.pid)
+
+    def last_lines(self) -> str:
+        try:
+            lines = self.log_path.read_text(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return "\n".join(line[:_NUM_LINE_CHARACTERS] for line in lines[-_NUM_LOG_LINES:])
+
+    def signal(self, number: int) -> None:
+        """To every process of the server. Not after `stop`: the id may be another's by then."""
+        if self._is_stopped:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    async def stop(self, *, grace_s: float = 5.0) -> None:
+        """SIGTERM, then SIGKILL. Returns when it is gone; safe to call twice."""
+        self.signal(signal.SIGCONT)  # a stopped process would never see the rest
+        self.signal(signal.SIGTERM)
+        if not await self._is_gone_within(grace_s):
+            self.signal(signal.SIGKILL)
+            if not await self._is_gone_within(5.0):
+                raise EngineError(f"server process {self.pid} did not die; log: {self.log_path}")
+        self.signal(signal.SIGKILL)  # children that outlived the first process of the group
+        self._is_stopped = True
+        if self.process is not None:
+            self.process.wait(timeout=5.0)  # it is dead already: this only takes note of it
+
+    async def _is_gone_within(self, seconds: float) -> bool:
+        ends_at = time.monotonic() + seconds
+        while self.is_running and time.monotonic() < ends_at:  # noqa: ASYNC110 - no event to wait on
+            await asyncio.sleep(0.05)
+        return not self.is_running
+
+
+def start_process(
+    command: ServerCommand, *, port: int, log_path: Path, outlives_us: bool = False
+) -> ServerProcess:
+    """Start a server that listens on `port`; it is ready some seconds later (`wait_until_ready`).
+
+    Unless it `outlives_us` the kernel ends it with the *thread* that called this: call it in one
+    that lives as long as the server should, such as the event loop's.
+    """
+    arguments = [*command.arguments]
+    if not outlives_us:
+        arguments = [sys.executable, "-I", str(_GUARD), str(os.getpid()), *arguments]
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        try:
+            process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **command.variables},
+                start_new_session=True,
+            )
+        except OSError as exc:
+            raise EngineError(f"{command.arguments[0]} could not be started: {exc}") from exc
+    return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
+
+
+class ServerLauncher(ABC):
+    """Starts the `count` servers of one engine; they die with this process."""
+
+    def __init__(self, log_dir: Path, *, name: str, count: int = 1) -> None:
+        self.count = count
+        self._log_dir = log_dir
+        self._name = name
+
+    @abstractmethod
+    def command(self, index: int, *, port: int) -> ServerCommand:
+        """The command line of server `index`, which listens on `port` of this machine."""
+
+    def start_all(self) -> list[ServerProcess]:
+        return [self._start(index, port) for index, port in enumerate(free_ports(self.count))]
+
+    def restart(self, process: ServerProcess) -> ServerProcess:
+        """A new process in place of one that ended, with its address and index."""
+        logs = [self._log_path(index) for index in range(self.count)]
+        return self._start(logs.index(process.log_path), int(process.address.rsplit(":", 1)[1]))
+
+    def _start(self, index: int, port: int) -> ServerProcess:
+        command = self.command(index, port=port)
+        return start_process(command, port=port, log_path=self._log_path(index))
+
+    def _log_path(self, index: int) -> Path:
+        return self._log_dir / f"{self._name}-{index}.log"
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ones: all are held until the last is found."""
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [int(sock.getsockname()[1]) for sock in sockets]
+
+
+def free_port() -> int:
+    (port,) = free_ports(1)
+    return port
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
