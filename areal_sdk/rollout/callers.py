@@ -16,9 +16,10 @@ from typing import Self
 
 from areal_sdk.errors import ConfigError, EpisodeError
 from areal_sdk.gateway.sessions.external import LiveSession, LiveSessions
+from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import PendingGroup, Rejection, ScoredEpisode, Truncated, triage
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.rewards import RewardPool, posted_outcome
 from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
@@ -233,7 +234,7 @@ def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:
         id=live.id,
         task=Task(live.account.name),
         turns=tuple(session.turns),
-        outcome=posted_outcome(live),
+        outcome=_outcome(session),
         group=live.group,
         sibling=live.sibling,
         epoch=group.issued.epoch if group is not None else 0,
@@ -242,28 +243,10 @@ def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:
     )
 
 
-def posted_outcome(live: LiveSession) -> Outcome:
-    """The rewards that were posted, the last for each turn and for the episode; none abstains.
-
-    A reward for the episode was earned by its end: where turns have rewards too, it comes on top of
-    what the last turn earned.
-    """
-    session = live.session
+def _outcome(session: Session) -> Outcome:
+    """What was posted; none abstains."""
     if session.faults:
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
-    whole = [posted.reward for posted in session.rewards if posted.turn is None]
-    by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
     if not session.turns:
         return Outcome.abstained("its caller got no answer, or waited for none")
-    if not whole and not by_turn:
-        return Outcome.abstained("nobody posted a reward in time")
-    if not by_turn:
-        return Outcome.scored(whole[-1])
-    if whole:
-        last = len(session.turns) - 1
-        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
-    return Outcome.scored(
-        sum(by_turn.values()),
-        success=whole[-1] == 1.0 if whole else None,
-        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
-    )
+    return posted_outcome(session) or Outcome.abstained("nobody posted a reward in time")

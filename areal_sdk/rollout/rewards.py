@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from areal_sdk.errors import (
     CallTimeoutError,
@@ -31,7 +31,30 @@ from areal_sdk.process.workers import IDLE, WorkerPool
 from areal_sdk.reward import RewardFn, as_outcome
 from areal_sdk.types import Episode, Outcome, OutcomeKind
 
+if TYPE_CHECKING:
+    from areal_sdk.gateway.sessions.session import Session
+
 Weighted = tuple[float, Outcome]
+
+
+def posted_outcome(session: "Session") -> Outcome | None:
+    """The rewards that were posted, the last for each turn and for the episode; None without any.
+
+    A reward for the episode was earned by its end: where turns have rewards too, it comes on top of
+    what the last turn earned.
+    """
+    whole = [posted.reward for posted in session.rewards if posted.turn is None]
+    by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
+    if not by_turn:
+        return Outcome.scored(whole[-1]) if whole else None
+    if whole:
+        last = len(session.turns) - 1
+        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
+    return Outcome.scored(
+        sum(by_turn.values()),
+        success=whole[-1] == 1.0 if whole else None,
+        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
+    )
 
 
 def read_verdict(result: Any, episode: Episode) -> Outcome:

@@ -19,7 +19,7 @@ from areal_sdk.rollout.agents.deadline import DeadlinePassed, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool
-from areal_sdk.rollout.rewards import RewardPool, read_verdict
+from areal_sdk.rollout.rewards import RewardPool, posted_outcome, read_verdict
 from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
 from areal_sdk.rollout.trajectory import check_parents, check_recorded, oldest_trainable
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
@@ -201,6 +201,8 @@ class EpisodeRunner(SharesHttpClient):
             if played is not None:
                 self._warn_of_unused_rewards()
                 return replace(episode, outcome=_named(read_verdict(played, episode)))
+        if (posted := posted_outcome(session)) is not None:
+            return replace(episode, outcome=posted)
         return replace(episode, outcome=await self._score(episode))
 
     async def _judge_error(self, episode: Episode, error: EpisodeError) -> Outcome:
