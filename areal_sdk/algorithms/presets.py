@@ -12,6 +12,7 @@ from pydantic import Field
 
 from areal_sdk.algorithms.advantages import AdvantageEstimator, GroupRelative
 from areal_sdk.algorithms.running import RunningBaseline
+from areal_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     from areal_sdk.algorithms.losses import Objective
@@ -33,6 +34,15 @@ class Algorithm:
     advantages: AdvantageEstimator
     objective: "Objective"
     proximal: Proximal = Proximal.RECOMPUTE
+
+    def __post_init__(self) -> None:
+        """A preset of a user may have passed its text on."""
+        try:
+            object.__setattr__(self, "proximal", Proximal(self.proximal))
+        except ValueError:
+            raise ConfigError(
+                f"proximal = {self.proximal!r}: choose one of {', '.join(Proximal)}"
+            ) from None
 
 
 ClipLow = Annotated[

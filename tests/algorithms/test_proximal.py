@@ -1,8 +1,11 @@
 """Interpolated proximal logprobs."""
 
+import pytest
 import torch
 
 from areal_sdk.algorithms.losses import interpolate
+from areal_sdk.algorithms.presets import Proximal, grpo
+from areal_sdk.errors import ConfigError
 
 
 def test_at_lag_zero_the_sampler_is_the_proximal_policy() -> None:
@@ -39,3 +42,11 @@ def test_it_is_nearer_than_the_sampler_and_than_a_step_behind() -> None:
     p = interpolate(torch.tensor([b]), torch.tensor([q]), torch.tensor([1.0]), progress=0.5).item()
     assert abs(p - p_true) < abs(b - p_true)
     assert abs(p - p_true) < abs(q - p_true)
+
+
+def test_a_preset_may_name_the_centre_in_its_own_words_and_not_misspell_it() -> None:
+    """As text it was taken for `interpolate`, whatever it said."""
+    assert grpo(proximal="recompute").proximal is Proximal.RECOMPUTE  # type: ignore[arg-type]
+    assert grpo(proximal="interpolate").proximal is Proximal.INTERPOLATE  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"'recomputed'.* recompute, interpolate"):
+        grpo(proximal="recomputed")  # type: ignore[arg-type]
