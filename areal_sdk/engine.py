@@ -1,12 +1,17 @@
 """The inference engine contract. Subclass `InferenceEngine` to add a backend."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
+
+if TYPE_CHECKING:
+    from areal_sdk.config import EngineSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,15 @@ class GenerateResult:
     top_logprobs: tuple[Mapping[int, float], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class EngineDeath:
+    """How an engine ended that had been started."""
+
+    reason: str
+    """As in "the engine was killed by SIGKILL"."""
+    log_path: Path
+
+
 class InferenceEngine(ABC):
     """Tokens in, tokens out. Knows nothing of chat, rewards or training.
 
@@ -98,7 +112,21 @@ class InferenceEngine(ABC):
     * `update_weights` does not wait for requests in flight: they go on under the new weights;
     * closing a stream early frees its slot;
     * failures raise `EngineError`; a prompt that cannot fit raises `ContextOverflowError`.
+
+    An engine that can die says so through `is_alive`, `died` and `restart`, and the run starts it
+    again. An engine that looks after its own servers leaves these three as they are.
     """
+
+    is_repeatable: ClassVar[bool] = False
+    """It can sample the same tokens twice (`run.deterministic`)."""
+
+    @classmethod  # noqa: B027 - optional
+    def check_installed(cls) -> None:
+        """MissingExtraError when a package that the engine needs is missing."""
+
+    @classmethod  # noqa: B027 - optional
+    def check_model(cls, directory: Path) -> None:
+        """ConfigError when the engine could not serve the model in `directory`."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -125,6 +153,25 @@ class InferenceEngine(ABC):
     async def aclose(self) -> None:
         """Release resources. Safe to call twice."""
 
+    @property
+    def pid(self) -> int | None:
+        """The process on this machine that computes, for accounts of CPU time; None for several."""
+        return None
+
+    @property
+    def is_alive(self) -> bool:
+        """False from its death until `restart` has returned."""
+        return True
+
+    async def died(self) -> EngineDeath:
+        """Wait until the started engine has died; for most engines, forever."""
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets the event")
+
+    async def restart(self) -> None:
+        """Start a dead engine again, with the weights and the version it had."""
+        raise EngineError(f"{type(self).__name__} cannot be started again")
+
     async def pause(self) -> None:  # noqa: B027 - optional
         """Hold all generation, requests in flight included, until `resume`."""
 
@@ -141,6 +188,32 @@ class InferenceEngine(ABC):
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """The whole completion."""
         return await collect(self.stream(request))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What a configuration says about the engine of a run."""
+
+    section: "EngineSection"
+    options: Mapping[str, Any]
+    """The table `[engine.NAME]`, not validated yet."""
+    model_dir: Path
+    log_dir: Path
+    deterministic: bool = False
+
+
+class ConfiguredEngine(InferenceEngine):
+    """An engine that reads the settings of `[engine]`.
+
+    Other engines get `model_dir`, `log_dir` and `[engine.NAME]` as keyword arguments; a setting in
+    `[engine]` is refused for them.
+    """
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: EngineSettings) -> InferenceEngine:
+        """The engine, not started. ConfigError where it could not keep a setting. Also called to
+        check a configuration: it must leave nothing behind."""
 
 
 async def collect(chunks: AsyncIterator[GenerateChunk]) -> GenerateResult:

@@ -64,6 +64,10 @@ class RunSection(Section):
         return self.steps >= ENDLESS
 
 
+ADDRESS_BACKEND = "sglang"
+"""The engine of servers that are named by address alone."""
+
+
 class EngineSection(Section):
     """Who samples tokens."""
 
@@ -83,6 +87,11 @@ class EngineSection(Section):
     the old ones, which is faster and further from what the trainer assumes."""
     threads: Positive = 1
     """Of torch; more than one pays only on idle cores."""
+
+    @property
+    def backend(self) -> str:
+        """The registered engine that `name` means: addresses belong to `ADDRESS_BACKEND`."""
+        return ADDRESS_BACKEND if "://" in self.name else self.name
 
 
 class RolloutSection(Section):

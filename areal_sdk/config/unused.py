@@ -84,7 +84,7 @@ def _idle_tables(config: Config) -> Iterator[str]:
             continue
         if kind == "env" and name != config.env:
             why = f"the environment played is {config.env!r}" if config.env else "no env is played"
-        elif kind == "engine" and name != _engine_table(config):
+        elif kind == "engine" and name != config.engine.backend:
             why = f"the engine is {config.engine.name!r}"
         elif kind == "algorithm" and name != config.algorithm.name:
             why = f"the algorithm is {config.algorithm.name!r}"
@@ -93,12 +93,6 @@ def _idle_tables(config: Config) -> Iterator[str]:
         else:
             continue
         yield f"[{join_key(kind, *([name] if name else []))}] changes nothing: {why}"
-
-
-def _engine_table(config: Config) -> str:
-    """Addresses are those of SGLang servers."""
-    name = config.engine.name
-    return "sglang" if name.startswith(("http://", "https://")) else name
 
 
 def _value(config: Config, key: str) -> object:

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from areal_sdk.errors import ChildDiedError
@@ -53,7 +54,7 @@ class Restarts:
 
     while True:
         await child.exited
-        await asyncio.sleep(restarts.pause_after(child))
+        await asyncio.sleep(restarts.pause_after(f"{child.name} died", log_path=child.log_path))
         child = await spawn(child.spec, log_dir=...)
     """
 
@@ -62,17 +63,14 @@ class Restarts:
         self.count = 0
         self._recent: deque[float] = deque()
 
-    def pause_after(self, child: Child, *, now: float | None = None) -> float:
-        """How long to wait before starting `child` again; `ChildDiedError` when it died too often."""
+    def pause_after(self, death: str, *, log_path: Path, now: float | None = None) -> float:
+        """How long to wait before the next start; `ChildDiedError` when there were too many deaths."""
         now = time.monotonic() if now is None else now
         while self._recent and now - self._recent[0] > self.policy.window_s:
             self._recent.popleft()
         if len(self._recent) >= self.policy.max_restarts:
             often = f" {len(self._recent) + 1} times in {self.policy.window_s:g} s"
-            raise ChildDiedError(
-                f"{child.name} {child.exited.result()}{often if self._recent else ''}; "
-                f"log: {child.log_path}"
-            )
+            raise ChildDiedError(f"{death}{often if self._recent else ''}; log: {log_path}")
         pause = min(self.policy.max_pause_s, self.policy.first_pause_s * 2.0 ** len(self._recent))
         self._recent.append(now)
         self.count += 1

@@ -1,6 +1,6 @@
 """From `[engine]` to an engine that is not started yet.
 
-Brings the embedded engine back when its process dies; gives up when it dies too often.
+Starts an engine again when it dies; gives up when it dies too often.
 
 Wherever an engine is open, `kept` watches it: in training, warm-up, evaluations and `serve` alike.
 
@@ -15,11 +15,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from areal_sdk.backends.local import LocalEngine
-from areal_sdk.backends.sglang.settings import engine_from_settings
 from areal_sdk.config import Config, EngineSection
 from areal_sdk.engine import (
+    ConfiguredEngine,
+    EngineDeath,
     EngineInfo,
+    EngineSettings,
     GenerateChunk,
     GenerateRequest,
     GenerateResult,
@@ -29,64 +30,59 @@ from areal_sdk.errors import ChildDiedError, ConfigError, EngineError
 from areal_sdk.fsdp.trainer import TrainerClient
 from areal_sdk.launch import Restarts, first_exit
 from areal_sdk.plugins import Plugins
-from areal_sdk.process import Child
 from areal_sdk.telemetry import waiting
 from areal_sdk.types import WeightUpdate
+
+
+def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
+    """The class that `engine.name` means."""
+    return plugins.engines.get(config.engine.backend)
 
 
 def make_engine(
     config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
 ) -> InferenceEngine:
-    """The engine that `engine.name` names: ours, SGLang's servers, or a plugin's."""
-    section = config.engine
-    if section.name == "local":
-        return LocalEngine(
-            model_dir,
-            log_dir=log_dir,
-            dtype=section.dtype,
-            device=section.device,
-            max_slots=section.max_slots,
-            max_context=section.max_context,
-            kv_on_update=section.kv_on_update,
-            deterministic=config.run.deterministic,
-            threads=section.threads,
-        )
-    if config.run.deterministic:
+    """The engine that `engine.name` means, not started."""
+    section, engine = config.engine, engine_class(config, plugins)
+    if config.run.deterministic and not engine.is_repeatable:
         raise ConfigError(
-            f"run.deterministic needs the local engine, not {section.name!r}: its batch shapes are "
-            "ours to fix"
+            f"run.deterministic needs an engine that samples the same tokens twice, such as "
+            f"{EngineSection().name!r}: {section.name!r} does not"
         )
-    if is_sglang(section.name):
-        settings = config.options.get("engine.sglang", {})
-        return engine_from_settings(section, settings, model_dir=model_dir, log_dir=log_dir)
-    options = {"model_dir": model_dir, "log_dir": log_dir}
-    options |= config.options.get(f"engine.{section.name}", {})
-    return plugins.configure("engine", section.name, options)
+    options = config.options.get(f"engine.{section.backend}", {})
+    if issubclass(engine, ConfiguredEngine):
+        return engine.from_settings(
+            EngineSettings(section, options, model_dir, log_dir, config.run.deterministic)
+        )
+    arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
+    return plugins.configure("engine", section.backend, arguments)
 
 
 def check_engine(config: Config, plugins: Plugins) -> None:
-    """ConfigError for an engine that nobody brings."""
-    name = config.engine.name
-    if name == "local" or is_sglang(name):
-        return
+    """ConfigError for an engine that no plugin brings, and for settings that it would ignore."""
+    name = config.engine.backend
     plugins.engines.reference(name)
     ignored = config.engine.model_fields_set - {"name"}
     stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}
-    if ignored - stored:
-        keys = ", ".join(f"engine.{field}" for field in sorted(ignored - stored))
-        raise ConfigError(
-            f"{keys} would be ignored: the engine {name!r} is a plugin's, and has options of its "
-            f"own, [engine.{name}]"
-        )
+    if ignored == stored or issubclass(engine_class(config, plugins), ConfiguredEngine):
+        return
+    keys = ", ".join(f"engine.{field}" for field in sorted(ignored - stored))
+    raise ConfigError(
+        f"{keys} would be ignored: the engine {name!r} is a plugin's, and has options of its own, "
+        f"[engine.{name}]"
+    )
+
+
+def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> None:
+    """ConfigError where the engine could not serve the model, or not with these settings."""
+    engine = engine_class(config, plugins)
+    engine.check_model(model_dir)
+    if issubclass(engine, ConfiguredEngine):
+        make_engine(config, model_dir, plugins=plugins, log_dir=Path())
 
 
 def _default(field: str) -> object:
     return EngineSection.model_fields[field].default
-
-
-def is_sglang(name: str) -> bool:
-    """Whether `engine.name` means SGLang: by name, or by the addresses of its servers."""
-    return name == "sglang" or name.startswith(("http://", "https://"))
 
 
 RESTART_TIMEOUT_S = 600.0
@@ -127,7 +123,6 @@ class KeptEngine(InferenceEngine):
     """An engine that may die on the way: what is asked of it meanwhile waits until it is back.
 
     Requests in flight at its death fail; the runner tries their episodes again, as the same ones.
-    Engines that look after their own servers are passed through as they are.
     """
 
     def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:
@@ -140,46 +135,43 @@ class KeptEngine(InferenceEngine):
         self._back.set()
 
     @property
-    def is_up(self) -> bool:
-        if not isinstance(self._engine, LocalEngine):
-            return True
-        return self._back.is_set() and not self._engine.child.exited.done()
+    def is_alive(self) -> bool:
+        return self._back.is_set() and self._engine.is_alive
 
     @property
     def pid(self) -> int | None:
-        """Of the process on this machine that computes, while there is one."""
-        if isinstance(self._engine, LocalEngine) and self.is_up:
-            return self._engine.child.pid
-        return None
+        return self._engine.pid if self.is_alive else None
 
     async def watch(self) -> None:
         """Runs until cancelled; raises when the engine has died too often."""
-        if not isinstance(self._engine, LocalEngine):
-            return
         while True:
-            child = self._engine.child
-            await asyncio.shield(child.exited)
+            death = await self._engine.died()
             self._back.clear()
             self.on_outage(True)
-            await self._bring_back(self._engine, child)
+            await self._bring_back(death)
             self._back.set()
             self.on_outage(False)
 
-    async def _bring_back(self, engine: LocalEngine, child: Child) -> None:
+    async def _bring_back(self, death: EngineDeath) -> None:
         while True:
-            pause_s = self._restarts.pause_after(child)
+            pause_s = self._restarts.pause_after(f"engine {death.reason}", log_path=death.log_path)
             self._say(
-                f"warning: the engine {child.exited.result()}: starting it again; "
-                f"log: {child.log_path}"
+                f"warning: the engine {death.reason}: starting it again; log: {death.log_path}"
             )
             await asyncio.sleep(pause_s)
             try:
                 async with waiting("engine: restart", timeout_s=RESTART_TIMEOUT_S):
-                    await engine.restart()
+                    await self._engine.restart()
             except EngineError as exc:
                 self._say(f"warning: the engine did not start again: {exc}")
             else:
                 return
+
+    async def died(self) -> EngineDeath:
+        return await self._engine.died()
+
+    async def restart(self) -> None:
+        await self._engine.restart()
 
     async def start(self) -> None:
         await self._engine.start()
@@ -193,7 +185,7 @@ class KeptEngine(InferenceEngine):
         return self._engine.version
 
     def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
-        return self._engine.stream(request) if self.is_up else self._stream_later(request)
+        return self._engine.stream(request) if self.is_alive else self._stream_later(request)
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         await self._until_up()
@@ -206,7 +198,7 @@ class KeptEngine(InferenceEngine):
             try:
                 await self._engine.update_weights(update)
             except EngineError:
-                if self.is_up:
+                if self.is_alive:
                     raise
             else:
                 return
@@ -242,7 +234,7 @@ class KeptEngine(InferenceEngine):
 
     async def _until_up(self) -> None:
         """Whoever calls has a deadline: of a request, or of a weight update."""
-        while not self.is_up:
+        while not self.is_alive:
             await asyncio.sleep(0)  # let `watch` notice
             await self._back.wait()
 

@@ -18,17 +18,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.config import Config, RunSection, load_config
-from areal_sdk.errors import ConfigError, EngineError, require_package
+from areal_sdk.errors import ConfigError, require_package
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.loop.engines import is_sglang, make_engine
+from areal_sdk.loop.engines import check_engine_serves, engine_class
 from areal_sdk.loop.state import latest_checkpoint
 from areal_sdk.models import resolve_model
-from areal_sdk.models.checkpoint import check_safetensors
 from areal_sdk.models.families import check_trained, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
@@ -281,8 +279,7 @@ def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
 
 def find_served_model(config: Config, *, plugins: Plugins) -> Path:
     """The directory of the model to sample from; ConfigError where gateway or engine would refuse it."""
-    if config.engine.name == "local":
-        require_package("torch", extra="train", needed_for="the local engine")
+    engine_class(config, plugins).check_installed()
     directory = find_model(config.model)
     _check_served(config, directory, plugins)
     return directory
@@ -291,14 +288,7 @@ def find_served_model(config: Config, *, plugins: Plugins) -> Path:
 def _check_served(config: Config, directory: Path, plugins: Plugins) -> None:
     template = ChatTemplate.load(directory)
     Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
-    if config.engine.name == "local":
-        check_safetensors(directory)
-        try:
-            Architecture.load(directory)
-        except EngineError as exc:
-            raise ConfigError(str(exc)) from None
-    if config.engine.name == "local" or is_sglang(config.engine.name):
-        make_engine(config, directory, plugins=plugins, log_dir=Path())
+    check_engine_serves(config, directory, plugins)
 
 
 def whose_weights(model_dir: Path) -> str:

@@ -8,16 +8,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.protocol import Generate, decode_chunk, encode_generate
 from areal_sdk.engine import (
+    ConfiguredEngine,
+    EngineDeath,
     EngineInfo,
+    EngineSettings,
     GenerateChunk,
     GenerateRequest,
     GenerateResult,
-    InferenceEngine,
     collect,
 )
 from areal_sdk.errors import (
+    ConfigError,
     ContextOverflowError,
     EngineError,
     ProcessError,
@@ -25,6 +29,7 @@ from areal_sdk.errors import (
     UnsupportedSchemaError,
     require_package,
 )
+from areal_sdk.models.checkpoint import check_safetensors
 from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, spawn
 from areal_sdk.types import WeightUpdate
 
@@ -49,12 +54,41 @@ class EngineLoad:
     waiting: int
 
 
-class LocalEngine(InferenceEngine):
+class LocalEngine(ConfiguredEngine):
     """Runs a dense Llama, Qwen2 or Qwen3 checkpoint in a process of its own, on a CPU or one GPU.
 
     A dead worker fails the streams in flight with an EngineError that names its log; `restart`
     brings it back with the last weights.
     """
+
+    is_repeatable = True
+
+    @classmethod
+    def check_installed(cls) -> None:
+        require_package("torch", extra="train", needed_for="the local engine")
+
+    @classmethod
+    def check_model(cls, directory: Path) -> None:
+        check_safetensors(directory)
+        try:
+            Architecture.load(directory)
+        except EngineError as exc:
+            raise ConfigError(str(exc)) from None
+
+    @classmethod
+    def from_settings(cls, settings: EngineSettings) -> "LocalEngine":
+        section = settings.section
+        return cls(
+            settings.model_dir,
+            log_dir=settings.log_dir,
+            dtype=section.dtype,
+            device=section.device,
+            max_slots=section.max_slots,
+            max_context=section.max_context,
+            kv_on_update=section.kv_on_update,
+            deterministic=settings.deterministic,
+            threads=section.threads,
+        )
 
     def __init__(
         self,
@@ -105,7 +139,7 @@ class LocalEngine(InferenceEngine):
     async def start(self) -> None:
         if self._child is not None:
             raise EngineError("the local engine is already started")
-        require_package("torch", extra="train", needed_for="the local engine")
+        self.check_installed()
         with _engine_errors():
             self._child = await spawn(
                 self._spec, log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
@@ -118,6 +152,19 @@ class LocalEngine(InferenceEngine):
             stop_tokens=tuple(hello["stop_tokens"]),
             constrains_json=find_spec("llguidance") is not None,
         )
+
+    @property
+    def pid(self) -> int | None:
+        return self.child.pid if self.is_alive else None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._child is not None and not self._child.exited.done()
+
+    async def died(self) -> EngineDeath:
+        child = self.child
+        ended = await asyncio.shield(child.exited)
+        return EngineDeath(str(ended), child.log_path)
 
     async def restart(self) -> None:
         """End the worker if it still runs, start a new one, and give it the last weights."""

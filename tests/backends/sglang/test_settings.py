@@ -9,17 +9,25 @@ from click.testing import CliRunner
 from areal_sdk.backends.remote.model_info import read_model_info
 from areal_sdk.backends.remote.options import RemoteOptions
 from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.probe import dtype_when_auto
 from areal_sdk.backends.sglang.registry import Registry, start_time
 from areal_sdk.backends.sglang.servers import ServerOptions, SGLangLauncher
-from areal_sdk.backends.sglang.settings import engine_from_settings, server_addresses
+from areal_sdk.backends.sglang.settings import server_addresses
 from areal_sdk.cli.engine import engine
 from areal_sdk.config import EngineSection
+from areal_sdk.engine import EngineSettings
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.models import make_tiny_model
 
 ADDRESS = "http://127.0.0.1:30000"
+
+
+def engine_from_settings(
+    section: EngineSection, options: dict[str, object], *, model_dir: Path, log_dir: Path
+) -> SGLangEngine:
+    return SGLangEngine.from_settings(EngineSettings(section, options, model_dir, log_dir))
 
 
 def test_running_servers_are_named_by_address(tmp_path: Path) -> None:
