@@ -1,0 +1,78 @@
+"""A server that is not SGLang needs one client: pool, swaps, verification, restarts are given."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from areal_sdk.engine import GenerateRequest
+from areal_sdk.models import make_tiny_model
+from areal_sdk.testing import check_engine
+from tests.backends.remote.toy_vllm import plugin
+from tests.loop.runs import DEADLINE_S, finish, run_dir, start_training, wait_for_steps
+
+
+def server_of(pid: int) -> int:
+    """The server that the main process `pid` runs under its guard."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                session = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except (OSError, IndexError):
+                continue  # it ended meanwhile
+            if session == pid and str(plugin.SERVER).encode() in arguments:
+                return int(entry.name)
+        time.sleep(0.02)
+    raise AssertionError("it never had a server")
+
+
+def test_the_plugin_is_short() -> None:
+    assert len(Path(plugin.__file__).read_text().splitlines()) < 150
+
+
+async def test_the_engine_contract_is_kept(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", num_layers=1)
+    await check_engine(plugin.ToyEngine(model_dir=model, log_dir=tmp_path))
+
+
+async def test_a_killed_server_is_replaced_and_its_requests_go_on(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", num_layers=1)
+    engine = plugin.ToyEngine(model_dir=model, log_dir=tmp_path)
+    await engine.start()
+    try:
+        stream = engine.stream(GenerateRequest((10, 11, 12), 2000, ignore_eos=True))
+        num_tokens = len((await anext(stream)).tokens)
+        process = engine.servers[0].process
+        assert process is not None
+        process.signal(signal.SIGKILL)
+        async for chunk in stream:
+            num_tokens += len(chunk.tokens)
+        assert num_tokens == 2000
+        assert engine.num_failovers > 0
+        assert engine.servers[0].process is not process
+    finally:
+        await engine.aclose()
+
+
+def test_an_agent_trains_on_it_and_a_killed_server_comes_back(tmp_path: Path) -> None:
+    process = start_training(
+        tmp_path,
+        "--plugin",
+        plugin.__file__,
+        engine__name="toy-vllm",
+        engine__dtype="auto",
+        engine__max_slots=32,
+        run__steps=5,
+    )
+    wait_for_steps(process, tmp_path, 1)
+    os.killpg(server_of(process.pid), signal.SIGKILL)
+    output = finish(process)
+    assert "restarting the toy server of" in output
+    assert len(run_dir(tmp_path).read_steps()) == 5
+    books = run_dir(tmp_path).read_ledger()
+    assert books is not None
+    assert books["trained"] == 5 * 16
