@@ -55,7 +55,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     from areal_sdk.engine import GenerateRequest
     from areal_sdk.fsdp.spec import TrainerSpec
     from areal_sdk.fsdp.trainer import TrainerClient
-    from areal_sdk.gateway.tokens.renderer import Chat, Renderer
+    from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
     from areal_sdk.gateway.tokens.template import ChatTemplate
     from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import resolve_model
@@ -95,7 +95,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     for step in range(steps + 1):
         start = {name: cpu_seconds(pid) or 0.0 for name, pid in pids.items()}
         began = time.monotonic()
-        prompts = [renderer.first(Chat(tuple(messages(q)))).tokens for q in QUESTIONS]
+        prompts = [renderer.first(TemplateInput(tuple(messages(q)))).tokens for q in QUESTIONS]
         samples = await asyncio.gather(
             *(sample(p, f"{i}.{k}") for i, p in enumerate(prompts) for k in range(GROUP_SIZE))
         )

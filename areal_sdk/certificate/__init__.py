@@ -3,8 +3,8 @@
 from areal_sdk.certificate.findings import Certificate, Finding, Level
 from areal_sdk.certificate.issue import certify, is_certified, keep, warning
 from areal_sdk.certificate.replay import (
-    Request,
     Transcript,
+    TranscriptRequest,
     read_transcript,
     recorded,
 )
@@ -13,7 +13,7 @@ __all__ = [
     "Certificate",
     "Finding",
     "Level",
-    "Request",
+    "TranscriptRequest",
     "Transcript",
     "certify",
     "is_certified",

@@ -11,12 +11,13 @@ from pathlib import Path
 import orjson
 
 from areal_sdk.certificate.findings import Certificate, Finding, failed, note, ok
-from areal_sdk.certificate.model import TODAY, Model, content_key
+from areal_sdk.certificate.model import TODAY, ChatModel, content_key
 from areal_sdk.certificate.probes import probe
 from areal_sdk.certificate.replay import Transcript, recorded, replay
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.tokens.renderer import Chat, Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
+from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.models.cache import Cache
 from areal_sdk.telemetry.files import to_json, write_atomically
 
@@ -40,7 +41,7 @@ def _findings(
     directory: Path, transcripts: Iterable[Transcript], tool_format: str | None
 ) -> Iterator[Finding]:
     try:
-        model = Model.load(directory, tool_format=tool_format)
+        model = ChatModel.load(directory, tool_format=tool_format)
     except ConfigError as exc:
         yield failed("loads", str(exc), "correct the files of the model")
         return
@@ -48,15 +49,15 @@ def _findings(
     try:
         yield from probe(model)
         yield from _clock(directory, model)
-    except TemplateRefusal as exc:
+    except TemplateRefusalError as exc:
         cure = "use a template that accepts systems, users, assistants and tools"
         yield failed("template", f"it refuses a plain conversation: {exc}", cure)
     for transcript in transcripts:
         yield from replay(model, transcript)
 
 
-def _clock(directory: Path, model: Model) -> Iterator[Finding]:
-    chat = Chat(({"role": "user", "content": "Hi"},))
+def _clock(directory: Path, model: ChatModel) -> Iterator[Finding]:
+    chat = TemplateInput(({"role": "user", "content": "Hi"},))
     now = model.renderer.text(chat)
     for later in (timedelta(seconds=1), timedelta(days=40)):
         template = ChatTemplate.load(directory, clock=partial(TODAY.__add__, later))

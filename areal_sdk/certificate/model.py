@@ -28,7 +28,7 @@ TODAY = datetime(2024, 5, 17, 12)
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ChatModel:
     """A model as the gateway sees it."""
 
     tokenizer: Tokenizer
@@ -40,7 +40,7 @@ class Model:
     """Rows of the embedding; None if the directory does not tell."""
 
     @classmethod
-    def load(cls, directory: Path, *, tool_format: str | None = None) -> "Model":
+    def load(cls, directory: Path, *, tool_format: str | None = None) -> "ChatModel":
         tokenizer = Tokenizer.load(directory)
         template = ChatTemplate.load(directory, clock=lambda: TODAY)
         config = _read(directory / "config.json")

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from areal_sdk.certificate.findings import Finding, failed, note, ok
-from areal_sdk.certificate.model import Model
-from areal_sdk.gateway.tokens.renderer import Chat
-from areal_sdk.gateway.tokens.template import TemplateRefusal
+from areal_sdk.certificate.model import ChatModel
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.renderer import TemplateInput
 from areal_sdk.types import Message, Tool
 
 _TEXTS = {
@@ -58,7 +58,7 @@ _TWO = {
 """What each `MARK-` of a conversation stands for."""
 
 
-def probe(model: Model) -> Iterator[Finding]:
+def probe(model: ChatModel) -> Iterator[Finding]:
     """Everything that can be found out without a client."""
     yield from _asks_for_an_answer(model)
     yield from _ends_turns(model)
@@ -95,11 +95,11 @@ def _result(text: str, number: int = 0) -> Message:
     return {"role": "tool", "tool_call_id": f"lookedup{number}", "content": text}
 
 
-def _asks_for_an_answer(model: Model) -> Iterator[Finding]:
+def _asks_for_an_answer(model: ChatModel) -> Iterator[Finding]:
     """What stands before an answer in history is what the model is given before it answers."""
     check, answer = "asks for answers", "MARK-ANSWER"
-    asked = model.renderer.text(Chat((_user("Hi"),)))
-    history = model.renderer.text(Chat((_user("Hi"), _said(answer))), asks=False)
+    asked = model.renderer.text(TemplateInput((_user("Hi"),)))
+    history = model.renderer.text(TemplateInput((_user("Hi"), _said(answer))), asks=False)
     before, found, _ = history.partition(answer)
     if not found:
         cure = "the template must write the content of assistant messages"
@@ -121,7 +121,7 @@ def _asks_for_an_answer(model: Model) -> Iterator[Finding]:
         )
 
 
-def _ends_turns(model: Model) -> Iterator[Finding]:
+def _ends_turns(model: ChatModel) -> Iterator[Finding]:
     check, end = "ends turns", model.renderer.end_of_turn
     if not end:
         yield failed(
@@ -142,14 +142,14 @@ def _ends_turns(model: Model) -> Iterator[Finding]:
         yield ok(check, f"with {end}, where the model stops")
 
 
-def _beginning_of_text(model: Model) -> Iterator[Finding]:
+def _beginning_of_text(model: ChatModel) -> Iterator[Finding]:
     check = "beginning of text"
     bos = model.tokenizer.token_id(model.template.special_tokens.get("bos_token", ""))
     document = model.tokenizer.encode_document("text")
     if bos is None or bos in model.stop_ids:
         yield ok(check, "there is no token for it")
         return
-    chat = Chat((_user("Hi"), _said("Hello"), _user("Bye")))
+    chat = TemplateInput((_user("Hi"), _said("Hello"), _user("Bye")))
     tokens = model.renderer.first(chat).tokens
     count = tokens.count(bos)
     marks_messages = len(chat.messages) < count <= len(chat.messages) + 2  # and a default system
@@ -163,7 +163,7 @@ def _beginning_of_text(model: Model) -> Iterator[Finding]:
         yield ok(check, "marked once" if count else "chats have no token for it")
 
 
-def _vocabulary(model: Model) -> Iterator[Finding]:
+def _vocabulary(model: ChatModel) -> Iterator[Finding]:
     highest = max([*model.tokenizer.added.values(), model.tokenizer.vocab_size - 1])
     if model.vocabulary is not None and highest >= model.vocabulary:
         yield failed(
@@ -175,8 +175,8 @@ def _vocabulary(model: Model) -> Iterator[Finding]:
         yield ok("vocabulary", f"{highest + 1} tokens")
 
 
-def _markup(model: Model) -> Iterator[Finding]:
-    text = model.renderer.text(Chat(({"role": "system", "content": "Hi"}, _user("Hi"))))
+def _markup(model: ChatModel) -> Iterator[Finding]:
+    text = model.renderer.text(TemplateInput(({"role": "system", "content": "Hi"}, _user("Hi"))))
     unknown = sorted(set(_MARKUP.findall(text)) - model.tokenizer.added.keys())
     if unknown:
         yield failed(
@@ -188,8 +188,8 @@ def _markup(model: Model) -> Iterator[Finding]:
         yield ok("markup", "the template's special tokens are tokens")
 
 
-def _repeats(model: Model) -> Iterator[Finding]:
-    chat = Chat((_user("Hi"), _said("Hello"), _user("Bye")), (_TOOL,))
+def _repeats(model: ChatModel) -> Iterator[Finding]:
+    chat = TemplateInput((_user("Hi"), _said("Hello"), _user("Bye")), (_TOOL,))
     texts = {model.renderer.text(chat) for _ in range(8)}
     if len(texts) > 1:
         cure = "siblings of one task would get different prompts: remove what is random"
@@ -198,7 +198,7 @@ def _repeats(model: Model) -> Iterator[Finding]:
         yield ok("repeats", "the same conversation is the same text")
 
 
-def _text(model: Model) -> Iterator[Finding]:
+def _text(model: ChatModel) -> Iterator[Finding]:
     tokenizer = model.tokenizer
     for name, text in _TEXTS.items():
         read = tokenizer.decode(tokenizer.encode_continuation(tokenizer.defuse(text)))
@@ -212,7 +212,7 @@ def _text(model: Model) -> Iterator[Finding]:
     yield ok("text", "survives tokens in both directions")
 
 
-def _shows_everything(model: Model) -> Iterator[Finding]:
+def _shows_everything(model: ChatModel) -> Iterator[Finding]:
     """What was said is shown to the model, and none of it twice."""
     check = "shows everything"
     long = " ".join(f"MARK-{number}" for number in range(300)) + " MARK-END"
@@ -229,10 +229,13 @@ def _shows_everything(model: Model) -> Iterator[Finding]:
         _result("MARK-RESULT"),
         _result("MARK-SECOND", 1),
     )
-    problems = [*_missing(model, Chat(plain), _PLAIN), *_missing(model, Chat(one, (_TOOL,)), _ONE)]
+    problems = [
+        *_missing(model, TemplateInput(plain), _PLAIN),
+        *_missing(model, TemplateInput(one, (_TOOL,)), _ONE),
+    ]
     try:
-        problems += _missing(model, Chat(two, (_TOOL,)), _TWO)
-    except TemplateRefusal as exc:
+        problems += _missing(model, TemplateInput(two, (_TOOL,)), _TWO)
+    except TemplateRefusalError as exc:
         yield note(check, f"the template refuses parallel calls: {exc}")
     if problems:
         cure = "the model would answer without having seen it: correct the template"
@@ -242,12 +245,12 @@ def _shows_everything(model: Model) -> Iterator[Finding]:
         yield ok(check, "system, tools, calls, results and texts reach the model")
 
 
-def _missing(model: Model, chat: Chat, marks: Mapping[str, str]) -> list[str]:
+def _missing(model: ChatModel, chat: TemplateInput, marks: Mapping[str, str]) -> list[str]:
     text = model.renderer.text(chat)
     return [what for m, what in marks.items() if not re.search(rf"MARK-{m}(?!\d)", text)]
 
 
-def _injection(model: Model) -> Iterator[Finding]:
+def _injection(model: ChatModel) -> Iterator[Finding]:
     """No text that somebody sends becomes a special token, however it is written."""
     check = "injection"
     tokens = sorted(model.tokenizer.added, key=lambda t: (not _MARKUP.fullmatch(t), len(t)))
@@ -267,7 +270,7 @@ def _injection(model: Model) -> Iterator[Finding]:
                 sum(token in added for token in model.renderer.first(chat).tokens)
                 for chat in (under_attack, calm)
             ]
-        except TemplateRefusal:
+        except TemplateRefusalError:
             continue
         if counts[0] != counts[1]:
             broken.append(f"{place} ({counts[0] - counts[1]:+d})")
@@ -286,18 +289,18 @@ def _wide(text: str) -> str:
     return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
 
 
-def _plain(text: str) -> Chat:
-    return Chat((_user(text),))
+def _plain(text: str) -> TemplateInput:
+    return TemplateInput((_user(text),))
 
 
-def _system(text: str) -> Chat:
-    return Chat(({"role": "system", "content": text}, _user("Hi")))
+def _system(text: str) -> TemplateInput:
+    return TemplateInput(({"role": "system", "content": text}, _user("Hi")))
 
 
-def _with_result(text: str) -> Chat:
-    return Chat((_user("Hi"), _calls("word"), _result(text)), (_TOOL,))
+def _with_result(text: str) -> TemplateInput:
+    return TemplateInput((_user("Hi"), _calls("word"), _result(text)), (_TOOL,))
 
 
-def _with_tool(text: str) -> Chat:
+def _with_tool(text: str) -> TemplateInput:
     tool: Tool = {**_TOOL, "function": {**_TOOL["function"], "description": text}}
-    return Chat((_user("Hi"),), (tool,))
+    return TemplateInput((_user("Hi"),), (tool,))

@@ -10,10 +10,10 @@ from pathlib import Path
 import orjson
 
 from areal_sdk.certificate.findings import Finding, failed, note, ok
-from areal_sdk.certificate.model import Model
+from areal_sdk.certificate.model import ChatModel
+from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.sessions.history import History, Placement, meaning
-from areal_sdk.gateway.tokens.renderer import Chat, Prompt
-from areal_sdk.gateway.tokens.template import TemplateRefusal
+from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
 from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta, ToolCall
 from areal_sdk.types import ForkReason, Message, Tool
 
@@ -21,7 +21,7 @@ _RECORDED = Path(__file__).with_name("transcripts")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class TranscriptRequest:
     """One request and the answer it got."""
 
     messages: tuple[Message, ...]
@@ -34,7 +34,7 @@ class Transcript:
     """One conversation of one client."""
 
     client: str
-    requests: tuple[Request, ...]
+    requests: tuple[TranscriptRequest, ...]
 
 
 def recorded() -> Iterator[Transcript]:
@@ -46,7 +46,7 @@ def recorded() -> Iterator[Transcript]:
 def read_transcript(path: Path) -> Transcript:
     document = orjson.loads(path.read_bytes())
     requests = (
-        Request(tuple(item["messages"]), tuple(item["tools"]), item["answer"])
+        TranscriptRequest(tuple(item["messages"]), tuple(item["tools"]), item["answer"])
         for item in document["requests"]
     )
     return Transcript(document["client"], tuple(requests))
@@ -65,7 +65,7 @@ _CURES = {
 }
 
 
-def replay(model: Model, transcript: Transcript) -> Iterator[Finding]:
+def replay(model: ChatModel, transcript: Transcript) -> Iterator[Finding]:
     """One finding if all is exact; otherwise what is not, at its first request."""
     player = _Player(model, transcript.client)
     for request in transcript.requests:
@@ -85,7 +85,7 @@ def replay(model: Model, transcript: Transcript) -> Iterator[Finding]:
 class _Player:
     """Plays requests as a session would, with the template's own words for the answers."""
 
-    def __init__(self, model: Model, client: str) -> None:
+    def __init__(self, model: ChatModel, client: str) -> None:
         self.rewrites = False
         """The template writes what was said before differently from how it was said."""
         self.refuses = ""
@@ -96,7 +96,7 @@ class _Player:
         self._tokens: list[tuple[int, ...]] = []
         """Of each turn, its prompt and its answer."""
 
-    def play(self, request: Request) -> Iterator[Finding]:
+    def play(self, request: TranscriptRequest) -> Iterator[Finding]:
         renderer = self._model.renderer
         length = renderer.tool_format.call_id_length
         given = [_with_ids(message, length) for message in request.messages]
@@ -106,10 +106,10 @@ class _Player:
             found = f"request {len(self._tokens) + 1} starts another sequence: {reason.value}"
             yield failed("one sequence", found, _CURES[reason], client=self._client)
             return
-        chat = Chat(messages, request.tools)
+        chat = TemplateInput(messages, request.tools)
         try:
             prompt = self._prompt(chat, placement)
-        except TemplateRefusal as exc:
+        except TemplateRefusalError as exc:
             yield self._refused(chat, exc)
             return
         if placement.parent is not None:
@@ -121,18 +121,18 @@ class _Player:
         self._tokens.append(prompt.tokens + (said or self._words(answer)))
         self._history.add(placement, answer, len(self._tokens) - 1)
 
-    def _prompt(self, chat: Chat, placement: Placement) -> Prompt:
+    def _prompt(self, chat: TemplateInput, placement: Placement) -> Prompt:
         if placement.parent is None:
             return self._model.renderer.first(chat)
         before = self._tokens[placement.parent]
         return self._model.renderer.extend(before, chat, placement.num_matched)
 
-    def _refused(self, chat: Chat, why: TemplateRefusal) -> Finding:
+    def _refused(self, chat: TemplateInput, why: TemplateRefusalError) -> Finding:
         """The template itself refused, or what it wrote has no answer that we could go on from."""
         number = len(self._tokens) + 1
         try:
             self._model.renderer.first(chat)
-        except TemplateRefusal:
+        except TemplateRefusalError:
             found = f"request {number} is refused: {why}"
             cure = "use a template that accepts what this client sends"
         else:
@@ -140,11 +140,11 @@ class _Player:
             cure = "correct the template: it must write what assistants said as they said it"
         return failed("template", found, cure, client=self._client)
 
-    def _drift(self, chat: Chat, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
+    def _drift(self, chat: TemplateInput, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
         """What was added is what the template, asked for the whole, writes at the end."""
         try:
             whole = self._model.renderer.first(chat).tokens
-        except TemplateRefusal as exc:
+        except TemplateRefusalError as exc:
             self.refuses = str(exc)
             return
         if whole == tokens:
@@ -162,11 +162,11 @@ class _Player:
                 got=self._model.show(added),
             )
 
-    def _say(self, chat: Chat, answer: Message) -> tuple[int, ...] | None:
+    def _say(self, chat: TemplateInput, answer: Message) -> tuple[int, ...] | None:
         """The answer as the template writes it; None if it does not write answers as asked."""
         try:
             return self._model.renderer.answer(chat, answer)
-        except TemplateRefusal:
+        except TemplateRefusalError:
             return None
 
     def _words(self, answer: Message) -> tuple[int, ...]:
@@ -175,7 +175,7 @@ class _Player:
         return tokens + self._model.tokenizer.encode_continuation(self._model.renderer.end_of_turn)
 
     def _round_trip(
-        self, chat: Chat, prompt: Prompt, said: tuple[int, ...], answer: Message
+        self, chat: TemplateInput, prompt: Prompt, said: tuple[int, ...], answer: Message
     ) -> Iterator[Finding]:
         """What the template writes for an answer is read as that answer."""
         renderer, tokenizer = self._model.renderer, self._model.tokenizer

@@ -217,9 +217,10 @@ def _plugins() -> Iterator[Finding]:
 def _template(model: str) -> Iterator[Finding]:
     """Whether the gateway can render chats for this model, and how it writes tools."""
     from areal_sdk.errors import ArealError
-    from areal_sdk.gateway.tokens.renderer import Chat, Renderer
-    from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
-    from areal_sdk.gateway.tokens.template_traits import PROBE_TOOL, Dialect
+    from areal_sdk.gateway.errors import TemplateRefusalError
+    from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
+    from areal_sdk.gateway.tokens.template import ChatTemplate
+    from areal_sdk.gateway.tokens.template_traits import PROBE_TOOL, TemplateTraits
     from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import find_model, resolve_model
 
@@ -237,14 +238,14 @@ def _template(model: str) -> Iterator[Finding]:
         yield Finding(Level.FAILED, f"model {model}", str(exc))
         return
     try:
-        renderer.first(Chat(({"role": "user", "content": "."},), tools=(PROBE_TOOL,)))
-    except TemplateRefusal as exc:
+        renderer.first(TemplateInput(({"role": "user", "content": "."},), tools=(PROBE_TOOL,)))
+    except TemplateRefusalError as exc:
         cure = "an agent that sends tools gets a 400: describe them in its own user messages"
         yield Finding(Level.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
         yield _certificate(model, directory)
         yield from _family(model, directory)
         return
-    dialect = Dialect.of(template)
+    dialect = TemplateTraits.of(template)
     own = dialect.describes_tools and dialect.writes_calls
     tools = "its template renders tools" if own else "no tools in its template: our plain format"
     yield Finding(Level.OK, f"model {model}", tools)

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.errors import ApiError, SessionClosedError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.gateway.sessions.session import Session, SessionClosedError, SessionLimits
+from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 
 if TYPE_CHECKING:

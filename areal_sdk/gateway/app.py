@@ -17,7 +17,7 @@ from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, Quota, User
-from areal_sdk.gateway.sessions.external import LiveLimits, LiveSessions
+from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.tokens.renderer import Renderer
@@ -64,11 +64,11 @@ class Gateway:
         tool_format: str | None = None,
         users: Sequence[User] = (),
         quota: Quota | None = None,
-        live: LiveLimits | None = None,
+        external: ExternalLimits | None = None,
         cors_origins: Sequence[str] = (),
         unknown_fields: Literal["refuse", "note"] = "refuse",
     ) -> None:
-        """`users` and `live` are for callers from outside; `quota` is the admin key's own.
+        """`users` and `external` are for callers from outside; `quota` is the admin key's own.
 
         `unknown_fields`: whether a request that holds what cannot be honoured is refused, or is
         answered without it and with a notice.
@@ -84,10 +84,10 @@ class Gateway:
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
         self.sessions = SessionStore(completer, sampling=sampling or SamplingPolicy())
-        self.live = LiveSessions(self.sessions, limits=live)
+        self.external = ExternalSessions(self.sessions, limits=external)
         """The sessions of callers; those of a run's own agents are in `sessions` alone."""
         accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
-        self._access = Access(self.sessions, self.live, accounts)
+        self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._engine = engine
         self._chat = Endpoint(
@@ -107,7 +107,7 @@ class Gateway:
         self._lenient = lenient
         self._control = ControlPlane(
             self.sessions,
-            self.live,
+            self.external,
             engine,
             access=self._access,
             accounts=accounts,
@@ -126,7 +126,7 @@ class Gateway:
 
     async def aclose(self) -> None:
         """Stop listening and close every session. Safe to call twice."""
-        self.live.close_all()
+        self.external.close_all()
         self.sessions.close_all()
         await self._server.aclose()
         self._completer.close()

@@ -13,7 +13,7 @@ from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
-from areal_sdk.gateway.sessions.external import Ending, LiveSession, LiveSessions
+from areal_sdk.gateway.sessions.external import Ending, ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.session import LARGEST_REWARD, PostedReward, Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.wire.fields import Fields, require
@@ -30,7 +30,7 @@ class ControlPlane:
     def __init__(
         self,
         sessions: SessionStore,
-        live: LiveSessions,
+        external: ExternalSessions,
         engine: InferenceEngine | None,
         *,
         access: Access,
@@ -38,7 +38,7 @@ class ControlPlane:
         base_url: Callable[[], str],
     ) -> None:
         self._sessions = sessions
-        self._live = live
+        self._external = external
         self._engine = engine
         self._access = access
         self._accounts = accounts
@@ -101,7 +101,7 @@ class ControlPlane:
         account.admit_sessions(len(names))
         group = "" if size is None else name
         opened = [
-            self._live.open(
+            self._external.open(
                 account, n, group=group, group_size=len(names), sibling=sibling, **options
             )
             for sibling, n in enumerate(names)
@@ -109,7 +109,7 @@ class ControlPlane:
         return json_response({"sessions": [self._address(s.session) for s in opened]}, status=201)
 
     def _check_group(self, size: int | None) -> None:
-        wanted = self._live.limits.group_size
+        wanted = self._external.limits.group_size
         if wanted is not None and size is not None and size != wanted:
             raise bad_request(
                 f"this server learns from groups of {wanted} (rollout.group_size)",
@@ -117,7 +117,7 @@ class ControlPlane:
             )
 
     def _is_taken(self, name: str) -> bool:
-        return self._sessions.get(name) is not None or self._live.get(name) is not None
+        return self._sessions.get(name) is not None or self._external.get(name) is not None
 
     def _address(self, session: Session) -> dict[str, Any]:
         return {
@@ -128,7 +128,7 @@ class ControlPlane:
 
     async def _list(self, request: web.Request) -> web.Response:
         """The open ones, and those that wait for their reward."""
-        waiting = [live.session for live in self._live if live.ended is not None]
+        waiting = [external.session for external in self._external if external.ended is not None]
         sessions = [*self._sessions, *waiting]
         return json_response({"sessions": [self._summary(session) for session in sessions]})
 
@@ -168,10 +168,10 @@ class ControlPlane:
             raise bad_request("turn must be a turn's index or a reply's id", param="turn")
         choice = fields.integer("choice", least=0)
         fields.refuse_unknown()
-        live = self._live.get(session.id)
+        external = self._external.get(session.id)
         posted: PostedReward
-        if live is not None:
-            posted = self._live.reward(live, reward, turn=turn, choice=choice)
+        if external is not None:
+            posted = self._external.reward(external, reward, turn=turn, choice=choice)
         elif session.is_closed:
             raise session_closed()
         else:
@@ -179,26 +179,26 @@ class ControlPlane:
         return json_response({"id": session.id, **asdict(posted)})
 
     def _end(self, session: Session) -> None:
-        live = self._live.get(session.id)
-        if live is not None:
-            self._live.end(live, Ending.CLIENT)
+        external = self._external.get(session.id)
+        if external is not None:
+            self._external.end(external, Ending.CLIENT)
         else:
             session.close()
 
     def _session(self, request: web.Request) -> Session:
         name = request.match_info["id"]
         session = self._sessions.get(name)
-        if session is None and (live := self._live.get(name)) is not None:
-            session = live.session
+        if session is None and (external := self._external.get(name)) is not None:
+            session = external.session
         if session is None:
             raise ApiError(404, f"No session {name!r} is open.", code="session_not_found")
         return session
 
     def _summary(self, session: Session) -> dict[str, Any]:
-        return _summary(session, self._live.get(session.id))
+        return _summary(session, self._external.get(session.id))
 
     def _whole(self, session: Session) -> dict[str, Any]:
-        return _trace(session, self._live.get(session.id))
+        return _trace(session, self._external.get(session.id))
 
 
 class EngineControl:
@@ -271,10 +271,10 @@ def _parse_sampling(fields: Fields, own: SamplingPolicy) -> SamplingPolicy | Non
     )
 
 
-def _summary(session: Session, live: LiveSession | None) -> dict[str, Any]:
+def _summary(session: Session, external: ExternalSession | None) -> dict[str, Any]:
     return {
         "id": session.id,
-        "user": live.account.name if live is not None else None,
+        "user": external.account.name if external is not None else None,
         "split": session.split,
         "num_turns": len(session.turns),
         "num_sampled_tokens": session.num_sampled,
@@ -284,10 +284,10 @@ def _summary(session: Session, live: LiveSession | None) -> dict[str, Any]:
     }
 
 
-def _trace(session: Session, live: LiveSession | None) -> dict[str, Any]:
+def _trace(session: Session, external: ExternalSession | None) -> dict[str, Any]:
     """Everything that is known of a session: its turns in tokens, its verdicts, its notices."""
     return {
-        **_summary(session, live),
+        **_summary(session, external),
         "notices": session.notices,
         "metadata": session.metadata,
         "excluded_tokens": {str(reason): number for reason, number in session.excluded.items()},

@@ -81,6 +81,18 @@ class ApiError(ArealError):
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
 
 
+class SessionClosedError(ArealError):
+    """A turn came after its session was closed: its episode is over."""
+
+
+class TemplateRefusalError(ArealError, ValueError):
+    """The model's chat template raised: it does not accept this conversation."""
+
+
+class MalformedCallError(ArealError, ValueError):
+    """Text between the tags of a tool call is not a call. It stays in the message as text."""
+
+
 def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
     """The client wrote something we do not accept; the message names the field."""
     return ApiError(400, message, param=param, code=code)

@@ -24,7 +24,7 @@ from areal_sdk.fsdp.spec import PresetSpec, TrainerSpec
 from areal_sdk.fsdp.trainer import START_TIMEOUT_S, TrainerClient
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.sessions.accounts import Quota, User
-from areal_sdk.gateway.sessions.external import LiveLimits
+from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
 from areal_sdk.loop.engines import KeptEngine, kept, make_engine, watched
 from areal_sdk.loop.program import Program
@@ -177,13 +177,13 @@ def make_gateway(
         tool_format=config.gateway.tool_format,
         users=read_users(config),
         quota=quota_of(config),
-        live=live_limits(config),
+        external=live_limits(config),
         cors_origins=config.serve.cors_origins,
         unknown_fields=config.gateway.unknown_fields,
     )
 
 
-def live_limits(config: Config) -> LiveLimits:
+def live_limits(config: Config) -> ExternalLimits:
     """What bounds a caller's session: while learning, what bounds an episode."""
     serve, rollout = config.serve, config.rollout
     limits, group_size = SessionLimits(), None
@@ -195,7 +195,7 @@ def live_limits(config: Config) -> LiveLimits:
             max_new_tokens=rollout.max_new_tokens,
         )
     keeps_rewards = serve.learn or serve.record or serve.upstream is not None
-    return LiveLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
+    return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
 
 
 def quota_of(config: Config) -> Quota:

@@ -18,7 +18,7 @@ from areal_sdk import certificate
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy
-from areal_sdk.gateway.sessions.external import SPLIT, LiveSession
+from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.engines import kept, make_engine
 from areal_sdk.loop.services import live_limits, make_gateway, quota_of, read_users
@@ -54,7 +54,7 @@ async def run_server(
         sampling = SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
         gateway = make_gateway(config, served, model_dir=model_dir, sampling=sampling)
         if run_dir is not None:
-            gateway.live.observe(stack.enter_context(Recorder(run_dir, served)))
+            gateway.external.observe(stack.enter_context(Recorder(run_dir, served)))
         stack.push_async_callback(gateway.aclose)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         if run_dir is None:
@@ -74,13 +74,13 @@ async def run_upstream(
         admin_key=config.gateway.admin_key,
         users=read_users(config),
         quota=quota_of(config),
-        live=live_limits(config),
+        external=live_limits(config),
         cors_origins=config.serve.cors_origins,
         max_request_s=config.rollout.request_timeout_s,
     )
     async with AsyncExitStack() as stack:
         if run_dir is not None:
-            gateway.live.observe(stack.enter_context(Recorder(run_dir)))
+            gateway.external.observe(stack.enter_context(Recorder(run_dir)))
         stack.push_async_callback(gateway.aclose)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         if run_dir is not None:
@@ -132,10 +132,10 @@ class Recorder:
     ) -> None:
         self._episodes.close()
 
-    def opened(self, live: LiveSession) -> None:
+    def opened(self, live: ExternalSession) -> None:
         """Nothing to write yet."""
 
-    def finished(self, live: LiveSession) -> None:
+    def finished(self, live: ExternalSession) -> None:
         if live.session.turns:
             version = self._engine.version if self._engine is not None else None
             self._episodes.write(to_episode(live), version=version, split=SPLIT)

@@ -23,7 +23,7 @@ from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
 from areal_sdk.fsdp.spec import SftRow
 from areal_sdk.fsdp.trainer import TrainerClient
-from areal_sdk.gateway.tokens.renderer import Chat, Renderer
+from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.engines import hand_to_engine, hand_to_trainer, update_and_resume
@@ -284,7 +284,7 @@ def demonstration_row(conversation: Conversation, renderer: Renderer) -> SftRow:
     for index, message in enumerate(conversation):
         if message.get("role") != "assistant":
             continue
-        chat = Chat(tuple(conversation[:index]))
+        chat = TemplateInput(tuple(conversation[:index]))
         prompt = renderer.extend(tokens, chat, num_known) if tokens else renderer.first(chat)
         answer = renderer.answer(chat, message)
         mask += [False] * (len(prompt.tokens) - len(mask)) + [True] * len(answer)

@@ -270,7 +270,7 @@ async def _episodes(
     if isinstance(tasks, CallerTasks):
         announce(config, rig.gateway, say=progress.say)
         yield CallerEpisodes(
-            rig.gateway.live,
+            rig.gateway.external,
             tasks=tasks,
             ledger=buffer.ledger,
             buffer=buffer,

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.errors import ConfigError, EpisodeError
-from areal_sdk.gateway.sessions.external import LiveSession, LiveSessions
+from areal_sdk.gateway.sessions.external import ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.groups import PendingGroup, Rejection, ScoredEpisode, Truncated, triage
@@ -68,7 +68,7 @@ class CallerEpisodes:
 
     def __init__(
         self,
-        sessions: LiveSessions,
+        sessions: ExternalSessions,
         *,
         tasks: CallerTasks,
         ledger: Ledger,
@@ -119,7 +119,7 @@ class CallerEpisodes:
         if playing:
             await asyncio.wait(playing, timeout=STOP_TIMEOUT_S)
 
-    def opened(self, live: LiveSession) -> None:
+    def opened(self, live: ExternalSession) -> None:
         if live.session.split == MEASURED:
             return
         group = self._group_of(live)
@@ -129,7 +129,7 @@ class CallerEpisodes:
         self._playing.add(task)
         task.add_done_callback(self._playing.discard)
 
-    def finished(self, live: LiveSession) -> None:
+    def finished(self, live: ExternalSession) -> None:
         if (end := self._ends.pop(live.id, None)) is not None and not end.done():
             end.set_result(None)
         elif (rejection := self._dropped.pop(live.id, None)) is not None:
@@ -137,7 +137,7 @@ class CallerEpisodes:
         elif live.session.split == MEASURED:
             self._on_measured(to_episode(live))
 
-    def _group_of(self, live: LiveSession) -> PendingGroup:
+    def _group_of(self, live: ExternalSession) -> PendingGroup:
         """The group that a session belongs to; one that was opened alone is one of its own.
 
         So is one of a group that nobody compares, or that is not whole.
@@ -152,11 +152,11 @@ class CallerEpisodes:
             del self._groups[live.group]
         return group
 
-    def _admit(self, live: LiveSession, *, size: int) -> PendingGroup:
+    def _admit(self, live: ExternalSession, *, size: int) -> PendingGroup:
         return self._buffer.admit(self._tasks.next(live.account.name), size=size)
 
     async def _play(
-        self, group: PendingGroup, live: LiveSession, end: "asyncio.Future[None]"
+        self, group: PendingGroup, live: ExternalSession, end: "asyncio.Future[None]"
     ) -> None:
         """Wait for the session's end, and hand its episode over."""
         clock = asyncio.get_running_loop().time
@@ -220,14 +220,14 @@ class CallerEpisodes:
             self._on_episode(episode, verdict)
 
 
-def _broken_groups(sessions: Iterable[LiveSession]) -> frozenset[str]:
+def _broken_groups(sessions: Iterable[ExternalSession]) -> frozenset[str]:
     """The groups of which not all siblings are open."""
     is_open = [live for live in sessions if live.ended is None]
     num_open = Counter(live.group for live in is_open)
     return frozenset(live.group for live in is_open if num_open[live.group] < live.group_size)
 
 
-def to_episode(live: LiveSession, group: PendingGroup | None = None) -> Episode:
+def to_episode(live: ExternalSession, group: PendingGroup | None = None) -> Episode:
     """What a caller did, with the verdict that was posted, if any."""
     session = live.session
     return Episode(

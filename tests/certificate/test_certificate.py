@@ -12,8 +12,8 @@ import pytest
 from areal_sdk.certificate import (
     Certificate,
     Level,
-    Request,
     Transcript,
+    TranscriptRequest,
     certify,
     is_certified,
     keep,
@@ -349,7 +349,7 @@ def thinking_aloud(transcript: Transcript) -> Transcript:
         return {**message, "content": f"<think>\nhm\n</think>\n\n{message['content'] or ''}"}
 
     requests = (
-        Request(tuple(map(aloud, r.messages)), r.tools, aloud(r.answer))
+        TranscriptRequest(tuple(map(aloud, r.messages)), r.tools, aloud(r.answer))
         for r in transcript.requests
     )
     return Transcript("aloud", tuple(requests))

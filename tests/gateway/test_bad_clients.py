@@ -208,6 +208,6 @@ async def test_thousands_of_sessions_stay_open_at_once(start_gateway: StartGatew
     account = gateway._access._accounts.by_name("alice")
     assert account is not None
     for number in range(5_000):
-        gateway.live.named(account, f"s{number}")
+        gateway.external.named(account, f"s{number}")
     assert (await call(gateway, key=f"{ALICE.api_key}/s4321"))[0] == 200
     assert len(gateway.sessions) == 5_000

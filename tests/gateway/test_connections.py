@@ -112,7 +112,7 @@ async def test_a_rambling_answer_ends_with_its_time_and_is_no_fault(
     *_, last, done, _ = text.split("\n\n")
     assert json.loads(last[6:])["choices"][0]["finish_reason"] == "length"
     assert done == "data: [DONE]"
-    live = gateway.live.get("alice/e")
+    live = gateway.external.get("alice/e")
     assert live is not None
     assert live.session.faults == []
     assert live.session.truncated

@@ -15,7 +15,7 @@ import pytest
 from areal_sdk.errors import WaitTimeoutError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import User
-from areal_sdk.gateway.sessions.external import Ending, LiveLimits
+from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks, Observer
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode
@@ -83,7 +83,7 @@ async def learn(
 ) -> AsyncIterator[Learning]:
     """`before`: what callers do while the gateway listens and nobody learns yet."""
     gateway, _ = await start(
-        script, users=[User("alice", KEY)], live=LiveLimits(reward_wait_s=reward_wait_s)
+        script, users=[User("alice", KEY)], external=ExternalLimits(reward_wait_s=reward_wait_s)
     )
     before(gateway)
     ledger = Ledger()
@@ -97,7 +97,7 @@ async def learn(
     told: list[tuple[Episode, ScoredEpisode | Rejection]] = []
     measured: list[Episode] = []
     source = CallerEpisodes(
-        gateway.live,
+        gateway.external,
         tasks=CallerTasks(),
         ledger=ledger,
         buffer=buffer,
@@ -242,17 +242,17 @@ async def test_a_group_that_lost_a_sibling_before_the_run_began_is_callers_alone
         account = gateway._access._accounts.by_name("alice")
         assert account is not None
         for sibling in range(3):
-            gateway.live.open(account, f"g/{sibling}", group="g", group_size=3, sibling=sibling)
-        one = gateway.live.get(f"g/{ended}")
+            gateway.external.open(account, f"g/{sibling}", group="g", group_size=3, sibling=sibling)
+        one = gateway.external.get(f"g/{ended}")
         assert one is not None
-        gateway.live.end(one, Ending.CLIENT)
+        gateway.external.end(one, Ending.CLIENT)
 
     async with learn(start_gateway, batch=3, group_size=3, before=open_and_end) as run:
         await run.settled()
         assert run.ledger.running == 2
-        for one in run.gateway.live:
+        for one in run.gateway.external:
             await one.session.generate([{"role": "user", "content": "Hi"}])
-            run.gateway.live.reward(one, 1.0)
+            run.gateway.external.reward(one, 1.0)
         await run.settled()
         assert run.ledger.dropped == {DropReason.GROUP_INCOMPLETE: 2}
         assert run.buffer.num_running == 0
@@ -302,7 +302,7 @@ async def test_the_books_balance_whatever_callers_do(
     """Random callers, rewards, ends, updates and batches: nobody is lost or counted twice."""
     dice, version, group_size = random.Random(seed), 0, 1 + seed % 2
     async with learn(start_gateway, batch=2, max_staleness=1, group_size=group_size) as run:
-        live, store = run.gateway.live, run.gateway.sessions
+        live, store = run.gateway.external, run.gateway.sessions
         account = run.gateway._access._accounts.by_name("alice")
         assert account is not None
         names = (f"s{number}" for number in itertools.count())

@@ -7,7 +7,7 @@ from functools import partial
 
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.reader import Delta, Prepared
-from areal_sdk.gateway.sessions.replies import RecordLeft
+from areal_sdk.gateway.sessions.replies import RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
 
 Choice = tuple[int, Delta]
@@ -18,7 +18,7 @@ async def run_choices(
     session: Session,
     choices: Sequence[Prepared],
     *,
-    left: Callable[[int, RecordLeft], None] | None = None,
+    left: Callable[[int, RecordAbandoned], None] | None = None,
 ) -> AsyncGenerator[Choice, None]:
     """Deltas of all choices as they come, each with its choice's number; `left` as in `Completer.run`."""
     if len(choices) == 1:
@@ -54,7 +54,7 @@ async def _run_one(
     session: Session,
     prepared: Prepared,
     queue: asyncio.Queue[Choice | Exception | None],
-    left: Callable[[int, RecordLeft], None] | None,
+    left: Callable[[int, RecordAbandoned], None] | None,
 ) -> None:
     on_left = None if left is None else partial(left, number)
     try:

@@ -21,6 +21,7 @@ from areal_sdk.errors import (
 from areal_sdk.gateway.errors import (
     CONTEXT_OVERFLOW,
     ApiError,
+    TemplateRefusalError,
     bad_request,
     context_overflow,
     session_closed,
@@ -36,10 +37,9 @@ from areal_sdk.gateway.sampling.reader import (
 )
 from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
 from areal_sdk.gateway.sessions.history import Placement
-from areal_sdk.gateway.sessions.replies import RecordLeft
+from areal_sdk.gateway.sessions.replies import RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
-from areal_sdk.gateway.tokens.renderer import Chat, Prompt, Renderer
-from areal_sdk.gateway.tokens.template import TemplateRefusal
+from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.untrusted import LARGE, LargeWork
 from areal_sdk.types import FinishReason, ForkReason, Message, Tool, Turn
@@ -52,7 +52,7 @@ _LONGEST_SHOWN = 100
 
 _LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
 
-OnLeft = Callable[[RecordLeft], None]
+OnAbandoned = Callable[[RecordAbandoned], None]
 """Takes what would make a turn of a completion whose client left in its midst."""
 
 
@@ -225,7 +225,7 @@ class Completer:
         async with session.placing:
             messages, placement = await self.large.run(num_new or 0, place)
         opening = self._opening(session, request)
-        chat = Chat(messages, self._tools_to_render(request), options)
+        chat = TemplateInput(messages, self._tools_to_render(request), options)
         if placement.parent is None:
             prompt = await self._first(chat, opening, num_bytes)
             return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
@@ -240,7 +240,7 @@ class Completer:
                     last_token, chat, known, opening=opening, apart=size > LARGE
                 ),
             )
-        except TemplateRefusal:
+        except TemplateRefusalError:
             unstable = replace(placement, parent=None, num_matched=0)
             prompt = await self._first(chat, opening, num_bytes)
             fork = ForkReason.TEMPLATE_UNSTABLE
@@ -254,7 +254,7 @@ class Completer:
             opening=opening,
         )
 
-    async def _first(self, chat: Chat, opening: str, num_bytes: int | None) -> Prompt:
+    async def _first(self, chat: TemplateInput, opening: str, num_bytes: int | None) -> Prompt:
         size = num_bytes
         if size is None:
             size = sum(map(_num_characters, chat.messages)) + len(orjson.dumps(chat.tools))
@@ -262,7 +262,7 @@ class Completer:
             return await self.large.run(
                 size, lambda: self.renderer.first(chat, opening=opening, apart=size > LARGE)
             )
-        except TemplateRefusal as exc:
+        except TemplateRefusalError as exc:
             raise bad_request(
                 f"the model's chat template does not accept these messages: {exc}", param="messages"
             ) from exc
@@ -318,7 +318,7 @@ class Completer:
                 logger.warning("%s (rollout.sampling = 'override')", notice)
 
     async def run(
-        self, session: Session, prepared: Prepared, *, left: OnLeft | None = None
+        self, session: Session, prepared: Prepared, *, left: OnAbandoned | None = None
     ) -> AsyncGenerator[Delta, None]:
         """Sample one completion. Closing this generator early frees the engine's slot.
 

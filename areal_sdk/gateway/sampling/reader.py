@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from areal_sdk.engine import GenerateChunk
-from areal_sdk.gateway.errors import ApiError, session_closed
+from areal_sdk.gateway.errors import ApiError, SessionClosedError, session_closed
 from areal_sdk.gateway.sampling.request import ChatRequest, Sampling, ToolUse
 from areal_sdk.gateway.sessions.history import Placement
-from areal_sdk.gateway.sessions.session import Session, SessionClosedError
+from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer
 from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
 from areal_sdk.gateway.tool_calls.parser import PlainText, ReasoningDelta, TextDelta, ToolCall
@@ -58,7 +58,7 @@ def _overlap(text: str, stop: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledTokens:
     """The tokens behind the events before it, for clients that want logprobs."""
 
     tokens: Sequence[int]
@@ -91,7 +91,7 @@ class Completed:
     """Characters of the message's content that the client wrote."""
 
 
-Delta = TextDelta | ReasoningDelta | Call | Sampled | Completed
+Delta = TextDelta | ReasoningDelta | Call | SampledTokens | Completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class CompletionReader:
         self._num_read = len(self._tokens)
         if self._prepared.request.logprobs:
             tops = self._top_logprobs[new] or [{}] * len(self._tokens[new])
-            yield Sampled(self._tokens[new], self._logprobs[new], tops)
+            yield SampledTokens(self._tokens[new], self._logprobs[new], tops)
         text = self._stop.feed(self._detokenizer.feed(self._tokens[new]))
         if self.is_done:
             text += self._stop.feed(self._detokenizer.finish()) + self._stop.finish()

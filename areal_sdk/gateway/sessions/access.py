@@ -9,7 +9,7 @@ from aiohttp import web
 
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sessions.accounts import Account, Accounts
-from areal_sdk.gateway.sessions.external import LiveSessions
+from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 
@@ -35,9 +35,11 @@ class Access:
     | `/v1` | an account's | a session for this request alone |
     """
 
-    def __init__(self, sessions: SessionStore, live: LiveSessions, accounts: Accounts) -> None:
+    def __init__(
+        self, sessions: SessionStore, external: ExternalSessions, accounts: Accounts
+    ) -> None:
         self._sessions = sessions
-        self._live = live
+        self._external = external
         self._accounts = accounts
 
     def caller(self, request: web.Request) -> Caller:
@@ -71,24 +73,24 @@ class Access:
     def judge(self, request: web.Request) -> Caller:
         """As `caller`, and a session that is over may still be named while it waits for a reward."""
         slug = request.match_info.get("slug")
-        live = self._live.by_secret(key_of(request) if slug is None else slug)
-        return Caller(live.session) if live is not None else self.caller(request)
+        external = self._external.by_secret(key_of(request) if slug is None else slug)
+        return Caller(external.session) if external is not None else self.caller(request)
 
     @contextmanager
     def sampling(self, caller: Caller) -> Iterator[Session]:
         """The session that a request samples in, on its account."""
         account, session = caller.account, caller.session
-        live = None if session is None else self._live.get(session.id)
-        if live is None and account is not None and caller.name is not None:
-            live = self._live.named(account, caller.name)
-        if live is not None:
-            with self._live.request(live) as session:
+        external = None if session is None else self._external.get(session.id)
+        if external is None and account is not None and caller.name is not None:
+            external = self._external.named(account, caller.name)
+        if external is not None:
+            with self._external.request(external) as session:
                 yield session
         elif session is not None:
             yield session  # one of the run that this gateway serves
         else:
             assert account is not None, "a caller is a session or an account"
-            with self._live.alone(account) as session:
+            with self._external.alone(account) as session:
                 yield session
 
     @contextmanager
@@ -107,8 +109,8 @@ class Access:
     def counting(self, request: web.Request) -> Iterator[Session]:
         """As `reading`, for a request that costs what a prompt costs: it counts against the quota."""
         caller = self.caller(request)
-        live = None if caller.session is None else self._live.get(caller.session.id)
-        account = caller.account or (live.account if live is not None else None)
+        external = None if caller.session is None else self._external.get(caller.session.id)
+        account = caller.account or (external.account if external is not None else None)
         with (
             account.request() if account is not None else nullcontext(),
             self.reading(request) as s,
@@ -133,9 +135,9 @@ class Access:
                 "Which session? Name one: by the key KEY/NAME, by the address /s/NAME/v1, by its own "
                 'key or address, or for a reward with "turn": the id of a reply.'
             )
-        if self._live.was_judged(account, meant):
+        if self._external.was_judged(account, meant):
             return f"The episode of {what} {meant!r:.100} is over, and has its reward."
-        if not self._live.is_observed:
+        if not self._external.is_observed:
             return (
                 f"No {what} {meant!r:.100} of yours is open. This server keeps no session that is over, "
                 "nor its reward: that takes `areal-sdk serve --record` or `--learn`."
@@ -148,13 +150,13 @@ class Access:
     def _find(self, caller: Caller, reply_id: str | None = None) -> Session | None:
         if caller.session is not None:
             return caller.session
-        account, live = caller.account, None
+        account, external = caller.account, None
         assert account is not None, "a caller is a session or an account"
         if caller.name is not None:
-            live = self._live.get(_own(account, caller.name))
+            external = self._external.get(_own(account, caller.name))
         elif reply_id is not None:
-            live = self._live.by_reply(reply_id, account)
-        return live.session if live is not None and live.account is account else None
+            external = self._external.by_reply(reply_id, account)
+        return external.session if external is not None and external.account is account else None
 
 
 def _own(account: Account, name: str) -> str:

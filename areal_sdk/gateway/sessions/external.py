@@ -41,7 +41,7 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveLimits:
+class ExternalLimits:
     """How long live sessions last, and what each may use."""
 
     idle_s: float | None = None
@@ -56,7 +56,7 @@ class LiveLimits:
 
 
 @dataclass(slots=True, eq=False)
-class LiveSession:
+class ExternalSession:
     """One caller's episode."""
 
     session: Session
@@ -88,63 +88,65 @@ class LiveSession:
         return None in given or given.issuperset(range(len(self.session.turns)))
 
 
-class ObservesSessions(Protocol):
+class SessionObserver(Protocol):
     """Whoever records live sessions, or learns from them."""
 
-    def opened(self, live: LiveSession) -> None: ...
+    def opened(self, external: ExternalSession) -> None: ...
 
-    def finished(self, live: LiveSession) -> None:
+    def finished(self, external: ExternalSession) -> None:
         """It takes no more turns, and no more rewards."""
 
 
-class LiveSessions:
+class ExternalSessions:
     """The sessions of callers. One that nobody observes is forgotten when it ends."""
 
     def __init__(
         self,
         sessions: SessionStore,
         *,
-        limits: LiveLimits | None = None,
+        limits: ExternalLimits | None = None,
     ) -> None:
         self._sessions = sessions
-        self.limits = limits or LiveLimits()
-        self._observer: ObservesSessions | None = None
-        self._by_id: dict[str, LiveSession] = {}
-        self._by_secret: Keyring[LiveSession] = Keyring()
-        self._by_reply: dict[str, tuple[LiveSession, ...]] = {}
+        self.limits = limits or ExternalLimits()
+        self._observer: SessionObserver | None = None
+        self._by_id: dict[str, ExternalSession] = {}
+        self._by_secret: Keyring[ExternalSession] = Keyring()
+        self._by_reply: dict[str, tuple[ExternalSession, ...]] = {}
         """Several where another provider gives several replies one id."""
-        self._running_now: set[LiveSession] = set()
-        self._waiting: dict[Account, OrderedDict[str, LiveSession]] = {}
+        self._running_now: set[ExternalSession] = set()
+        self._waiting: dict[Account, OrderedDict[str, ExternalSession]] = {}
         """Ended, without a verdict yet; longest ended first."""
         self._used_names: OrderedDict[str, None] = OrderedDict()
         self._judged: OrderedDict[str, Account] = OrderedDict()
         """Sessions and replies whose episode is over and has its reward, and whose they were."""
 
-    def observe(self, observer: ObservesSessions | None) -> None:
+    def observe(self, observer: SessionObserver | None) -> None:
         """Tell `observer` of every session from now on, those that are open among them."""
         self._observer = observer
-        for live in self:
-            if observer is not None and live.ended is None:
-                observer.opened(live)
+        for external in self:
+            if observer is not None and external.ended is None:
+                observer.opened(external)
 
-    def __iter__(self) -> Iterator[LiveSession]:
+    def __iter__(self) -> Iterator[ExternalSession]:
         return iter(list(self._by_id.values()))
 
-    def get(self, session_id: str) -> LiveSession | None:
+    def get(self, session_id: str) -> ExternalSession | None:
         """A session that is open, or waits for its reward."""
         return self._by_id.get(session_id)
 
-    def by_secret(self, secret: str) -> LiveSession | None:
+    def by_secret(self, secret: str) -> ExternalSession | None:
         return self._by_secret.find(secret)
 
-    def by_reply(self, reply_id: str, account: Account) -> LiveSession | None:
+    def by_reply(self, reply_id: str, account: Account) -> ExternalSession | None:
         """The session of `account` that gave that reply; ids are known to more than its caller."""
-        found = [live for live in self._by_reply.get(reply_id, ()) if live.account is account]
+        found = [
+            external for external in self._by_reply.get(reply_id, ()) if external.account is account
+        ]
         if not found:
             found = [
-                live
-                for live in self._running_now
-                if live.account is account and live.session.gave(reply_id)
+                external
+                for external in self._running_now
+                if external.account is account and external.session.gave(reply_id)
             ]
         if len(found) > 1:
             raise bad_request(
@@ -175,14 +177,14 @@ class LiveSessions:
         limits: SessionLimits | None = None,
         split: str = SPLIT,
         **options: Any,
-    ) -> LiveSession:
+    ) -> ExternalSession:
         """A new session of `account`; 429 where its quota has no room for one."""
         account.admit_sessions()
         session = self._sessions.open(
             session_id, limits=limits or self.limits.session, split=split, **options
         )
         now = _now()
-        live = LiveSession(
+        external = ExternalSession(
             session,
             account,
             group=group,
@@ -193,51 +195,51 @@ class LiveSessions:
             used_at=now,
         )
         account.num_open += 1
-        self._by_id[live.id] = live
+        self._by_id[external.id] = external
         for secret in (session.key, session.slug):
-            self._by_secret.add(secret, live)
+            self._by_secret.add(secret, external)
         if self.limits.idle_s is not None:
-            live.timer = _later(self.limits.idle_s, self._end_if_idle, live)
+            external.timer = _later(self.limits.idle_s, self._end_if_idle, external)
         if self._observer is not None:
-            self._observer.opened(live)
-        return live
+            self._observer.opened(external)
+        return external
 
-    def named(self, account: Account, name: str) -> LiveSession:
+    def named(self, account: Account, name: str) -> ExternalSession:
         """The session that `account` calls `name`, opened on its first use. A name serves once."""
         if not _NAME.fullmatch(name):
             raise bad_request(
                 "a session's name has up to 128 letters, digits, '.', '_' and '-'", param="session"
             )
         session_id = f"{account.name}/{name}"
-        live = self._by_id.get(session_id)
-        if session_id in self._used_names or (live is not None and live.ended is not None):
+        external = self._by_id.get(session_id)
+        if session_id in self._used_names or (external is not None and external.ended is not None):
             raise session_closed()
-        if live is not None and live.account is account:
-            return live
-        if live is not None or self._sessions.get(session_id) is not None:
+        if external is not None and external.account is account:
+            return external
+        if external is not None or self._sessions.get(session_id) is not None:
             raise ApiError(409, f"Session {session_id!r} is another's.", code="session_exists")
         return self.open(account, session_id, is_named=True)
 
     @contextmanager
-    def request(self, live: LiveSession) -> Iterator[Session]:
+    def request(self, external: ExternalSession) -> Iterator[Session]:
         """One request that samples in a session, on its account."""
-        with live.account.request(), self._running(live):
-            yield live.session
+        with external.account.request(), self._running(external):
+            yield external.session
 
     @contextmanager
     def alone(self, account: Account) -> Iterator[Session]:
         """A session for one request: an episode of one turn, rewarded by its reply's id."""
         with account.request():  # before it opens: what is refused is no episode
-            live = self.open(account, f"{account.name}-{secrets.token_hex(8)}")
+            external = self.open(account, f"{account.name}-{secrets.token_hex(8)}")
             try:
-                with self._running(live):
-                    yield live.session
+                with self._running(external):
+                    yield external.session
             finally:
-                self.end(live, Ending.REQUEST)
+                self.end(external, Ending.REQUEST)
 
     def reward(
         self,
-        live: LiveSession,
+        external: ExternalSession,
         reward: float,
         *,
         turn: int | str | None = None,
@@ -247,7 +249,7 @@ class LiveSessions:
 
         A session that was opened through the control plane has a trace, which shows its verdicts.
         """
-        if live.is_named and not self.limits.keeps_rewards:
+        if external.is_named and not self.limits.keeps_rewards:
             raise ApiError(
                 409,
                 "This server keeps no rewards: start it with `areal-sdk serve --record` to keep them, or "
@@ -255,108 +257,112 @@ class LiveSessions:
                 code="rewards_not_kept",
                 retry=False,
             )
-        posted = live.session.post_reward(reward, turn=turn, choice=choice)
+        posted = external.session.post_reward(reward, turn=turn, choice=choice)
         if self._observer is not None:
             if posted.turn is None:
-                self.end(live, Ending.REWARD)
-            self._finish_if_judged(live)
+                self.end(external, Ending.REWARD)
+            self._finish_if_judged(external)
         return posted
 
-    def end(self, live: LiveSession, why: Ending) -> None:
+    def end(self, external: ExternalSession, why: Ending) -> None:
         """No more turns. Safe to call twice."""
-        if live.ended is not None:
+        if external.ended is not None:
             return
-        live.ended = why
-        live.session.close(keeps_streams=why is not Ending.SHUTDOWN)
-        self._index_replies(live)  # those among them whose clients left
-        live.account.num_open -= 1
-        _cancel(live)
-        if self._observer is None or not live.session.turns or why is Ending.SHUTDOWN:
-            self._finish(live)
+        external.ended = why
+        external.session.close(keeps_streams=why is not Ending.SHUTDOWN)
+        self._index_replies(external)  # those among them whose clients left
+        external.account.num_open -= 1
+        _cancel(external)
+        if self._observer is None or not external.session.turns or why is Ending.SHUTDOWN:
+            self._finish(external)
             return
-        waiting = self._waiting.setdefault(live.account, OrderedDict())
-        waiting[live.id] = live
-        live.timer = _later(self.limits.reward_wait_s, self._finish, live)
-        self._finish_if_judged(live)
-        if len(waiting) > live.account.quota.max_sessions:
+        waiting = self._waiting.setdefault(external.account, OrderedDict())
+        waiting[external.id] = external
+        external.timer = _later(self.limits.reward_wait_s, self._finish, external)
+        self._finish_if_judged(external)
+        if len(waiting) > external.account.quota.max_sessions:
             self._finish(next(iter(waiting.values())))  # it has waited longest
 
     def close_all(self) -> None:
         """End everything, wait for nothing."""
-        for live in self:
-            self.end(live, Ending.SHUTDOWN)
-            self._finish(live)
+        for external in self:
+            self.end(external, Ending.SHUTDOWN)
+            self._finish(external)
 
-    def _end_if_idle(self, live: LiveSession) -> None:
+    def _end_if_idle(self, external: ExternalSession) -> None:
         assert self.limits.idle_s is not None, "only then a timer is set"
-        silent_s = 0.0 if live.num_running else _now() - live.used_at
+        silent_s = 0.0 if external.num_running else _now() - external.used_at
         if silent_s >= self.limits.idle_s:
-            self.end(live, Ending.IDLE)
+            self.end(external, Ending.IDLE)
         else:
-            live.timer = _later(self.limits.idle_s - silent_s, self._end_if_idle, live)
+            external.timer = _later(self.limits.idle_s - silent_s, self._end_if_idle, external)
 
-    def _finish_if_judged(self, live: LiveSession) -> None:
-        if live.ended is not None and live.is_judged:
-            self._finish(live)
+    def _finish_if_judged(self, external: ExternalSession) -> None:
+        if external.ended is not None and external.is_judged:
+            self._finish(external)
 
-    def _finish(self, live: LiveSession) -> None:
-        if live.is_finished:
+    def _finish(self, external: ExternalSession) -> None:
+        if external.is_finished:
             return
-        live.is_finished = True
-        _cancel(live)
-        del self._by_id[live.id]
-        for secret in (live.session.key, live.session.slug):
+        external.is_finished = True
+        _cancel(external)
+        del self._by_id[external.id]
+        for secret in (external.session.key, external.session.slug):
             self._by_secret.remove(secret)
-        for reply_id in live.session.turns_of_reply:
-            others = tuple(known for known in self._by_reply.pop(reply_id, ()) if known is not live)
+        for reply_id in external.session.turns_of_reply:
+            others = tuple(
+                known for known in self._by_reply.pop(reply_id, ()) if known is not external
+            )
             if others:
                 self._by_reply[reply_id] = others
-        if waiting := self._waiting.get(live.account):
-            waiting.pop(live.id, None)
-        if live.is_named:
-            self._used_names[live.id] = None
+        if waiting := self._waiting.get(external.account):
+            waiting.pop(external.id, None)
+        if external.is_named:
+            self._used_names[external.id] = None
         while len(self._used_names) > _REMEMBERED_NAMES:
             self._used_names.popitem(last=False)
-        if live.session.rewards and live.is_judged:
-            self._judged |= dict.fromkeys((live.id, *live.session.turns_of_reply), live.account)
+        if external.session.rewards and external.is_judged:
+            self._judged |= dict.fromkeys(
+                (external.id, *external.session.turns_of_reply), external.account
+            )
         while len(self._judged) > _REMEMBERED_VERDICTS:
             self._judged.popitem(last=False)
         if self._observer is not None:
-            self._observer.finished(live)
+            self._observer.finished(external)
 
     @contextmanager
-    def _running(self, live: LiveSession) -> Iterator[None]:
-        live.num_running += 1
-        self._running_now.add(live)
+    def _running(self, external: ExternalSession) -> Iterator[None]:
+        external.num_running += 1
+        self._running_now.add(external)
         try:
             yield
         finally:
-            live.num_running -= 1
-            if not live.num_running:
-                self._running_now.discard(live)
-            live.used_at = _now()
-            sampled = live.session.num_sampled
-            live.account.spend_tokens(sampled - live.num_charged)
-            live.num_charged = sampled
-            if not live.is_finished:
-                self._index_replies(live)
+            external.num_running -= 1
+            if not external.num_running:
+                self._running_now.discard(external)
+            external.used_at = _now()
+            sampled = external.session.num_sampled
+            external.account.spend_tokens(sampled - external.num_charged)
+            external.num_charged = sampled
+            if not external.is_finished:
+                self._index_replies(external)
 
-    def _index_replies(self, live: LiveSession) -> None:
-        for reply_id in reversed(live.session.turns_of_reply):
+    def _index_replies(self, external: ExternalSession) -> None:
+        for reply_id in reversed(external.session.turns_of_reply):
             known = self._by_reply.get(reply_id, ())
-            if live in known:
+            if external in known:
                 return  # and so are the ones before it
-            self._by_reply[reply_id] = (*known, live)
+            self._by_reply[reply_id] = (*known, external)
 
 
-def _cancel(live: LiveSession) -> None:
-    if live.timer is not None:
-        live.timer.cancel()
-        live.timer = None
+def _cancel(external: ExternalSession) -> None:
+    if external.timer is not None:
+        external.timer.cancel()
+        external.timer = None
 
 
-def _later(seconds: float, act: Any, live: LiveSession) -> asyncio.TimerHandle:
-    return asyncio.get_running_loop().call_later(seconds, act, live)
+def _later(seconds: float, act: Any, external: ExternalSession) -> asyncio.TimerHandle:
+    return asyncio.get_running_loop().call_later(seconds, act, external)
 
 
 def _now() -> float:

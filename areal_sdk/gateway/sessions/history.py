@@ -42,7 +42,7 @@ class Placement:
 
 
 @dataclass(slots=True)
-class _Answer:
+class _RecordedAnswer:
     """What a turn said, for telling why a client's version of it differs."""
 
     turn: int
@@ -54,9 +54,9 @@ class History:
     """The tree of one session's conversations."""
 
     def __init__(self) -> None:
-        self._answers: dict[Key, _Answer] = {}
+        self._answers: dict[Key, _RecordedAnswer] = {}
         """Chain key up to and including a turn's answer -> that turn."""
-        self._asked: dict[Key, _Answer] = {}
+        self._asked: dict[Key, _RecordedAnswer] = {}
         """Chain key of a whole request -> the first turn that answered it."""
         self._thoughts: dict[Key, list[str]] = {}
         """Chain key of an answer without its thought -> the thoughts that led to it."""
@@ -120,7 +120,7 @@ class History:
     ) -> None:
         """Record the answer that a placed request got, and the stop strings that could end it."""
         message = canonical(message, splits_reasoning=self._splits_reasoning)
-        answer = _Answer(turn, message, _reasoning(message))
+        answer = _RecordedAnswer(turn, message, _reasoning(message))
         chain = placement.chain
         for said in _ways_to_send_back(message, stops):
             key = _link(chain.keys[-1], said)
@@ -181,7 +181,7 @@ class History:
         self._last = chain
         return chain
 
-    def _prove(self, before: Key, answer: _Answer) -> None:
+    def _prove(self, before: Key, answer: _RecordedAnswer) -> None:
         """Remember an answer by the ids of its calls, for clients that leave the text beside them out."""
         by_id = _calls_by_id({**answer.message, "content": ""})
         assert by_id is not None, "it has calls, each with an id"

@@ -29,7 +29,7 @@ _MARK = secrets.token_hex(16)
 _QUOTED_MARK = orjson.dumps(_MARK)
 
 
-class GrowingBody:
+class IncrementalBody:
     """The last body of a session: how it began, and the messages in it."""
 
     def __init__(self) -> None:

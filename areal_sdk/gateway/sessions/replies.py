@@ -31,12 +31,12 @@ class KeptReplies:
         return self._replies.get((session, digest))
 
 
-RecordLeft = Callable[[], int]
+RecordAbandoned = Callable[[], int]
 """Makes a turn of what was sampled for a client that left, and returns its index."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeftReply:
+class AbandonedReply:
     """A choice of a streamed reply whose client left after some of it had come."""
 
     digest: bytes
@@ -45,10 +45,10 @@ class LeftReply:
     """The attempts at that request before this one."""
     reply_id: str
     choice: int
-    record: RecordLeft
+    record: RecordAbandoned
 
 
-class LeftReplies:
+class AbandonedReplies:
     """What was sampled for clients that left. Whether it is a turn shows with the next that comes.
 
     A user who stopped it asks something else, or rewards it: it was said, so it is a turn. An SDK
@@ -57,14 +57,14 @@ class LeftReplies:
     """
 
     def __init__(self) -> None:
-        self._left: list[LeftReply] = []
+        self._left: list[AbandonedReply] = []
         self._retries: dict[bytes, int] = {}
         """Requests that an SDK asked again, with the number of its latest attempt."""
 
     def __contains__(self, reply_id: object) -> bool:
         return any(left.reply_id == reply_id for left in self._left)
 
-    def add(self, left: LeftReply) -> None:
+    def add(self, left: AbandonedReply) -> None:
         if self._retries.get(left.digest, 0) <= left.num_retries:  # else the retry came before
             self._left.append(left)
 
@@ -78,7 +78,7 @@ class LeftReplies:
                 if left.digest != digest or left.num_retries >= num_retries
             ]
 
-    def take(self) -> list[LeftReply]:
+    def take(self) -> list[AbandonedReply]:
         """All of them, once."""
         taken, self._left = self._left, []
         return taken

@@ -16,11 +16,17 @@ from typing import Any, Protocol
 import orjson
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.errors import ApiError, bad_request, limit_reached, session_closed
+from areal_sdk.gateway.errors import (
+    ApiError,
+    SessionClosedError,
+    bad_request,
+    limit_reached,
+    session_closed,
+)
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.sessions.history import History
-from areal_sdk.gateway.sessions.incremental_json import GrowingBody
-from areal_sdk.gateway.sessions.replies import KeptReplies, LeftReplies, LeftReply
+from areal_sdk.gateway.sessions.incremental_json import IncrementalBody
+from areal_sdk.gateway.sessions.replies import AbandonedReplies, AbandonedReply, KeptReplies
 from areal_sdk.types import Exclusion, ForkReason, Message, Tool, Turn
 
 _ID_ALPHABET = string.ascii_letters + string.digits
@@ -57,11 +63,7 @@ class PostedReward:
     turn: int | None = None
 
 
-class SessionClosedError(Exception):
-    """A turn came too late: the episode it belongs to is over."""
-
-
-class Completes(Protocol):
+class TurnSampler(Protocol):
     """What samples a session's turns."""
 
     async def complete(self, session: "Session", request: ChatRequest) -> Turn:
@@ -76,7 +78,7 @@ class Session:
         self,
         session_id: str,
         *,
-        completer: Completes,
+        completer: TurnSampler,
         on_close: Callable[["Session"], None],
         replies: KeptReplies,
         limits: SessionLimits,
@@ -92,7 +94,7 @@ class Session:
         self.sampling = sampling
         self.split = split
         self.history = History()
-        self.body = GrowingBody()
+        self.body = IncrementalBody()
         """Of the latest request."""
         self.faults: list[str] = []
         """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
@@ -122,7 +124,7 @@ class Session:
         self._replies = replies
         self._owed: Counter[bytes] = Counter()
         """Request bodies that met an error or lost their client, and were not sent again yet."""
-        self._left = LeftReplies()
+        self._left = AbandonedReplies()
         self._completer = completer
         self._on_close = on_close
         self._seed = seed
@@ -302,7 +304,7 @@ class Session:
             del self.streaming[reply_id]
             over.set()
 
-    def leave(self, left: LeftReply) -> None:
+    def leave(self, left: AbandonedReply) -> None:
         """Its client left. It becomes a turn with the next that comes, unless that is its retry."""
         if not self._closed:
             self._left.add(left)
@@ -409,7 +411,7 @@ class Session:
             if not self.sampling.trains_side_calls:
                 self._exclude_side_calls()
             self.history = History()
-            self.body = GrowingBody()
+            self.body = IncrementalBody()
             self._latest_prompt = ()
             self._on_close(self)
             for stop in list(self._sampling):

@@ -8,7 +8,7 @@ from areal_sdk.gateway.errors import session_closed
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.replies import KeptReplies
-from areal_sdk.gateway.sessions.session import Completes, Session, SessionLimits
+from areal_sdk.gateway.sessions.session import Session, SessionLimits, TurnSampler
 
 _REMEMBERED_CLOSED = 10_000
 
@@ -18,7 +18,7 @@ _UNLIMITED = SessionLimits()
 class SessionStore:
     """The open sessions, by key and by URL."""
 
-    def __init__(self, completer: Completes, *, sampling: SamplingPolicy) -> None:
+    def __init__(self, completer: TurnSampler, *, sampling: SamplingPolicy) -> None:
         self._completer = completer
         self.sampling = sampling
         """Of sessions that are opened without a policy of their own."""

@@ -13,8 +13,14 @@ from typing import Any
 import orjson
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
-from areal_sdk.gateway.tokens.template_traits import PROBE_CALL, PROBE_RESULT, PROBE_TOOL, Dialect
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.tokens.template_traits import (
+    PROBE_CALL,
+    PROBE_RESULT,
+    PROBE_TOOL,
+    TemplateTraits,
+)
 from areal_sdk.gateway.tokens.tokenizer import BREAKER, Tokenizer
 from areal_sdk.gateway.tool_calls import FORMATS, choose_format, weave
 from areal_sdk.gateway.tool_calls.parser import Parser, PlainText, Reasoning, ToolFormat
@@ -29,7 +35,7 @@ _RESERVED = str.maketrans(dict.fromkeys((BREAKER, "\ufdd1", _SENTINEL), "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class TemplateInput:
     """A conversation as the model shall see it."""
 
     messages: tuple[Message, ...]
@@ -53,7 +59,7 @@ class Renderer:
         """`tool_format` overrules what the template's source says about how it writes calls."""
         self._tokenizer = tokenizer
         self._template = template
-        self._dialect = Dialect.of(template)
+        self._dialect = TemplateTraits.of(template)
         self._added_ids = frozenset(tokenizer.added.values())
         self.weaves_tools = not (self._dialect.writes_calls and self._dialect.describes_tools)
         self.tool_format = (
@@ -77,11 +83,11 @@ class Renderer:
             parser = Reasoning(parser, open_already=opens_reasoning)
         return parser
 
-    def text(self, chat: Chat, *, asks: bool = True) -> str:
+    def text(self, chat: TemplateInput, *, asks: bool = True) -> str:
         """What the template makes of a chat, up to where the model is asked for an answer."""
         return self._render(chat.messages, chat, add_generation_prompt=asks).replace(BREAKER, "")
 
-    def first(self, chat: Chat, *, opening: str = "", apart: bool = False) -> Prompt:
+    def first(self, chat: TemplateInput, *, opening: str = "", apart: bool = False) -> Prompt:
         """The prompt of a conversation that continues no recorded turn.
 
         `opening` begins the answer: the model goes on from there. `apart` as in `Tokenizer.encode`.
@@ -90,11 +96,11 @@ class Renderer:
         return Prompt(self._tokenizer.encode(text, apart=apart), opens_reasoning)
 
     def extend(
-        self, before: tuple[int, ...], chat: Chat, num_known: int, *, opening: str = ""
+        self, before: tuple[int, ...], chat: TemplateInput, num_known: int, *, opening: str = ""
     ) -> Prompt:
         """The prompt that continues `before`, the tokens of the first `num_known` messages.
 
-        Raises `TemplateRefusal` when the template cannot go on from an answer it did not write.
+        Raises `TemplateRefusalError` when the template cannot go on from an answer it did not write.
         """
         addition = self.addition(before[-1], chat, num_known, opening=opening)
         return Prompt(before + addition.tokens, addition.opens_reasoning)
@@ -102,7 +108,7 @@ class Renderer:
     def addition(
         self,
         last_token: int,
-        chat: Chat,
+        chat: TemplateInput,
         num_known: int,
         *,
         opening: str = "",
@@ -117,7 +123,7 @@ class Renderer:
             tokens = tokens[1:]  # the model ended its turn itself
         return Prompt(tokens, opens_reasoning)
 
-    def answer(self, chat: Chat, message: Message) -> tuple[int, ...]:
+    def answer(self, chat: TemplateInput, message: Message) -> tuple[int, ...]:
         """The tokens the model would sample to say `message` next, its end of turn included.
 
         For demonstrations: what was sampled is never written like this.
@@ -125,18 +131,18 @@ class Renderer:
         before = self._render(chat.messages, chat)
         whole = self._render((*chat.messages, message), chat, add_generation_prompt=False)
         if not whole.startswith(before):
-            raise TemplateRefusal("it writes an answer differently from what it asks for")
+            raise TemplateRefusalError("it writes an answer differently from what it asks for")
         said, end, _ = whole[len(before) :].rpartition(self.end_of_turn or "\0")
         return self._tokenizer.encode_continuation(said + end if end else whole[len(before) :])
 
     def _after_answer(
-        self, head: Sequence[Message], answer: Message, new: Sequence[Message], chat: Chat
+        self, head: Sequence[Message], answer: Message, new: Sequence[Message], chat: TemplateInput
     ) -> str:
         """What the template writes after `answer`, its end of turn included."""
         for stand_in in self._stand_ins(answer):
             try:
                 text = self._render((*head, stand_in, *new), chat)
-            except TemplateRefusal:
+            except TemplateRefusalError:
                 continue
             before, found, after = text.rpartition(_SENTINEL)
             if not stand_in["content"] and _SENTINEL in before:
@@ -146,7 +152,9 @@ class Renderer:
                 after = self.end_of_turn + after
             if found:
                 return after
-        raise TemplateRefusal("it does not write an assistant message's content as it is given")
+        raise TemplateRefusalError(
+            "it does not write an assistant message's content as it is given"
+        )
 
     def _stand_ins(self, answer: Message) -> Iterator[Message]:
         """Messages to render in the answer's place, the closest to it first.
@@ -166,7 +174,11 @@ class Renderer:
             yield {"role": "assistant", "content": "", "tool_calls": calls}
 
     def _render(
-        self, messages: Sequence[Message], chat: Chat, *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Message],
+        chat: TemplateInput,
+        *,
+        add_generation_prompt: bool = True,
     ) -> str:
         tools = self._tools(chat.tools)
         if self.weaves_tools:
@@ -201,8 +213,8 @@ class Renderer:
     def _probe_end_of_turn(self) -> str:
         messages = ({"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL})
         try:
-            text = self._render(messages, Chat(()), add_generation_prompt=False)
-        except TemplateRefusal:
+            text = self._render(messages, TemplateInput(()), add_generation_prompt=False)
+        except TemplateRefusalError:
             return ""
         return self._tokenizer.leading_added_token(text.rpartition(_SENTINEL)[2])
 
@@ -221,7 +233,7 @@ class Renderer:
             cases += [(call, (PROBE_RESULT, said, user)) for call in calls]
             past = [user, *(m for call in calls for m in (call, PROBE_RESULT)), said, user]
             for lead, (answer, new) in itertools.product(([], [system]), cases):
-                chat = Chat((*lead, *past, answer, *new), tools)
+                chat = TemplateInput((*lead, *past, answer, *new), tools)
                 if not self._same_after(lead, past, answer, new, chat):
                     return False
         return True
@@ -232,15 +244,15 @@ class Renderer:
         past: list[Message],
         answer: Message,
         new: tuple[Message, ...],
-        chat: Chat,
+        chat: TemplateInput,
     ) -> bool:
         try:
             short = self._after_answer(self._short_head(lead), answer, new, chat)
-        except TemplateRefusal:
+        except TemplateRefusalError:
             short = None
         try:
             return short == self._after_answer([*lead, *past], answer, new, chat)
-        except TemplateRefusal:
+        except TemplateRefusalError:
             return short is None
 
 

@@ -13,6 +13,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.types import Message, Tool
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
@@ -30,10 +31,6 @@ _FAULTS = (
     RecursionError,
 )
 """What a template's own code may raise."""
-
-
-class TemplateRefusal(ValueError):
-    """The template raised: it does not accept this conversation."""
 
 
 class ChatTemplate:
@@ -104,7 +101,7 @@ class ChatTemplate:
         try:
             return template.render(variables)
         except _FAULTS as exc:
-            raise TemplateRefusal(str(exc)) from exc
+            raise TemplateRefusalError(str(exc)) from exc
 
 
 class _GenerationTag(Extension):

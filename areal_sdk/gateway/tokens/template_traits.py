@@ -10,7 +10,8 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.untrusted import loads
 from areal_sdk.types import Message, Tool
 
@@ -43,7 +44,7 @@ PROBE_RESULT: Message = {"role": "tool", "tool_call_id": "probecall", "content":
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class TemplateTraits:
     """How to write messages for one template."""
 
     arguments_as_text: bool = False
@@ -56,7 +57,7 @@ class Dialect:
     """It tells the model which tools there are."""
 
     @classmethod
-    def of(cls, template: ChatTemplate) -> "Dialect":
+    def of(cls, template: ChatTemplate) -> "TemplateTraits":
         knows_developer = "developer" in template.source
         for as_text in (False, True):
             for empty in ("", None):
@@ -110,11 +111,11 @@ def _as_object(arguments: str) -> Any:
         return arguments
 
 
-def _writes_calls(template: ChatTemplate, dialect: Dialect) -> bool:
+def _writes_calls(template: ChatTemplate, dialect: TemplateTraits) -> bool:
     messages = [{"role": "user", "content": "probe"}, PROBE_CALL, PROBE_RESULT]
     try:
         text = template.render([dialect.write(m, _as_it_is) for m in messages], tools=[PROBE_TOOL])
-    except TemplateRefusal:
+    except TemplateRefusalError:
         return False
     return all(word in text for word in ("probe_tool", "probe_value", "probe_result"))
 
@@ -122,7 +123,7 @@ def _writes_calls(template: ChatTemplate, dialect: Dialect) -> bool:
 def _describes_tools(template: ChatTemplate) -> bool:
     try:
         text = template.render([{"role": "user", "content": "probe"}], tools=[PROBE_TOOL])
-    except TemplateRefusal:
+    except TemplateRefusalError:
         return False
     return "probe_description" in text
 

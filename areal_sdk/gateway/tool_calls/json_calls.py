@@ -5,7 +5,8 @@ from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.tool_calls.parser import MalformedCall, ToolCall
+from areal_sdk.gateway.errors import MalformedCallError
+from areal_sdk.gateway.tool_calls.parser import ToolCall
 from areal_sdk.gateway.untrusted import loads
 from areal_sdk.types import Tool
 
@@ -14,24 +15,24 @@ def parse_json(text: str) -> Any:
     try:
         return loads(text)
     except orjson.JSONDecodeError as exc:
-        raise MalformedCall(f"not JSON: {exc}") from exc
+        raise MalformedCallError(f"not JSON: {exc}") from exc
 
 
 def as_call(value: Any) -> ToolCall:
     """`{"name": ..., "arguments" or "parameters": {...}}` as a call."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        raise MalformedCall('not an object with a "name"')
+        raise MalformedCallError('not an object with a "name"')
     arguments = value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):
         arguments = parse_json(arguments)
     if not isinstance(arguments, dict):
-        raise MalformedCall("the arguments are not an object")
+        raise MalformedCallError("the arguments are not an object")
     return make_call(value["name"], arguments)
 
 
 def make_call(name: str, arguments: dict[str, Any]) -> ToolCall:
     if not name:
-        raise MalformedCall("a call without a name")
+        raise MalformedCallError("a call without a name")
     return ToolCall(name, orjson.dumps(arguments).decode())
 
 

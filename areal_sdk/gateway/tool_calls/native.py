@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+from areal_sdk.gateway.errors import MalformedCallError
 from areal_sdk.gateway.tool_calls.json_calls import (
     as_call,
     declared_types,
@@ -22,7 +23,6 @@ from areal_sdk.gateway.tool_calls.json_calls import (
 )
 from areal_sdk.gateway.tool_calls.parser import (
     Event,
-    MalformedCall,
     TaggedCalls,
     TextDelta,
     ToolCall,
@@ -82,7 +82,7 @@ class WholeJson:
             return [TextDelta(held)] if held else []
         try:
             return list(self._read(held.strip().removeprefix(_LLAMA_TAG)))
-        except MalformedCall as exc:
+        except MalformedCallError as exc:
             self.problems.append(f"malformed tool call: {exc}")
             return [TextDelta(held)]
 
@@ -90,7 +90,7 @@ class WholeJson:
         calls = [as_call(parse_json(part)) for part in _BETWEEN_CALLS.split(text.strip())]
         unknown = next((call.name for call in calls if call.name not in self._names), None)
         if unknown is not None:  # an answer that is JSON is not a call
-            raise MalformedCall(f"{unknown!r} is not one of the tools")
+            raise MalformedCallError(f"{unknown!r} is not one of the tools")
         return calls
 
 
@@ -114,7 +114,7 @@ def _mistral_decode(body: str) -> list[ToolCall]:
         for call in _mistral_decode_one(part)
     ]
     if not calls:
-        raise MalformedCall("nothing after [TOOL_CALLS]")
+        raise MalformedCallError("nothing after [TOOL_CALLS]")
     return calls
 
 
@@ -126,7 +126,7 @@ def _mistral_decode_one(part: str) -> list[ToolCall]:
     head, brace, rest = part.partition("{")
     name = head.partition("[ARGS]")[0].partition("[CALL_ID]")[0].strip()
     if not name or not brace:
-        raise MalformedCall("neither a list of calls nor a name and its arguments")
+        raise MalformedCallError("neither a list of calls nor a name and its arguments")
     return [as_call({"name": name, "arguments": parse_json(brace + rest)})]
 
 
@@ -158,14 +158,14 @@ _FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*?)\n?```", re.
 def _deepseek_decode(body: str) -> list[ToolCall]:
     calls = [_deepseek_decode_one(part.partition(_END)[0]) for part in body.split(_BEGIN)[1:]]
     if not calls:
-        raise MalformedCall("no call between the tags")
+        raise MalformedCallError("no call between the tags")
     return calls
 
 
 def _deepseek_decode_one(text: str) -> ToolCall:
     first, separator, second = text.partition(_SEP)
     if not separator:
-        raise MalformedCall("a call without a separator")
+        raise MalformedCallError("a call without a separator")
     if fenced := _FENCED.fullmatch(second.strip()):
         name, arguments = fenced["name"], fenced["arguments"]
     else:
@@ -208,7 +208,7 @@ def _glm_decode(
 ) -> list[ToolCall]:
     head = name.match(body)
     if head is None:
-        raise MalformedCall("no tool name before the arguments")
+        raise MalformedCallError("no tool name before the arguments")
     types = declared_types(tools, head["name"])
     arguments = {
         key: unquoted(match["value"], types.get(key))

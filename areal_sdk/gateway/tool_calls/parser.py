@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
+from areal_sdk.gateway.errors import MalformedCallError
 from areal_sdk.types import Tool
 
 
@@ -31,10 +32,6 @@ class ToolCall:
 
 
 Event = TextDelta | ReasoningDelta | ToolCall
-
-
-class MalformedCall(ValueError):
-    """What stands between the tags is not a call."""
 
 
 class Parser(Protocol):
@@ -111,7 +108,7 @@ class TaggedCalls:
     """Calls between a start and an end tag. Without an `end` a call goes on to the turn's end."""
 
     def __init__(self, start: str, end: str, decode: Callable[[str], list[ToolCall]]) -> None:
-        """`decode` reads what stands between the tags; it raises `MalformedCall`."""
+        """`decode` reads what stands between the tags; it raises `MalformedCallError`."""
         self.problems: list[str] = []
         self._start, self._end, self._decode = start, end, decode
         self._content = Content()
@@ -145,7 +142,7 @@ class TaggedCalls:
     def _close(self, body: str, tag: str) -> list[Event]:
         try:
             calls = self._decode(body)
-        except MalformedCall as exc:
+        except MalformedCallError as exc:
             self.problems.append(f"malformed tool call: {exc}")
             return self._content.say(self._start + body + tag)
         self._content.call()

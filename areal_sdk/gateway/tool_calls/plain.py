@@ -10,7 +10,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from areal_sdk.gateway.tool_calls.parser import Content, Event, MalformedCall, ToolCall, ToolFormat
+from areal_sdk.gateway.errors import MalformedCallError
+from areal_sdk.gateway.tool_calls.parser import Content, Event, ToolCall, ToolFormat
 from areal_sdk.gateway.untrusted import is_too_deep
 from areal_sdk.types import Message, Tool
 
@@ -141,7 +142,7 @@ class PlainCalls:
         name = match["name"]
         try:
             arguments = read_arguments(match["arguments"], self._parameters[name])
-        except MalformedCall as exc:
+        except MalformedCallError as exc:
             self.problems.append(f"malformed tool call: {exc}")
             return None
         if is_too_deep(arguments):
@@ -164,7 +165,7 @@ _NAMED = re.compile(r"\s*(?P<name>[^\W\d][\w-]*)\s*=(?!=)")
 
 
 def _no_constant(word: str) -> None:
-    raise MalformedCall(f"{word} is not JSON")
+    raise MalformedCallError(f"{word} is not JSON")
 
 
 _VALUE = json.JSONDecoder(parse_constant=_no_constant)
@@ -189,16 +190,16 @@ def read_arguments(text: str, parameters: Sequence[str]) -> dict[str, Any]:
         if match:
             named, name, position = True, match["name"], match.end()
         elif named or len(arguments) >= len(parameters):
-            raise MalformedCall("too many values, or one without a name after one with")
+            raise MalformedCallError("too many values, or one without a name after one with")
         else:
             name = parameters[len(arguments)]
         if name in arguments:
-            raise MalformedCall(f"{name} is given twice")
+            raise MalformedCallError(f"{name} is given twice")
         arguments[name], position = _read_value(text, _skip_space(text, position))
         position = _skip_space(text, position)
         if position < len(text):
             if text[position] != ",":
-                raise MalformedCall(f"expected a comma at {text[position : position + 10]!r}")
+                raise MalformedCallError(f"expected a comma at {text[position : position + 10]!r}")
             position = _skip_space(text, position + 1)
     return arguments
 
@@ -210,11 +211,11 @@ def _read_value(text: str, position: int) -> tuple[Any, int]:
         try:
             return ast.literal_eval(quoted[0]), quoted.end()
         except (SyntaxError, ValueError) as exc:
-            raise MalformedCall(f"not a string: {quoted[0]}") from exc
+            raise MalformedCallError(f"not a string: {quoted[0]}") from exc
     try:
         return _VALUE.raw_decode(text, position)
     except (json.JSONDecodeError, RecursionError) as exc:
-        raise MalformedCall(f"not a value: {text[position : position + 20]!r}") from exc
+        raise MalformedCallError(f"not a value: {text[position : position + 20]!r}") from exc
 
 
 def _skip_space(text: str, position: int) -> int:

@@ -22,13 +22,13 @@ from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, Quota, User
-from areal_sdk.gateway.sessions.external import LiveLimits, LiveSessions
+from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.history import History
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.untrusted import LARGE, LargeWork
-from areal_sdk.gateway.upstream.answer import Answer, read_answer
-from areal_sdk.gateway.upstream.request import Question, read_question
+from areal_sdk.gateway.upstream.reply import UpstreamReply, read_reply
+from areal_sdk.gateway.upstream.request import UpstreamRequest, read_request
 from areal_sdk.gateway.wire.http import (
     MAX_BODY_BYTES,
     ErrorBody,
@@ -86,7 +86,7 @@ class UpstreamGateway:
         admin_key: str | None = None,
         users: Sequence[User] = (),
         quota: Quota | None = None,
-        live: LiveLimits | None = None,
+        external: ExternalLimits | None = None,
         cors_origins: Sequence[str] = (),
         max_request_s: float = 600.0,
     ) -> None:
@@ -94,14 +94,14 @@ class UpstreamGateway:
         check_address(url)
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
-        self.live = LiveSessions(self.sessions, limits=live)
+        self.external = ExternalSessions(self.sessions, limits=external)
         accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
         self._admin = accounts.admin
-        self._access = Access(self.sessions, self.live, accounts)
+        self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._control = ControlPlane(
             self.sessions,
-            self.live,
+            self.external,
             None,
             access=self._access,
             accounts=accounts,
@@ -135,7 +135,7 @@ class UpstreamGateway:
 
     async def aclose(self) -> None:
         """Stop listening and end every session. Safe to call twice."""
-        self.live.close_all()
+        self.external.close_all()
         await self._server.aclose()
         self._large.close()
 
@@ -264,7 +264,7 @@ class _Trace:
 
     def _read(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
         """The reply's id and its turns, which `history` knows from here on; None where none can be read."""
-        answer = read_answer(raw, is_stream=is_stream)
+        answer = read_reply(raw, is_stream=is_stream)
         if answer is None:
             return None
         question, history = self._question(), self._session.history
@@ -274,19 +274,19 @@ class _Trace:
         ]
         return answer.id, turns
 
-    def _question(self) -> Question:
+    def _question(self) -> UpstreamRequest:
         known, raw = self._session.body, self._raw
         try:
             if len(raw) > LARGE and known.num_new(raw) > LARGE:
-                return read_question(parse_body(raw))
+                return read_request(parse_body(raw))
             body, _ = known.read(raw, parse=parse_body)
         except ApiError:  # the provider could read it
             self._session.notice("a request could not be read: the trace has its answer alone")
-            return Question(())
-        return read_question(body)
+            return UpstreamRequest(())
+        return read_request(body)
 
     def _read_choice(
-        self, history: History, question: Question, answer: Answer, index: int
+        self, history: History, question: UpstreamRequest, answer: UpstreamReply, index: int
     ) -> Turn:
         session, choice = self._session, answer.choices[index]
         messages = question.prompt_of(index, len(answer.choices))

@@ -16,7 +16,7 @@ _CONVERSATION = ("messages", "input", "prompt", "system", "instructions", "tools
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class UpstreamRequest:
     """One request to another provider."""
 
     prompts: tuple[tuple[Message, ...], ...]
@@ -35,14 +35,14 @@ class Question:
         return self.prompts[min(choice // each, len(self.prompts) - 1)]
 
 
-def read_question(body: Any) -> Question:
+def read_request(body: Any) -> UpstreamRequest:
     """The request, from the body of any wire format; empty for a body that is none."""
     if not isinstance(body, dict):
-        return Question(())
+        return UpstreamRequest(())
     asked = {name: value for name, value in body.items() if name not in _CONVERSATION}
     tools = body.get("tools")
     previous = body.get("previous_response_id")
-    return Question(
+    return UpstreamRequest(
         prompts=tuple(_prompts(body)),
         tools=tuple(tools) if isinstance(tools, list) else (),
         asked=asked,

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from areal_sdk.gateway.errors import ApiError, bad_request
-from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, Sampled
+from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, SampledTokens
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolChoice, ToolUse
 from areal_sdk.gateway.sessions.canonical import check_message, check_text
 from areal_sdk.gateway.sessions.history import num_equal
@@ -237,7 +237,7 @@ class ChatReply:
         """The reply does not depend on the prompts."""
 
     def observe(self, choice: int, delta: Delta) -> None:
-        if isinstance(delta, Sampled):
+        if isinstance(delta, SampledTokens):
             self._logprobs.setdefault(choice, []).extend(token_logprobs(delta, self._tokenizer))
 
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]:
@@ -300,7 +300,7 @@ class ChatReply:
             case Call(_, _, name, arguments):
                 function = {"name": name, "arguments": arguments}
                 yield self._chunk(choice, {"function_call": function})
-            case Sampled():
+            case SampledTokens():
                 content = token_logprobs(delta, self._tokenizer)
                 yield self._chunk(choice, {}, logprobs={"content": content, "refusal": None})
             case Completed():

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from areal_sdk.gateway.errors import ApiError, bad_request
-from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared, Sampled
+from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared, SampledTokens
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.tool_calls.parser import TextDelta
@@ -85,7 +85,7 @@ class CompletionsReply:
             self._prompts = [self._tokenizer.decode(c.prompt.tokens) for c in choices]
 
     def observe(self, choice: int, delta: Delta) -> None:
-        if isinstance(delta, Sampled):
+        if isinstance(delta, SampledTokens):
             known = self._logprobs.setdefault(choice, _no_logprobs())
             for name, values in self._token_logprobs(choice, delta).items():
                 known[name] += values
@@ -104,7 +104,7 @@ class CompletionsReply:
         match delta:
             case TextDelta(text):
                 yield self._chunk(self._choice(choice, text, None))
-            case Sampled():
+            case SampledTokens():
                 logprobs = self._token_logprobs(choice, delta)
                 yield self._chunk({**self._choice(choice, "", None), "logprobs": logprobs})
             case Completed():
@@ -134,7 +134,7 @@ class CompletionsReply:
         logprobs = self._logprobs.get(index)
         return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": finish}
 
-    def _token_logprobs(self, choice: int, sampled: Sampled) -> dict[str, list[Any]]:
+    def _token_logprobs(self, choice: int, sampled: SampledTokens) -> dict[str, list[Any]]:
         texts = [self._text(token) for token in sampled.tokens]
         ends = list(accumulate(map(len, texts), initial=self._offsets.get(choice, 0)))
         *offsets, self._offsets[choice] = ends

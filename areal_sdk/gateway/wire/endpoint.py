@@ -14,12 +14,12 @@ from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.choices import run_choices
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.reader import Completed, Prepared
-from areal_sdk.gateway.sessions.replies import LeftReply, RecordLeft
+from areal_sdk.gateway.sessions.replies import AbandonedReply, RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.http import parse_body, read_body, send_events
-from areal_sdk.gateway.wire.reply import ParseRequest, Reply
+from areal_sdk.gateway.wire.reply import ParseRequest, ReplyWriter
 
 _LARGE_BODY = 8 * LARGE
 """Bytes. Reading takes less time than rendering and encoding, which `Completer` does elsewhere."""
@@ -38,7 +38,7 @@ class Endpoint:
         raw = await read_body(request)
         body, digest, num_new = await self._read_body(session, raw)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
-        attempt = _Attempt(session, digest, _num_retries(request))
+        attempt = _RequestAttempt(session, digest, _num_retries(request))
         session.begin_attempt(digest, num_retries=attempt.num_retries)
         fields = Fields(body, lenient=self._lenient)
 
@@ -80,9 +80,9 @@ class Endpoint:
     async def _respond(
         self,
         request: web.Request,
-        attempt: "_Attempt",
+        attempt: "_RequestAttempt",
         choices: Sequence[Prepared],
-        reply: Reply,
+        reply: ReplyWriter,
     ) -> web.StreamResponse:
         if reply.stream:
             events = self._events(attempt, choices, reply)
@@ -99,7 +99,7 @@ class Endpoint:
         return web.Response(body=body, content_type="application/json")
 
     async def _complete(
-        self, session: Session, choices: Sequence[Prepared], reply: Reply
+        self, session: Session, choices: Sequence[Prepared], reply: ReplyWriter
     ) -> list[Completed]:
         done: dict[int, Completed] = {}
         async with aclosing(run_choices(self._completer, session, choices)) as deltas:
@@ -112,15 +112,17 @@ class Endpoint:
         return [done[choice] for choice in sorted(done)]
 
     async def _events(
-        self, attempt: "_Attempt", choices: Sequence[Prepared], reply: Reply
+        self, attempt: "_RequestAttempt", choices: Sequence[Prepared], reply: ReplyWriter
     ) -> AsyncGenerator[bytes, None]:
         """The whole stream. An error in its midst is for good: half of the answer was read."""
         session = attempt.session
         done: dict[int, Completed] = {}
         sent: list[bytes] = []
 
-        def left(choice: int, record: RecordLeft) -> None:
-            session.leave(LeftReply(attempt.digest, attempt.num_retries, reply.id, choice, record))
+        def left(choice: int, record: RecordAbandoned) -> None:
+            session.leave(
+                AbandonedReply(attempt.digest, attempt.num_retries, reply.id, choice, record)
+            )
 
         with attempt.owed(), session.streaming_reply(reply.id):
             running = run_choices(self._completer, session, choices, left=left)
@@ -138,7 +140,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _RequestAttempt:
     """One of the times that a client sends the same request."""
 
     session: Session

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.sampling.reader import Completed, Sampled
+from areal_sdk.gateway.sampling.reader import Completed, SampledTokens
 from areal_sdk.gateway.sampling.request import ToolChoice, ToolUse
 from areal_sdk.gateway.sessions.canonical import check_text
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -294,7 +294,7 @@ def usage(completed: Sequence[Completed]) -> dict[str, Any]:
     }
 
 
-def token_logprobs(sampled: Sampled, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def token_logprobs(sampled: SampledTokens, tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """What a client sees of the tokens' logprobs; special tokens are not part of its text."""
     tokens = zip(sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True)
     return [

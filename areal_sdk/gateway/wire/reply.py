@@ -12,7 +12,7 @@ from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.wire.fields import Fields
 
 
-class Reply(Protocol):
+class ReplyWriter(Protocol):
     """One parsed request and the writer of its reply; used once."""
 
     id: str
@@ -38,7 +38,7 @@ class Reply(Protocol):
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]: ...
 
 
-ParseRequest = Callable[[Fields, Session], Reply]
+ParseRequest = Callable[[Fields, Session], ReplyWriter]
 """Reads a request; raises `ApiError` where it cannot be honoured."""
 
 

@@ -14,7 +14,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, Quota, User
-from areal_sdk.gateway.sessions.external import Ending, LiveLimits, LiveSession
+from areal_sdk.gateway.sessions.external import Ending, ExternalLimits, ExternalSession
 from areal_sdk.loop.services import live_limits
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
@@ -31,18 +31,18 @@ class Watcher:
 
     def __init__(self, gateway: Gateway) -> None:
         self.begun: list[str] = []
-        self.ended: list[LiveSession] = []
+        self.ended: list[ExternalSession] = []
         self._news = asyncio.Event()
-        gateway.live.observe(self)
+        gateway.external.observe(self)
 
-    def opened(self, live: LiveSession) -> None:
+    def opened(self, live: ExternalSession) -> None:
         self.begun.append(live.id)
 
-    def finished(self, live: LiveSession) -> None:
+    def finished(self, live: ExternalSession) -> None:
         self.ended.append(live)
         self._news.set()
 
-    async def next_ended(self) -> LiveSession:
+    async def next_ended(self) -> ExternalSession:
         async with asyncio.timeout(20):
             while not self.ended:
                 self._news.clear()
@@ -84,7 +84,7 @@ async def test_a_session_opens_on_first_use_by_address_or_by_key(
     assert (await call(gateway, key=f"{ALICE.api_key}/chat-1"))[0] == 200
     assert (await call(gateway, key=f"{ALICE.api_key}/chat-2"))[0] == 200
     assert watcher.begun == ["alice/chat-1", "alice/chat-2"]
-    first = gateway.live.get("alice/chat-1")
+    first = gateway.external.get("alice/chat-1")
     assert first is not None
     assert len(first.session.turns) == 2
 
@@ -98,7 +98,7 @@ async def test_the_openai_client_takes_either_form(start_gateway: StartGateway) 
     ):
         async with AsyncOpenAI(base_url=base_url, api_key=key) as client:
             await client.chat.completions.create(model="policy", messages=HI)
-    live = gateway.live.get("alice/one")
+    live = gateway.external.get("alice/one")
     assert live is not None
     assert len(live.session.turns) == 2
 
@@ -148,7 +148,7 @@ async def test_a_reward_may_come_after_the_end(start_gateway: StartGateway) -> N
 
 
 async def test_a_reward_that_finds_no_session_is_told_why(start_gateway: StartGateway) -> None:
-    gateway, _ = await start_gateway("ok", users=USERS, live=LiveLimits(reward_wait_s=0.01))
+    gateway, _ = await start_gateway("ok", users=USERS, external=ExternalLimits(reward_wait_s=0.01))
     mine, named = ALICE.api_key, f"{ALICE.api_key}/e"
 
     async def why(key: str, **turn: str) -> str:
@@ -176,7 +176,7 @@ async def test_a_reward_that_nothing_keeps_is_refused_with_the_cure(
     start_gateway: StartGateway,
 ) -> None:
     limits = live_limits(parse_config({"model": "m"}))
-    gateway, _ = await start_gateway("ok", users=USERS, live=limits)
+    gateway, _ = await start_gateway("ok", users=USERS, external=limits)
     named = f"{ALICE.api_key}/e"
     _, reply, _ = await call(gateway, key=named)
     for key, turn in ((named, {}), (named, {"turn": 0}), (ALICE.api_key, {"turn": reply["id"]})):
@@ -196,7 +196,7 @@ def test_a_server_that_keeps_sessions_keeps_their_rewards(way: str) -> None:
 
 
 async def test_nobody_waits_for_a_reward_for_ever(start_gateway: StartGateway) -> None:
-    gateway, _ = await start_gateway("ok", users=USERS, live=LiveLimits(reward_wait_s=0.01))
+    gateway, _ = await start_gateway("ok", users=USERS, external=ExternalLimits(reward_wait_s=0.01))
     watcher = Watcher(gateway)
     await call(gateway, key=ALICE.api_key)
     live = await watcher.next_ended()
@@ -205,7 +205,7 @@ async def test_nobody_waits_for_a_reward_for_ever(start_gateway: StartGateway) -
 
 async def test_a_silent_session_ends(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway(
-        "ok", users=USERS, live=LiveLimits(idle_s=0.05, reward_wait_s=0.01)
+        "ok", users=USERS, external=ExternalLimits(idle_s=0.05, reward_wait_s=0.01)
     )
     watcher = Watcher(gateway)
     await call(gateway, key=f"{ALICE.api_key}/e")
@@ -218,7 +218,7 @@ async def test_a_session_that_waits_for_the_engine_is_not_silent(
 ) -> None:
     script = Reply("slow", fault=Fault.HANG, after=1)
     gateway, _ = await start_gateway(
-        script, users=USERS, live=LiveLimits(idle_s=0.02), max_request_s=0.5
+        script, users=USERS, external=ExternalLimits(idle_s=0.02), max_request_s=0.5
     )
     watcher = Watcher(gateway)
     status, _, _ = await call(gateway, key=f"{ALICE.api_key}/e")
@@ -241,7 +241,7 @@ async def test_rewarded_turns_finish_an_ended_session(start_gateway: StartGatewa
 async def test_one_user_cannot_reach_the_session_of_another(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway("ok", users=USERS)
     await call(gateway, key=f"{ALICE.api_key}/private")
-    mine = gateway.live.get("alice/private")
+    mine = gateway.external.get("alice/private")
     assert mine is not None
     for path in ("chat/completions", "reward", "end"):
         await call(gateway, f"/s/private/v1/{path}", {"reward": 1.0}, key=BOB.api_key)
@@ -356,7 +356,7 @@ async def test_what_nobody_observes_is_forgotten_when_it_ends(start_gateway: Sta
     gateway, _ = await start_gateway("ok", users=USERS)
     for _ in range(3):
         await call(gateway, key=ALICE.api_key)
-    assert list(gateway.live) == []
+    assert list(gateway.external) == []
     assert len(gateway.sessions) == 0
 
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.gateway.sessions.incremental_json import GrowingBody
+from areal_sdk.gateway.sessions.incremental_json import IncrementalBody
 
 
 def _read_all(bodies: list[bytes]) -> tuple[list[Any], list[bytes]]:
     """The values of the bodies of one session, and those that were parsed as a whole."""
-    body, whole = GrowingBody(), []
+    body, whole = IncrementalBody(), []
 
     def parse(raw: bytes) -> Any:
         whole.append(raw)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.sessions.external import LiveSession
+from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.testing import Fault, Reply, ScriptedEngine, scripted_logprob
 from areal_sdk.types import FinishReason, ForkReason
 from tests.gateway.conftest import StartGateway
@@ -66,7 +66,7 @@ async def reward(gateway: Gateway, body: Any, *, key: str = ALICE.api_key) -> tu
     return status, answer
 
 
-def assert_partial(live: LiveSession, engine: ScriptedEngine) -> None:
+def assert_partial(live: ExternalSession, engine: ScriptedEngine) -> None:
     (turn,) = live.session.turns
     assert turn.output_tokens == sampled(engine)
     assert turn.logprobs == tuple(scripted_logprob(t, i) for i, t in enumerate(turn.output_tokens))
@@ -185,7 +185,7 @@ async def test_a_conversation_goes_on_from_what_was_said_before_the_stop(
     await until(idle(gateway))
     messages = [*HI, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]
     assert (await call(gateway, body={"model": "m", "messages": messages}, key=NAMED))[0] == 200
-    live = gateway.live.get("alice/chat")
+    live = gateway.external.get("alice/chat")
     assert live is not None
     first, second = live.session.turns
     assert second.parent == 0

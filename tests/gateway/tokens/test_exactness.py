@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.engine import GenerateRequest
-from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.errors import ApiError, TemplateRefusalError
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
-from areal_sdk.gateway.tokens.renderer import Chat, Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
+from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.testing import Reply, ScriptedEngine
@@ -163,10 +163,10 @@ class Play:
         if kind in ("call", "calls") and tools:
             queries = [self.draw(st.text(max_size=5)) for _ in range(2 if kind == "calls" else 1)]
             message = calls(*queries, number=self.number)
-        chat = Chat(tuple(messages), tools)
+        chat = TemplateInput(tuple(messages), tools)
         try:
             return Reply(self.model.renderer.answer(chat, message), stop=False)
-        except TemplateRefusal:
+        except TemplateRefusalError:
             return Reply(f"Answer {self.number}.")
 
 

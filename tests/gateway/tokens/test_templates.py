@@ -6,7 +6,8 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.tokens.template import ChatTemplate, TemplateRefusal
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.template import ChatTemplate
 from tests.gateway.model_dirs import TEMPLATES
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -97,7 +98,7 @@ def test_a_template_renders_as_in_transformers(
             **TOKENS,
         )
     except Exception:  # noqa: BLE001 - whatever transformers raises, we refuse too
-        with pytest.raises(TemplateRefusal):
+        with pytest.raises(TemplateRefusalError):
             _render(template, conversation, tools, generate)
         return
     assert _render(template, conversation, tools, generate) == expected
@@ -117,5 +118,5 @@ def test_a_template_that_is_no_jinja_is_a_configuration_error() -> None:
 
 
 def test_a_template_cannot_reach_into_python() -> None:
-    with pytest.raises(TemplateRefusal):
+    with pytest.raises(TemplateRefusalError):
         ChatTemplate("{{ messages.__class__.__mro__ }}").render([{"role": "user", "content": ""}])

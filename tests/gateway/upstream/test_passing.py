@@ -16,7 +16,7 @@ from yarl import URL
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.sessions.accounts import User
-from areal_sdk.gateway.sessions.external import LiveSession
+from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.gateway.upstream.gateway import REPLY_HEADER, UpstreamGateway
 from areal_sdk.loop.api import serve_config
 from areal_sdk.rollout.callers import to_episode
@@ -73,11 +73,11 @@ def chunk(text: str) -> bytes:
 
 class Kept:
     def __init__(self) -> None:
-        self.ended: list[LiveSession] = []
+        self.ended: list[ExternalSession] = []
 
-    def opened(self, live: LiveSession) -> None: ...
+    def opened(self, live: ExternalSession) -> None: ...
 
-    def finished(self, live: LiveSession) -> None:
+    def finished(self, live: ExternalSession) -> None:
         self.ended.append(live)
 
 
@@ -111,7 +111,7 @@ async def test_a_call_is_passed_on_with_the_providers_key_and_kept_as_text(
     start: Start, provider: tuple[Provider, str]
 ) -> None:
     gateway, kept = await start(), Kept()
-    gateway.live.observe(kept)
+    gateway.external.observe(kept)
     key = f"{ALICE.api_key}/e"
     async with AsyncOpenAI(base_url=gateway.base_url, api_key=key) as client:
         answer = await client.chat.completions.create(model="m", messages=HI)
@@ -139,7 +139,7 @@ async def test_a_stream_passes_through_as_it_comes(
                 texts.append(event.choices[0].delta.content)
                 provider[0].go_on.set()  # only now does the provider go on
     assert texts == ["Hel", "lo."]
-    live = gateway.live.get("alice/e")
+    live = gateway.external.get("alice/e")
     assert live is not None
     assert live.session.turns[0].message["content"] == "Hello."
 
@@ -162,7 +162,7 @@ async def test_what_a_client_saw_before_it_left_is_kept(
     start: Start, provider: tuple[Provider, str]
 ) -> None:
     gateway, kept = await start(), Kept()
-    gateway.live.observe(kept)
+    gateway.external.observe(kept)
     headers = {"Authorization": f"Bearer {ALICE.api_key}/e"}
     body = {"model": "m", "messages": HI, "stream": True}
     async with (
@@ -176,7 +176,7 @@ async def test_what_a_client_saw_before_it_left_is_kept(
         body = {"reward": 0.0, "turn": name}
         async with http.post(f"{gateway.base_url}/reward", json=body) as answer:
             assert answer.status == 200, await answer.text()
-    live = gateway.live.get("alice/e")
+    live = gateway.external.get("alice/e")
     assert live is not None
     (turn,) = live.session.turns
     assert turn.message["content"] == "Hel"
@@ -195,7 +195,7 @@ async def test_what_the_provider_says_of_our_key_reaches_nobody(
     ):
         assert reply.status == 502
         text = await reply.text() + str(reply.headers)
-    live = gateway.live.get("alice/e")
+    live = gateway.external.get("alice/e")
     assert live is not None
     for told in (text, str(live.session.faults), caplog.text, repr(live)):
         assert SECRET not in told
@@ -221,7 +221,7 @@ async def test_a_provider_that_is_not_there_is_a_fault(start: Start) -> None:
     ):
         assert reply.status == 502
         assert (await reply.json())["error"]["code"] == "upstream_error"
-    live = gateway.live.get("alice/e")
+    live = gateway.external.get("alice/e")
     assert live is not None
     assert len(live.session.faults) == 1
 
@@ -247,7 +247,7 @@ async def test_other_paths_are_passed_on_and_open_no_session(
     ):
         assert reply.status == 200
     assert provider[0].paths == ["/v1/models?limit=2"]
-    assert list(gateway.live) == []
+    assert list(gateway.external) == []
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ async def test_an_address_to_which_anthropics_sdk_adds_v1_is_the_same_address(
         async with http.post(f"{gateway.base_url}/v1/messages", json=body) as reply:
             assert reply.status == 200
     assert provider[0].paths == ["/v1/models", "/v1/messages"]
-    assert [live.id for live in gateway.live] == ["alice/e"], "and it is a turn of the session"
+    assert [live.id for live in gateway.external] == ["alice/e"], "and it is a turn of the session"
 
 
 async def test_what_our_own_gateway_streams_is_read_in_every_format(
@@ -373,7 +373,7 @@ async def test_what_our_own_gateway_streams_is_read_in_every_format(
                 async with http.post(f"{gateway.base_url}/{path}", json=whole) as reply:
                     assert reply.status == 200, await reply.text()
                     await reply.read()
-    live = gateway.live.get("alice/e")
+    live = gateway.external.get("alice/e")
     assert live is not None
     assert [t.message["content"] for t in live.session.turns] == ["Some words."] * 8
     assert all("Hi" in str(t.new_messages[-1]) for t in live.session.turns)

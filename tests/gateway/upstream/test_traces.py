@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from areal_sdk.gateway.sessions.accounts import User
-from areal_sdk.gateway.sessions.external import LiveSession
+from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.types import FinishReason, Turn
@@ -49,11 +49,11 @@ class Provider:
 
 class Kept:
     def __init__(self) -> None:
-        self.ended: list[LiveSession] = []
+        self.ended: list[ExternalSession] = []
 
-    def opened(self, live: LiveSession) -> None: ...
+    def opened(self, live: ExternalSession) -> None: ...
 
-    def finished(self, live: LiveSession) -> None:
+    def finished(self, live: ExternalSession) -> None:
         self.ended.append(live)
 
 
@@ -64,7 +64,7 @@ class Client:
         self.gateway = gateway
         self.provider = provider
         self.kept = Kept()
-        gateway.live.observe(self.kept)
+        gateway.external.observe(self.kept)
 
     async def post(
         self, path: str, body: dict[str, Any], reply: Reply | None = None, *, session: str = "/e"
@@ -81,7 +81,7 @@ class Client:
 
     @property
     def turns(self) -> Sequence[Turn]:
-        live = self.gateway.live.get("alice/e")
+        live = self.gateway.external.get("alice/e")
         assert live is not None
         return live.session.turns
 
@@ -354,7 +354,7 @@ async def test_an_id_that_the_provider_repeats_takes_no_reward(client: Client) -
     body = {"reward": 1.0, "turn": first["x-areal-reply"]}
     status, _, said = await client.post("reward", body)
     assert status == 200, said
-    live = client.gateway.live.get("alice/e")
+    live = client.gateway.external.get("alice/e")
     assert live is not None
     assert [(posted.turn, posted.reward) for posted in live.session.rewards] == [(0, 1.0)]
 
@@ -370,7 +370,7 @@ async def test_an_id_that_repeats_in_another_session_takes_no_reward(client: Cli
     reward["turn"] = second["x-areal-reply"]
     status, _, said = await client.post("reward", reward, session="")
     assert status == 200, said
-    live = client.gateway.live.get("alice/two")
+    live = client.gateway.external.get("alice/two")
     assert live is not None
     assert len(live.session.rewards) == 1
 
@@ -405,7 +405,7 @@ async def test_an_answer_that_cannot_be_read_is_told(
     body = {"model": "m", "messages": HI, "stream": not isinstance(reply, dict)}
     status, _, _ = await client.post("chat/completions", body, reply)
     assert status == 200, "the client gets what the provider said, whatever it was"
-    live = client.gateway.live.get("alice/e")
+    live = client.gateway.external.get("alice/e")
     assert live is not None
     assert not live.session.turns
     assert any("could not be read" in notice for notice in live.session.notices)

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, Sampled
+from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared, SampledTokens
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ class ResponsesReply:
         """The reply does not depend on the prompt."""
 
     def observe(self, choice: int, delta: Delta) -> None:
-        if isinstance(delta, Sampled):
+        if isinstance(delta, SampledTokens):
             self._logprobs += token_logprobs(delta, self._tokenizer)
 
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class ResponsesReply:
         return response
 
     def events(self, choice: int, delta: Delta) -> Iterator[bytes]:
-        if isinstance(delta, Sampled):
+        if isinstance(delta, SampledTokens):
             self._stream_writer.note_logprobs(token_logprobs(delta, self._tokenizer))
             return iter(())
         return self._noted(self._stream_writer.events(delta))
@@ -184,7 +184,7 @@ class ResponseStream:
             case Call():
                 yield from self._close_item("completed")
                 yield from self._whole_call(delta)
-            case Sampled() | Completed():
+            case SampledTokens() | Completed():
                 pass  # the one is told with the next text, the other by `closing_events`
 
     def closing_events(self, status: str) -> Iterator[bytes]:

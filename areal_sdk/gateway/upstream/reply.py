@@ -18,7 +18,7 @@ _LENGTH = ("length", "max_tokens", "max_output_tokens", "model_context_window_ex
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class UpstreamChoice:
     """One of the answers to a request. One that broke off has the finish reason `abort`."""
 
     message: Message
@@ -26,15 +26,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UpstreamReply:
     """A provider's reply to one request."""
 
     id: str
-    choices: tuple[Choice, ...]
+    choices: tuple[UpstreamChoice, ...]
     usage: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_answer(raw: bytes, *, is_stream: bool) -> Answer | None:
+def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
     """The reply that `raw` holds, whole or as events; None for what cannot be read."""
     try:
         return _join(list(_events(raw))) if is_stream else _whole(loads(raw))
@@ -42,22 +42,24 @@ def read_answer(raw: bytes, *, is_stream: bool) -> Answer | None:
         return None
 
 
-def _whole(body: Mapping[str, Any]) -> Answer:
+def _whole(body: Mapping[str, Any]) -> UpstreamReply:
     """A reply as chat completions, completions, responses and messages write theirs."""
     usage = body.get("usage") or {}
     if "choices" in body:
         given = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
-        return Answer(body["id"], tuple(_chat_choice(choice) for choice in given), usage)
+        return UpstreamReply(body["id"], tuple(_chat_choice(choice) for choice in given), usage)
     if "output" in body:
         message = message_of_items(body["output"])
-        return Answer(body["id"], (Choice(message, _response_reason(body)),), usage)
+        return UpstreamReply(body["id"], (UpstreamChoice(message, _response_reason(body)),), usage)
     message = message_of_blocks(body["content"])
-    return Answer(body["id"], (Choice(message, _reason(body.get("stop_reason"))),), usage)
+    return UpstreamReply(
+        body["id"], (UpstreamChoice(message, _reason(body.get("stop_reason"))),), usage
+    )
 
 
-def _chat_choice(choice: Mapping[str, Any]) -> Choice:
+def _chat_choice(choice: Mapping[str, Any]) -> UpstreamChoice:
     message = choice.get("message") or {"content": choice.get("text", "")}
-    return Choice({"role": "assistant", **message}, _reason(choice.get("finish_reason")))
+    return UpstreamChoice({"role": "assistant", **message}, _reason(choice.get("finish_reason")))
 
 
 def _reason(name: str | None) -> FinishReason:
@@ -87,7 +89,7 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
                 yield data
 
 
-def _join(events: Sequence[Mapping[str, Any]]) -> Answer | None:
+def _join(events: Sequence[Mapping[str, Any]]) -> UpstreamReply | None:
     """The reply that events add up to; what has arrived of it where they break off."""
     kinds = {str(event.get("type")) for event in events}
     if any(kind.startswith("response.") for kind in kinds):
@@ -97,7 +99,7 @@ def _join(events: Sequence[Mapping[str, Any]]) -> Answer | None:
     return _join_chat(events)
 
 
-def _join_chat(events: Iterable[Mapping[str, Any]]) -> Answer | None:
+def _join_chat(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
     reply_id = ""
     usage: Mapping[str, Any] = {}
     parts: dict[int, _Parts] = {}
@@ -107,7 +109,7 @@ def _join_chat(events: Iterable[Mapping[str, Any]]) -> Answer | None:
         for choice in event.get("choices") or ():
             parts.setdefault(choice.get("index") or 0, _Parts()).add(choice)
     choices = tuple(parts[index].choice() for index in sorted(parts))
-    return Answer(reply_id, choices, usage) if reply_id else None
+    return UpstreamReply(reply_id, choices, usage) if reply_id else None
 
 
 class _Parts:
@@ -127,12 +129,12 @@ class _Parts:
         for call in delta.get("tool_calls") or ():
             _add_call(self._calls, call)
 
-    def choice(self) -> Choice:
+    def choice(self) -> UpstreamChoice:
         calls = [self._calls[index] for index in sorted(self._calls)]
         texts = dict(self._texts)
         thought = texts.pop("reasoning_content", "") or texts.pop("reasoning", "")
         message = make_message(texts.pop("content", ""), thought, calls)
-        return Choice({**texts, **message}, _reason(self._reason))
+        return UpstreamChoice({**texts, **message}, _reason(self._reason))
 
 
 def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> None:
@@ -146,7 +148,7 @@ def _add_call(calls: dict[int, dict[str, Any]], delta: Mapping[str, Any]) -> Non
             call["function"][key] = call["function"].get(key, "") + piece
 
 
-def _join_message(events: Iterable[Mapping[str, Any]]) -> Answer | None:
+def _join_message(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
     """Anthropic's events: blocks by index, usage in two parts."""
     reply_id, reason = "", None
     usage: dict[str, Any] = {}
@@ -166,7 +168,11 @@ def _join_message(events: Iterable[Mapping[str, Any]]) -> Answer | None:
             case _:
                 pass
     message = message_of_blocks([blocks[index] for index in sorted(blocks)])
-    return Answer(reply_id, (Choice(message, _reason(reason)),), usage) if reply_id else None
+    return (
+        UpstreamReply(reply_id, (UpstreamChoice(message, _reason(reason)),), usage)
+        if reply_id
+        else None
+    )
 
 
 def _add_to_block(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
@@ -178,7 +184,7 @@ def _add_to_block(block: dict[str, Any], delta: Mapping[str, Any]) -> None:
         block["input"] = (so_far if isinstance(so_far, str) else "") + delta["partial_json"]
 
 
-def _join_response(events: Iterable[Mapping[str, Any]]) -> Answer | None:
+def _join_response(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
     """The last response object that a stream carries, with the items that have arrived since."""
     response: Mapping[str, Any] = {}
     items: dict[int, dict[str, Any]] = {}
