@@ -399,7 +399,7 @@ async def test_what_a_caller_measures_is_not_trained(
             opened = {"id": split, "split": split, "user": "alice"}
             status, answer = await control(run.gateway, "POST", "/control/sessions", opened)
             assert status == 201, answer
-            live = run.gateway.live.get(split)
+            live = run.gateway.external.get(split)
             assert live is not None
             await live.session.generate([{"role": "user", "content": "Hi"}])
             path = f"/control/sessions/{split}/reward"

@@ -55,7 +55,7 @@ async def test_a_session_that_asks_for_its_own_temperature_keeps_the_runs_side_c
     opened = {"id": "e", "sampling": {"temperature": 0.7}}
     status, answer = await control(gateway, "POST", "/control/sessions", opened)
     assert status == 201, answer
-    live = gateway.live.get("e")
+    live = gateway.external.get("e")
     assert live is not None
     assert live.session.sampling == SamplingPolicy(temperature=0.7, trains_side_calls=False)
 
