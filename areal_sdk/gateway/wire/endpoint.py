@@ -42,7 +42,7 @@ class Endpoint:
         session.begin_attempt(digest, num_retries=attempt.num_retries)
         fields = Fields(body, lenient=self._lenient)
 
-        def read() -> Reply:
+        def read() -> ReplyWriter:
             reply = self._parse(fields, session)
             session.keep_metadata(fields.metadata)
             return reply

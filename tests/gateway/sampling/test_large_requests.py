@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from areal_sdk.gateway.sessions.accounts import Quota, User
 from areal_sdk.gateway.sessions.history import History, Placement, meaning
-from areal_sdk.gateway.tokens.renderer import Chat, Prompt
+from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.http import body_limit
@@ -349,7 +349,7 @@ async def test_the_longest_end_that_fits_is_found_in_few_attempts(
     (request,) = engine.requests
     kept = gateway._completer.tokenizer.decode(request.tokens)
     oldest = min(n for n in range(400) if f"question {n}<" in kept or f"question {n}\n" in kept)
-    longer = first(Chat(tuple(items[oldest - 1 :]), ()), opening="")
+    longer = first(TemplateInput(tuple(items[oldest - 1 :]), ()), opening="")
     assert len(request.tokens) < 512 <= len(longer.tokens), "one more would not have fitted"
 
 
