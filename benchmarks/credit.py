@@ -32,7 +32,7 @@ from tables import table, write_section
 from areal_sdk.algorithms.advantages import AdvantageEstimator, Baselines
 from areal_sdk.algorithms.losses import PolicyTerms
 from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
-from areal_sdk.gateway.sessions.session import PostedReward
+from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.rollout.callers import posted_outcome
 from areal_sdk.types import Outcome, Trajectory, TrajectoryGroup
 

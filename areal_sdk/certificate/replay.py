@@ -12,7 +12,8 @@ import orjson
 from areal_sdk.certificate.findings import Finding, failed, note, ok
 from areal_sdk.certificate.model import ChatModel
 from areal_sdk.gateway.errors import TemplateRefusalError
-from areal_sdk.gateway.sessions.history import History, Placement, meaning
+from areal_sdk.gateway.sessions.history import History, Placement
+from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
 from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta, ToolCall
 from areal_sdk.types import ForkReason, Message, Tool

@@ -5,11 +5,9 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-
-import orjson
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import (
@@ -21,13 +19,13 @@ from areal_sdk.errors import (
 from areal_sdk.gateway.errors import (
     CONTEXT_OVERFLOW,
     ApiError,
-    TemplateRefusalError,
     bad_request,
     context_overflow,
     session_closed,
 )
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.sampling.deadline import Deadline
+from areal_sdk.gateway.sampling.placer import PromptPlacer
 from areal_sdk.gateway.sampling.reader import (
     Completed,
     CompletionReader,
@@ -35,22 +33,19 @@ from areal_sdk.gateway.sampling.reader import (
     Prepared,
     engine_fault,
 )
-from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
-from areal_sdk.gateway.sessions.history import Placement
+from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.sessions.replies import RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
-from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.untrusted import LARGE, LargeWork
-from areal_sdk.types import FinishReason, ForkReason, Message, Tool, Turn
+from areal_sdk.gateway.untrusted import LargeWork
+from areal_sdk.types import FinishReason, Turn
 
 logger = logging.getLogger(__name__)
 
 _MAX_ANNOUNCED = 100
 _LONGEST_SHOWN = 100
 """Characters of a client's value in a notice."""
-
-_LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
 
 OnAbandoned = Callable[[RecordAbandoned], None]
 """Takes what would make a turn of a completion whose client left in its midst."""
@@ -72,6 +67,9 @@ class Completer:
         self._engine = engine
         self._max_request_s = max_request_s
         self.large = LargeWork()
+        self._placer = PromptPlacer(
+            tokenizer, renderer, self.large, max_context=lambda: self.max_context
+        )
         self._announced: set[str] = set()
         self.metrics = GatewayMetrics()
 
@@ -97,7 +95,7 @@ class Completer:
         self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
     ) -> int:
         """Prompt tokens that the request would have in this session."""
-        placed = await self._place_messages(session, request, num_bytes, num_bytes)
+        placed = await self._placer.place_messages(session, request, num_bytes, num_bytes)
         return len(placed.prompt.tokens)
 
     async def prepare(
@@ -119,7 +117,7 @@ class Completer:
                 param=request.schema_field,
             )
         try:
-            placed = await self._place(session, request, num_bytes, num_new)
+            placed = await self._placer.place(session, request, num_bytes, num_new)
             num_prompt = len(placed.prompt.tokens)
             room = self.max_context - num_prompt
             if room <= 0:
@@ -136,170 +134,6 @@ class Completer:
             client_chose_length=asked is not None and asked <= limit,
             sampling=session.sampling.decide(request.sampling),
         )
-
-    async def _place(
-        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
-    ) -> Prepared:
-        if request.prompt_text is not None:
-            text = request.prompt_text
-            self._check_length(session, len(text), param="prompt")
-            tokens = await self.large.run(len(text), lambda: self.tokenizer.encode_document(text))
-            if not tokens:
-                raise bad_request("prompt is empty: send at least one token", param="prompt")
-            request = replace(request, prompt_tokens=tokens, prompt_text=None)
-            return self._place_tokens(session, request, tokens)
-        if request.prompt_tokens is not None:
-            return self._place_tokens(session, request, request.prompt_tokens)
-        if request.drops_oldest and (cuts := cuts_of(request.messages)):
-            return await self._place_latest(session, request, cuts, num_bytes, num_new)
-        return await self._place_messages(session, request, num_bytes, num_new)
-
-    async def _place_latest(
-        self,
-        session: Session,
-        request: ChatRequest,
-        cuts: Sequence[Cut],
-        num_bytes: int | None,
-        num_new: int | None,
-    ) -> Prepared:
-        """The longest end of the conversation that leaves room for an answer, in few attempts."""
-
-        async def place(asked: ChatRequest) -> Prepared | None:
-            try:
-                placed = await self._place_messages(session, asked, num_bytes, num_new)
-            except ApiError as exc:
-                if exc.code != CONTEXT_OVERFLOW:
-                    raise
-                return None
-            return placed if len(placed.prompt.tokens) < self.max_context else None
-
-        if (fits := await place(request)) is not None:
-            return fits
-        low, high, step = 0, len(cuts) - 1, 0
-        while low < high:
-            number = min(low + step, (low + high) // 2)
-            placed = await place(cuts[number].of(request))
-            if placed is None:
-                low, step = number + 1, 2 * step + 1
-            else:
-                high, fits = number, placed
-        session.notice(_LEFT_OUT)
-        if fits is not None:
-            return fits
-        return await self._place_messages(session, cuts[high].of(request), num_bytes, num_new)
-
-    def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
-        """Tokens that the prompt has at least, by the characters and the number of its messages.
-
-        A template may trim their texts, and leave the thoughts of an assistant out.
-        """
-        messages, most = request.messages, self.tokenizer.most_characters_a_token
-        is_short = most is None or (num_bytes is not None and num_bytes <= most * self.max_context)
-        if is_short or len(messages) > self.max_context:
-            return len(messages)
-        assert most is not None, "it is not short"
-        said = (text.rpartition("</think>")[2] for m in messages for text in _texts(m))
-        num_characters = sum(len(text.strip()) for text in said)
-        return max(len(messages), -(-num_characters // most))
-
-    def _check_length(self, session: Session, num_characters: int, *, param: str) -> None:
-        most = self.tokenizer.most_characters_a_token
-        least = 0 if most is None else -(-num_characters // most)
-        if least > self.max_context:
-            raise context_overflow(
-                prompt_tokens=least, max_context=self.max_context, at_least=True, param=param
-            )
-
-    async def _place_messages(
-        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
-    ) -> Prepared:
-        least = await self.large.run(num_new or 0, lambda: self._least_tokens(request, num_bytes))
-        if least > self.max_context:
-            raise context_overflow(prompt_tokens=least, max_context=self.max_context, at_least=True)
-        tools, options, history = request.tools, request.template_options, session.history
-
-        def place() -> tuple[tuple[Message, ...], Placement]:
-            messages = history.canonical(request.messages, splits_reasoning=self.renderer.reasons)
-            return messages, history.place(messages, tools=tools, options=options)
-
-        async with session.placing:
-            messages, placement = await self.large.run(num_new or 0, place)
-        opening = self._opening(session, request)
-        chat = TemplateInput(messages, self._tools_to_render(request), options)
-        if placement.parent is None:
-            prompt = await self._first(chat, opening, num_bytes)
-            return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
-        turn = session.turns[placement.parent]
-        known = placement.num_matched
-        last_token = (turn.output_tokens or turn.prompt_tokens)[-1]
-        size = sum(map(_num_characters, messages[known:]))
-        try:
-            added = await self.large.run(
-                size,
-                lambda: self.renderer.addition(
-                    last_token, chat, known, opening=opening, apart=size > LARGE
-                ),
-            )
-        except TemplateRefusalError:
-            unstable = replace(placement, parent=None, num_matched=0)
-            prompt = await self._first(chat, opening, num_bytes)
-            fork = ForkReason.TEMPLATE_UNSTABLE
-            return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
-        return Prepared(
-            request,
-            Prompt(session.tokens_of(placement.parent) + added.tokens, added.opens_reasoning),
-            placement,
-            parent=placement.parent,
-            new_messages=messages[known:],
-            opening=opening,
-        )
-
-    async def _first(self, chat: TemplateInput, opening: str, num_bytes: int | None) -> Prompt:
-        size = num_bytes
-        if size is None:
-            size = sum(map(_num_characters, chat.messages)) + len(orjson.dumps(chat.tools))
-        try:
-            return await self.large.run(
-                size, lambda: self.renderer.first(chat, opening=opening, apart=size > LARGE)
-            )
-        except TemplateRefusalError as exc:
-            raise bad_request(
-                f"the model's chat template does not accept these messages: {exc}", param="messages"
-            ) from exc
-
-    def _tools_to_render(self, request: ChatRequest) -> tuple[Tool, ...]:
-        if self.renderer.weaves_tools and request.tool_choice.use is ToolUse.NONE:
-            return ()
-        return request.tools
-
-    def _opening(self, session: Session, request: ChatRequest) -> str:
-        """How the answer begins when the client wrote that, or demands a tool call."""
-        if request.prefill:
-            return request.prefill
-        if request.tool_choice.use is not ToolUse.REQUIRED:
-            return ""
-        name = request.tool_choice.name
-        if name is None and len(request.tools) == 1:
-            name = request.tools[0]["function"]["name"]
-        opening = self.renderer.tool_format.opening(name)
-        if not opening:
-            session.notice("tool_choice 'required' among several tools cannot be enforced here")
-        return opening
-
-    def _place_tokens(
-        self, session: Session, request: ChatRequest, tokens: tuple[int, ...]
-    ) -> Prepared:
-        """Token ids are taken as they are; they extend the longest turn that they begin with."""
-        parent, known = None, 0
-        begins_with: list[bool] = []
-        for index, turn in enumerate(session.turns):
-            start, end = turn.num_prompt - len(turn.new_tokens), turn.num_tokens
-            added = turn.new_tokens + turn.output_tokens
-            shared = start == 0 or (turn.parent is not None and begins_with[turn.parent])
-            begins_with.append(shared and tokens[start:end] == added)
-            if begins_with[-1] and end > known:
-                parent, known = index, end
-        return Prepared(request, Prompt(tokens, opens_reasoning=False), parent=parent)
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
         """Say once for each value that a client asks for and does not get."""
@@ -426,23 +260,6 @@ class Completer:
             ) from exc
         except (EngineError, ProcessError) as exc:
             raise engine_fault(f"the engine failed: {exc}") from exc
-
-
-def _texts(message: Message) -> Iterator[str]:
-    """The texts of a message's content, as clients write them."""
-    content = message.get("content")
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            if isinstance(part, dict) and isinstance(part.get("text"), str):
-                yield part["text"]
-
-
-def _num_characters(message: Message) -> int:
-    """About as many as the message has, its calls included."""
-    rest = (value for name, value in message.items() if name != "content")
-    return sum(map(len, _texts(message))) + sum(len(str(value)) for value in rest)
 
 
 def _is_unlimited(session: Session, prepared: Prepared) -> bool:

@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
 from areal_sdk.gateway.sessions.accounts import Account
 from areal_sdk.gateway.sessions.keyring import Keyring
-from areal_sdk.gateway.sessions.session import PostedReward, Session, SessionLimits
+from areal_sdk.gateway.sessions.rewards import PostedReward
+from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 
 SPLIT = "live"

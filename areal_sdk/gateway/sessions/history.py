@@ -8,8 +8,6 @@ A conversation is a chain of hashes: each message's key is hashed onto the key o
 so equal keys mean equal conversations and one lookup finds a turn.
 """
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -18,16 +16,18 @@ from typing import Any
 import orjson
 
 from areal_sdk.gateway.sessions.canonical import canonical, in_order_of_calls
-from areal_sdk.gateway.sessions.rewrites import calls_in_text, repeats_code
-from areal_sdk.gateway.untrusted import is_too_deep, loads
-from areal_sdk.types import ForkReason, Message, Tool
+from areal_sdk.gateway.sessions.meaning import (
+    call_ids,
+    call_meaning,
+    calls_by_id,
+    is_system,
+    meaning,
+    reasoning_of,
+    ways_to_send_back,
+)
+from areal_sdk.types import ForkReason, Message, Tool, Turn
 
 Key = bytes
-
-_LONG_NUMBER = re.compile(r"\d{19}")
-
-_LONGEST_PARSED = 1_000_000
-"""Characters of a call's arguments. Longer ones mean what their text says: reading takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,16 +120,16 @@ class History:
     ) -> None:
         """Record the answer that a placed request got, and the stop strings that could end it."""
         message = canonical(message, splits_reasoning=self._splits_reasoning)
-        answer = _RecordedAnswer(turn, message, _reasoning(message))
+        answer = _RecordedAnswer(turn, message, reasoning_of(message))
         chain = placement.chain
-        for said in _ways_to_send_back(message, stops):
+        for said in ways_to_send_back(message, stops):
             key = _link(chain.keys[-1], said)
             if answer.reasoning:  # choices may say the same after other thoughts
                 self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
                 self._thoughts.setdefault(key, []).append(answer.reasoning)
             self._answers.setdefault(key, answer)
             self._seen.add(_digest(said))
-        if ids := _call_ids(message):
+        if ids := call_ids(message):
             self._order_of_calls[frozenset(ids)] = ids
             self._prove(chain.keys[-1], answer)
         self._asked.setdefault(chain.keys[-1], answer)
@@ -171,9 +171,9 @@ class History:
             positions = chain.call_positions[-1] if chain.call_positions else {}
             said = meaning(message, positions)
             key = _link(chain.keys[-1], said)
-            if by_id := _calls_by_id(message):
+            if by_id := calls_by_id(message):
                 key = self._proven.get(_link(chain.keys[-1], by_id), key)
-            chain.keys.append(self._with_thought(key, _reasoning(message)))
+            chain.keys.append(self._with_thought(key, reasoning_of(message)))
             chain.meanings.append(_digest(said))
             if calls := message.get("tool_calls"):
                 positions = {call.get("id"): i for i, call in enumerate(calls)}
@@ -183,7 +183,7 @@ class History:
 
     def _prove(self, before: Key, answer: _RecordedAnswer) -> None:
         """Remember an answer by the ids of its calls, for clients that leave the text beside them out."""
-        by_id = _calls_by_id({**answer.message, "content": ""})
+        by_id = calls_by_id({**answer.message, "content": ""})
         assert by_id is not None, "it has calls, each with an id"
         key = _link(before, meaning(answer.message))
         if self._answers[key] is not answer and answer.reasoning:
@@ -215,7 +215,7 @@ class History:
     def _reason_for_new_root(self, chain: "_Chain") -> ForkReason:
         """No recorded turn is continued although the session has some."""
         known = [meaning in self._seen for meaning in chain.meanings]
-        systems = [_is_system(message) for message in chain.messages]
+        systems = [is_system(message) for message in chain.messages]
         others_known = [k for k, system in zip(known, systems, strict=True) if not system]
         same_opening = others_known[:1] == [True]
         same_tools = chain.keys[0] in self._roots
@@ -228,6 +228,25 @@ class History:
         if shares_something and len(chain.messages) < self._longest and self._parents:
             return ForkReason.COMPACTION
         return ForkReason.EDITED if any(others_known) else ForkReason.SUBAGENT
+
+
+def side_calls(turns: Sequence[Turn]) -> list[int]:
+    """Indices of the turns beside an episode's conversation, such as a request for its title.
+
+    Such a turn comes with instructions and tools of its own, and nothing goes on from it, while other
+    turns make up a conversation.
+    """
+    continued = {turn.parent for turn in turns if turn.parent is not None}
+    if not continued:
+        return []
+    others = any(turn.fork is ForkReason.SUBAGENT for turn in turns)
+    return [
+        index
+        for index, turn in enumerate(turns)
+        if turn.parent is None
+        and index not in continued
+        and (turn.fork is ForkReason.SUBAGENT or (index == 0 and others))
+    ]
 
 
 @dataclass(slots=True)
@@ -264,125 +283,14 @@ def _link_thought(key: Key, reasoning: str) -> Key:
     return _link(key, b"thought" + reasoning.encode(errors="replace"))
 
 
-def _is_system(message: Message) -> bool:
-    return message.get("role") in ("system", "developer")
-
-
-_NO_CALLS: Mapping[Any, int] = {}
-
-
-def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> bytes:
-    """The bytes of what a message says; equal for every way of saying it."""
-    role = message.get("role")
-    content = message.get("content") or ""
-    if role == "assistant":
-        calls = message.get("tool_calls") or ()
-        if not calls and (rewritten := calls_in_text(content)):
-            text, written = rewritten
-            if not repeats_code(written):
-                return _calls_as_written(text, written)
-            content = text
-        meanings = [_call_meaning(call) for call in calls]
-        return orjson.dumps(["assistant", content.strip(), meanings], option=orjson.OPT_SORT_KEYS)
-    if role == "tool":
-        call = message.get("tool_call_id")
-        return orjson.dumps(["tool", call_positions.get(call, call), content])
-    if _is_system(message):
-        role = "system"
-    return orjson.dumps([role, message.get("name"), content])
-
-
-def _ways_to_send_back(message: Message, stops: Sequence[str]) -> list[bytes]:
-    """The meanings under which clients send an answer back; its own comes first."""
-    content = message.get("content") or ""
-    ways = [meaning(message)]
-    if calls := message.get("tool_calls"):
-        ways.append(_calls_as_written(content, calls))
-    else:  # a stop string ended it: some clients write down what was cut off
-        ways += [meaning({**message, "content": content + stop}) for stop in stops]
-    return ways
-
-
-def _call_ids(message: Message) -> tuple[str, ...]:
-    """The ids of its calls, where each has one of its own."""
-    ids = [call.get("id") for call in message.get("tool_calls") or ()]
-    are_own = all(isinstance(i, str) and i for i in ids) and len(set(ids)) == len(ids)
-    return tuple(ids) if are_own else ()
-
-
-def _calls_by_id(message: Message) -> bytes | None:
-    """The meaning of calls that came without the text beside them: their ids say whose they are."""
-    if message.get("role") != "assistant" or (message.get("content") or "").strip():
-        return None
-    ids = _call_ids(message)
-    if not ids:
-        return None
-    calls = [[i, *_call_meaning(c)] for i, c in zip(ids, message["tool_calls"], strict=True)]
-    return orjson.dumps(["assistant by ids", calls], option=orjson.OPT_SORT_KEYS)
-
-
-def _calls_as_written(content: str, calls: Sequence[Mapping[str, Any]]) -> bytes:
-    """The meaning of calls that a client wrote as text, in the order in which they were done.
-
-    smolagents runs calls side by side and writes them down as each ends; their results follow as text.
-    Calls that keep their structure mean something else, order included: results are told apart by it.
-    """
-    meanings = sorted(map(_call_meaning, calls), key=_in_order)
-    return orjson.dumps(
-        ["assistant as text", content.strip(), meanings], option=orjson.OPT_SORT_KEYS
-    )
-
-
-def _in_order(meaning: list[Any]) -> bytes:
-    return orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS)
-
-
-def _call_meaning(call: Mapping[str, Any]) -> list[Any]:
-    function = call.get("function") or {}
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        if len(arguments) > _LONGEST_PARSED:
-            return [function.get("name"), "text", arguments.strip()]
-        try:
-            arguments = _parse(arguments)
-        except (ValueError, RecursionError):
-            return [function.get("name"), "text", arguments.strip()]
-    return [function.get("name"), "json", _one_number(arguments)]
-
-
-def _parse(arguments: str) -> Any:
-    """The JSON value; integers past 64 bits, which would lose digits, as text of their own."""
-    if _LONG_NUMBER.search(arguments):
-        value = json.loads(arguments, parse_int=lambda n: int(n) if len(n) < 19 else f"integer {n}")
-        if is_too_deep(value):
-            raise ValueError("too deep to be written again")
-        return value
-    return loads(arguments)
-
-
-def _one_number(value: Any) -> Any:
-    """JSON has one kind of number: a JavaScript client sends 1.0 back as 1."""
-    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return int(value)
-    if isinstance(value, dict):
-        return {key: _one_number(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_one_number(item) for item in value]
-    return value
-
-
-def _reasoning(message: Message) -> str:
-    return str(message.get("reasoning_content") or message.get("reasoning") or "").strip()
-
-
 def _difference(ours: Message, theirs: Message) -> ForkReason:
     """Why the client's version of an answer is not the answer."""
     said, told = (str(m.get("content") or "").strip() for m in (ours, theirs))
     _, end, rest = said.rpartition("</think>")
     if end and rest.strip() == told:
         return ForkReason.THINKING_DROPPED
-    our_calls = [_call_meaning(call) for call in ours.get("tool_calls") or ()]
-    their_calls = [_call_meaning(call) for call in theirs.get("tool_calls") or ()]
+    our_calls = [call_meaning(call) for call in ours.get("tool_calls") or ()]
+    their_calls = [call_meaning(call) for call in theirs.get("tool_calls") or ()]
     same_names = [c[0] for c in our_calls] == [c[0] for c in their_calls]
     if our_calls != their_calls and same_names:
         return ForkReason.ARGS_CHANGED

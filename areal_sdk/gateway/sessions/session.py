@@ -24,17 +24,16 @@ from areal_sdk.gateway.errors import (
     session_closed,
 )
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
-from areal_sdk.gateway.sessions.history import History
+from areal_sdk.gateway.sessions.history import History, side_calls
 from areal_sdk.gateway.sessions.incremental_json import IncrementalBody
 from areal_sdk.gateway.sessions.replies import AbandonedReplies, AbandonedReply, KeptReplies
-from areal_sdk.types import Exclusion, ForkReason, Message, Tool, Turn
+from areal_sdk.gateway.sessions.rewards import PostedReward, check_reward, turn_of_choice
+from areal_sdk.types import Exclusion, Message, Tool, Turn
 
 _ID_ALPHABET = string.ascii_letters + string.digits
 
 _NOT_IN_URLS = re.compile(r"[^A-Za-z0-9._-]+")
 
-LARGEST_REWARD = 1e100
-"""So that the rewards of an episode can be added up."""
 _MAX_NOTICES = 100
 _LONGEST_NOTICE = 1000
 _MAX_METADATA = 64
@@ -53,14 +52,6 @@ class SessionLimits:
     """Sampled tokens, all turns together."""
     max_new_tokens: int | None = None
     """Sampled tokens of one turn, whatever the client asks for."""
-
-
-@dataclass(frozen=True, slots=True)
-class PostedReward:
-    """A verdict from outside, on one turn or on the whole episode."""
-
-    reward: float
-    turn: int | None = None
 
 
 class TurnSampler(Protocol):
@@ -326,18 +317,13 @@ class Session:
 
         Of a reply with several choices `choice` is the one that is meant, by its number.
         """
-        if not -LARGEST_REWARD <= reward <= LARGEST_REWARD:
-            raise bad_request(
-                f"reward is {reward:g}; it must be a number between {-LARGEST_REWARD:g} and "
-                f"{LARGEST_REWARD:g}",
-                param="reward",
-            )
+        check_reward(reward)
         if choice is not None and not isinstance(turn, str):
             raise bad_request(
                 'choice says which one of a reply: give the reply\'s id as "turn"', param="choice"
             )
         self.keep_left()
-        index = self._turn_of(turn, choice) if isinstance(turn, str) else turn
+        index = turn if not isinstance(turn, str) else self._turn_of(turn, choice)
         if turn is not None and (index is None or not 0 <= index < len(self._turns)):
             raise bad_request(
                 f"turn {turn!r} is not one of this session's {len(self._turns)}", param="turn"
@@ -347,28 +333,8 @@ class Session:
         return posted
 
     def _turn_of(self, reply_id: str, choice: int | None) -> int | None:
-        turns = self.turns_of_reply.get(reply_id, {})
-        if reply_id in self.repeated_replies:
-            raise bad_request(
-                f"the provider gave the id {reply_id!r} to several replies: name the reply by its "
-                "header x-areal-reply, or give the turn's index, as the session's trace shows it",
-                param="turn",
-            )
-        if choice is not None:
-            if turns and choice not in turns:
-                raise bad_request(
-                    f"reply {reply_id!r} has no choice {choice}; it has "
-                    f"{', '.join(map(str, sorted(turns)))}",
-                    param="choice",
-                )
-            return turns.get(choice)
-        if len(turns) > 1:
-            raise bad_request(
-                f"reply {reply_id!r} has {len(turns)} choices, each a turn of its own: say which by "
-                '"choice", its index in the reply',
-                param="choice",
-            )
-        return next(iter(turns.values()), None)
+        is_repeated = reply_id in self.repeated_replies
+        return turn_of_choice(self.turns_of_reply.get(reply_id, {}), reply_id, choice, is_repeated)
 
     def _exclude_side_calls(self) -> None:
         for index in side_calls(self._turns):
@@ -417,25 +383,6 @@ class Session:
             for stop in list(self._sampling):
                 stop()  # what is sampled too late belongs to nobody: free its slot
         return tuple(self._turns)
-
-
-def side_calls(turns: Sequence[Turn]) -> list[int]:
-    """Indices of the turns beside an episode's conversation, such as a request for its title.
-
-    Such a turn comes with instructions and tools of its own, and nothing goes on from it, while other
-    turns make up a conversation.
-    """
-    continued = {turn.parent for turn in turns if turn.parent is not None}
-    if not continued:
-        return []
-    others = any(turn.fork is ForkReason.SUBAGENT for turn in turns)
-    return [
-        index
-        for index, turn in enumerate(turns)
-        if turn.parent is None
-        and index not in continued
-        and (turn.fork is ForkReason.SUBAGENT or (index == 0 and others))
-    ]
 
 
 def _url_safe(session_id: str) -> str:

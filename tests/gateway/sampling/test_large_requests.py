@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.gateway.sessions.accounts import Quota, User
-from areal_sdk.gateway.sessions.history import History, Placement, meaning
+from areal_sdk.gateway.sessions.history import History, Placement
+from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.untrusted import LARGE

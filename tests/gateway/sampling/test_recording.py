@@ -327,11 +327,14 @@ async def test_an_invalid_call_stays_text_with_a_notice(start_gateway: StartGate
 async def test_a_template_that_hides_answers_is_a_fork_at_every_turn_with_that_reason(
     start_gateway: StartGateway, model_dirs: dict[str, Path]
 ) -> None:
-    gateway, _ = await start_gateway("Hello")
+    gateway, engine = await start_gateway("Hello")
     hides = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}"
     completer = gateway.sessions.open("probe")._completer
     assert isinstance(completer, Completer)
-    completer.renderer = Renderer(completer.tokenizer, ChatTemplate(hides))
+    renderer = Renderer(completer.tokenizer, ChatTemplate(hides))
+    gateway.sessions._completer = Completer(
+        engine, completer.tokenizer, renderer, max_request_s=10.0
+    )
     session = gateway.sessions.open("e")
     messages = list(HI)
     for _turn in range(3):

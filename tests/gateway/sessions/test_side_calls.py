@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.gateway.sessions.session import side_calls
+from areal_sdk.gateway.sessions.history import side_calls
 from areal_sdk.types import Exclusion, ForkReason, Turn
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control

@@ -1,0 +1,230 @@
+"""Places a request in its session's tree and renders its prompt. Nothing is sampled here.
+
+A prompt that continues a recorded turn is that turn's tokens plus the tokens of the new messages.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import orjson
+
+from areal_sdk.gateway.errors import (
+    CONTEXT_OVERFLOW,
+    ApiError,
+    TemplateRefusalError,
+    bad_request,
+    context_overflow,
+)
+from areal_sdk.gateway.sampling.reader import Prepared
+from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
+from areal_sdk.gateway.sessions.history import Placement
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.untrusted import LARGE, LargeWork
+from areal_sdk.types import ForkReason, Message, Tool
+
+_LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
+
+
+class PromptPlacer:
+    """Finds the turn that a request continues, and renders the rest of its prompt."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        renderer: Renderer,
+        large: LargeWork,
+        *,
+        max_context: Callable[[], int],
+    ) -> None:
+        """`large` runs the work of large requests outside the event loop."""
+        self._tokenizer = tokenizer
+        self._renderer = renderer
+        self._large = large
+        self._max_context = max_context
+
+    async def place(
+        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
+    ) -> Prepared:
+        if request.prompt_text is not None:
+            text = request.prompt_text
+            self._check_length(session, len(text), param="prompt")
+            tokens = await self._large.run(len(text), lambda: self._tokenizer.encode_document(text))
+            if not tokens:
+                raise bad_request("prompt is empty: send at least one token", param="prompt")
+            request = replace(request, prompt_tokens=tokens, prompt_text=None)
+            return self._place_tokens(session, request, tokens)
+        if request.prompt_tokens is not None:
+            return self._place_tokens(session, request, request.prompt_tokens)
+        if request.drops_oldest and (cuts := cuts_of(request.messages)):
+            return await self._place_latest(session, request, cuts, num_bytes, num_new)
+        return await self.place_messages(session, request, num_bytes, num_new)
+
+    async def _place_latest(
+        self,
+        session: Session,
+        request: ChatRequest,
+        cuts: Sequence[Cut],
+        num_bytes: int | None,
+        num_new: int | None,
+    ) -> Prepared:
+        """The longest end of the conversation that leaves room for an answer, in few attempts."""
+
+        async def place(asked: ChatRequest) -> Prepared | None:
+            try:
+                placed = await self.place_messages(session, asked, num_bytes, num_new)
+            except ApiError as exc:
+                if exc.code != CONTEXT_OVERFLOW:
+                    raise
+                return None
+            return placed if len(placed.prompt.tokens) < self._max_context() else None
+
+        if (fits := await place(request)) is not None:
+            return fits
+        low, high, step = 0, len(cuts) - 1, 0
+        while low < high:
+            number = min(low + step, (low + high) // 2)
+            placed = await place(cuts[number].of(request))
+            if placed is None:
+                low, step = number + 1, 2 * step + 1
+            else:
+                high, fits = number, placed
+        session.notice(_LEFT_OUT)
+        if fits is not None:
+            return fits
+        return await self.place_messages(session, cuts[high].of(request), num_bytes, num_new)
+
+    def _least_tokens(self, request: ChatRequest, num_bytes: int | None) -> int:
+        """Tokens that the prompt has at least, by the characters and the number of its messages.
+
+        A template may trim their texts, and leave the thoughts of an assistant out.
+        """
+        messages, most = request.messages, self._tokenizer.most_characters_a_token
+        is_short = most is None or (
+            num_bytes is not None and num_bytes <= most * self._max_context()
+        )
+        if is_short or len(messages) > self._max_context():
+            return len(messages)
+        assert most is not None, "it is not short"
+        said = (text.rpartition("</think>")[2] for m in messages for text in _texts(m))
+        num_characters = sum(len(text.strip()) for text in said)
+        return max(len(messages), -(-num_characters // most))
+
+    def _check_length(self, session: Session, num_characters: int, *, param: str) -> None:
+        most = self._tokenizer.most_characters_a_token
+        least = 0 if most is None else -(-num_characters // most)
+        if least > self._max_context():
+            raise context_overflow(
+                prompt_tokens=least, max_context=self._max_context(), at_least=True, param=param
+            )
+
+    async def place_messages(
+        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
+    ) -> Prepared:
+        least = await self._large.run(num_new or 0, lambda: self._least_tokens(request, num_bytes))
+        if least > self._max_context():
+            raise context_overflow(
+                prompt_tokens=least, max_context=self._max_context(), at_least=True
+            )
+        tools, options, history = request.tools, request.template_options, session.history
+
+        def place() -> tuple[tuple[Message, ...], Placement]:
+            messages = history.canonical(request.messages, splits_reasoning=self._renderer.reasons)
+            return messages, history.place(messages, tools=tools, options=options)
+
+        async with session.placing:
+            messages, placement = await self._large.run(num_new or 0, place)
+        opening = self._opening(session, request)
+        chat = TemplateInput(messages, self._tools_to_render(request), options)
+        if placement.parent is None:
+            prompt = await self._first(chat, opening, num_bytes)
+            return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
+        turn = session.turns[placement.parent]
+        known = placement.num_matched
+        last_token = (turn.output_tokens or turn.prompt_tokens)[-1]
+        size = sum(map(_num_characters, messages[known:]))
+        try:
+            added = await self._large.run(
+                size,
+                lambda: self._renderer.addition(
+                    last_token, chat, known, opening=opening, apart=size > LARGE
+                ),
+            )
+        except TemplateRefusalError:
+            unstable = replace(placement, parent=None, num_matched=0)
+            prompt = await self._first(chat, opening, num_bytes)
+            fork = ForkReason.TEMPLATE_UNSTABLE
+            return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
+        return Prepared(
+            request,
+            Prompt(session.tokens_of(placement.parent) + added.tokens, added.opens_reasoning),
+            placement,
+            parent=placement.parent,
+            new_messages=messages[known:],
+            opening=opening,
+        )
+
+    async def _first(self, chat: TemplateInput, opening: str, num_bytes: int | None) -> Prompt:
+        size = num_bytes
+        if size is None:
+            size = sum(map(_num_characters, chat.messages)) + len(orjson.dumps(chat.tools))
+        try:
+            return await self._large.run(
+                size, lambda: self._renderer.first(chat, opening=opening, apart=size > LARGE)
+            )
+        except TemplateRefusalError as exc:
+            raise bad_request(
+                f"the model's chat template does not accept these messages: {exc}", param="messages"
+            ) from exc
+
+    def _tools_to_render(self, request: ChatRequest) -> tuple[Tool, ...]:
+        if self._renderer.weaves_tools and request.tool_choice.use is ToolUse.NONE:
+            return ()
+        return request.tools
+
+    def _opening(self, session: Session, request: ChatRequest) -> str:
+        """How the answer begins when the client wrote that, or demands a tool call."""
+        if request.prefill:
+            return request.prefill
+        if request.tool_choice.use is not ToolUse.REQUIRED:
+            return ""
+        name = request.tool_choice.name
+        if name is None and len(request.tools) == 1:
+            name = request.tools[0]["function"]["name"]
+        opening = self._renderer.tool_format.opening(name)
+        if not opening:
+            session.notice("tool_choice 'required' among several tools cannot be enforced here")
+        return opening
+
+    def _place_tokens(
+        self, session: Session, request: ChatRequest, tokens: tuple[int, ...]
+    ) -> Prepared:
+        """Token ids are taken as they are; they extend the longest turn that they begin with."""
+        parent, known = None, 0
+        begins_with: list[bool] = []
+        for index, turn in enumerate(session.turns):
+            start, end = turn.num_prompt - len(turn.new_tokens), turn.num_tokens
+            added = turn.new_tokens + turn.output_tokens
+            shared = start == 0 or (turn.parent is not None and begins_with[turn.parent])
+            begins_with.append(shared and tokens[start:end] == added)
+            if begins_with[-1] and end > known:
+                parent, known = index, end
+        return Prepared(request, Prompt(tokens, opens_reasoning=False), parent=parent)
+
+
+def _texts(message: Message) -> Iterator[str]:
+    """The texts of a message's content, as clients write them."""
+    content = message.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, list):
+        for part in content:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                yield part["text"]
+
+
+def _num_characters(message: Message) -> int:
+    """About as many as the message has, its calls included."""
+    rest = (value for name, value in message.items() if name != "content")
+    return sum(map(len, _texts(message))) + sum(len(str(value)) for value in rest)
