@@ -1,4 +1,4 @@
-"""What users write: an `Agent` (any client, any framework) or a `RolloutWorkflow` (tokens)."""
+"""The agent contracts: an `Agent` (any client, any framework) or a `RolloutWorkflow` (tokens)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,7 +9,7 @@ from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn
 
 
 class SessionGenerate(Protocol):
-    """The token door into the episode's session; the gateway (or an RPC to it) implements it."""
+    """The type of `EpisodeContext.generate`, which samples in the episode's session without HTTP."""
 
     async def __call__(
         self,
@@ -76,7 +76,7 @@ AgentResult = float | Outcome | None
 
 
 class Agent(ABC):
-    """The easy door. One instance plays many episodes, several at once: keep no state on self.
+    """The usual way to write an agent. One instance plays many episodes at once: keep no state on self.
 
     Keyword parameters of `__init__` are options, read from `[agent]`.
     """
@@ -87,7 +87,7 @@ class Agent(ABC):
 
 
 class RolloutWorkflow(ABC):
-    """Full control: tokens in, tokens out, and what becomes an episode."""
+    """An agent with full control: tokens in, tokens out, and the choice of what is trained."""
 
     @abstractmethod
     async def run_episode(

@@ -10,35 +10,39 @@ Line = tuple[FrameType, int]
 """A frame, and the number of the line in it."""
 
 MAX_TRACE = 8000
-"""Characters; of a longer one the end, which says what was raised."""
+"""Maximum length of a stored traceback in characters. A longer one keeps its end, where the
+exception is."""
 
 _STANDARD_LIBRARY = (sysconfig.get_path("stdlib"), "<frozen ")
 _INSTALLED = ("/site-packages/", "/dist-packages/")
-_CALL_USERS = (
-    "areal_sdk.rollout.agents.adapters",
-    "areal_sdk.rollout.agents.environment",
-)
+CALLS_USER_CODE = "_CALLS_USER_CODE"
+"""Global that a module of the SDK sets to True if its functions call user code directly."""
+
+RUNS_EVENT_LOOP = "_RUNS_EVENT_LOOP"
+"""Global that a module of the SDK sets to the name of its function that runs an event loop."""
+
 _LOOP = {
     ("asyncio.events", "_run"),
     ("asyncio.base_events", "_run_once"),
     ("asyncio.runners", "run"),
-    ("areal_sdk.rollout.agents.worker", "main"),
 }
-"""Functions that a loop's callbacks are called from. Of uvloop only the last two have frames."""
+"""(module, function) of asyncio that call a loop's callbacks. uvloop has a frame of the last only."""
 
 
 def running_users_line(innermost: FrameType) -> Line | None:
-    """The user's line that a thread with an event loop is in; None while it runs our code.
+    """The user's line that a thread with an event loop executes; None while it executes SDK code.
 
-    Of an agent from an installed package it is the agent's own line, not the package's that it calls.
+    For an agent from an installed package it is the line of the agent, not of a package it calls.
     """
     theirs: list[Line] = []
     for frame, line in traceback.walk_stack(innermost):
         module = _module(frame)
-        if (module, frame.f_code.co_name) in _LOOP:
+        if _runs_loop(frame, module):
             return _users_own(theirs)
         if _is_ours(module):
-            return (_users_own(theirs) or _outermost(theirs)) if module in _CALL_USERS else None
+            if not frame.f_globals.get(CALLS_USER_CODE):
+                return None
+            return _users_own(theirs) or _outermost(theirs)
         theirs.append((frame, line))
     return _users_own(theirs)
 
@@ -50,7 +54,7 @@ def place_of(error: BaseException) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Its traceback from where it left our code, and no longer than anybody reads."""
+    """The traceback of `error` from the user's first frame on, at most `MAX_TRACE` characters."""
     theirs = error.__traceback__
     while theirs is not None and _is_between(theirs.tb_frame):
         theirs = theirs.tb_next
@@ -64,19 +68,24 @@ def _lines(error: BaseException) -> Iterator[Line]:
 
 
 def _is_between(frame: FrameType) -> bool:
-    """Whether it only leads to the user's code."""
+    """Whether the frame is of the SDK or the standard library, between two frames of the user."""
     return _is_ours(_module(frame)) or _is_standard(frame)
 
 
 def _users_own(lines: Iterable[Line]) -> Line | None:
-    """The first that no package installed."""
+    """The first line that is not in an installed package or the standard library."""
     return next((line for line in lines if not _is_library(line[0])), None)
 
 
 def _outermost(lines: list[Line]) -> Line | None:
-    """The last of an installed package: nearest to us, who called it."""
+    """The outermost line of an installed package: the one that the SDK called."""
     installed = (line for line in reversed(lines) if not _is_standard(line[0]))
     return next(installed, None)
+
+
+def _runs_loop(frame: FrameType, module: str) -> bool:
+    name = frame.f_code.co_name
+    return (module, name) in _LOOP or frame.f_globals.get(RUNS_EVENT_LOOP) == name
 
 
 def _module(frame: FrameType) -> str:

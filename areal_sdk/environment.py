@@ -9,7 +9,7 @@ from areal_sdk.types import Message, Task, Tool
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What the environment answers to one assistant message."""
+    """The answer of an environment to one assistant message."""
 
     messages: Sequence[Message] = ()
     """Tool results or user messages to append before the next turn."""

@@ -1,7 +1,7 @@
-"""Every error the SDK raises on purpose, and the boundary that attributes user code's failures.
+"""The errors that the SDK raises, and the boundary that attributes failures of user code.
 
-* ArealError
-  - ConfigError (also ValueError): the user wrote something we cannot run; the message names the cure
+* ArealError, the base of every exception of the SDK, those of other modules included
+  - ConfigError (also ValueError): the configuration cannot be run; the message names the cure
     + MissingExtraError: the command needs a package of an optional extra
   - PluginError: a plugin failed to load, or two plugins claim one name
   - EngineError: an inference engine could not do what it was asked
@@ -12,14 +12,14 @@
     + ChildDiedError: it exited, was killed, or its connection broke
     + CallTimeoutError: it did not answer before the call's deadline
     + RemoteError: code in the child raised
-  - WaitTimeoutError: something that was waited for by name did not happen in time
+  - WaitTimeoutError: a named wait reached its deadline
   - StorageError: the run directory cannot be written; the run must stop
   - LedgerError: the books do not balance; the run must stop
   - RolloutError: no episode can be completed; the run must stop
   - DivergedError: the gradients are not finite any more; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
-    + AgentError, RewardError, EnvironmentFailure: whose code failed
-    + InfrastructureError: nobody's code failed; the episode may be tried again
+    + AgentError, RewardError, EnvError: whose code failed
+    + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
     + DeadlineError: a wall-clock limit ended it
 """
 
@@ -70,7 +70,7 @@ class ContextOverflowError(EngineError):
 
 
 class UnsupportedSchemaError(EngineError):
-    """The engine cannot hold its output to this JSON schema: it is wrong, or says too much."""
+    """The engine cannot constrain its output to this JSON schema: it is invalid or unsupported."""
 
 
 class StaleWeightsError(EngineError):
@@ -117,11 +117,11 @@ class LedgerError(ArealError):
 
 
 class RolloutError(ArealError):
-    """Episode after episode cannot be trained; going on would only burn the tasks."""
+    """Too many episodes in a row could not be trained; the run ends before it consumes all tasks."""
 
 
 class DivergedError(ArealError):
-    """Step after step has a gradient that is not finite; going on would change nothing."""
+    """Too many steps in a row had a gradient that is not finite."""
 
 
 class EpisodeError(ArealError):
@@ -129,11 +129,11 @@ class EpisodeError(ArealError):
 
     kind: ClassVar[ErrorKind] = ErrorKind.AGENT
     trace: str = ""
-    """The traceback of what user code raised."""
+    """The traceback of the exception that user code raised."""
 
     @classmethod
     def at(cls, place: str, message: str, *, trace: str) -> Self:
-        """For what user code raised, with the line that did it."""
+        """An error from an exception of user code, with the line that raised it."""
         error = cls(f"{message} ({place})" if place else message)
         error.trace = trace
         return error
@@ -149,7 +149,7 @@ class RewardError(EpisodeError):
     kind = ErrorKind.REWARD
 
 
-class EnvironmentFailure(EpisodeError):
+class EnvError(EpisodeError):
     """An environment raised."""
 
     kind = ErrorKind.ENVIRONMENT
@@ -175,10 +175,9 @@ def require_package(package: str, *, extra: str, needed_for: str) -> None:
 
 @asynccontextmanager
 async def boundary(error: type[EpisodeError], what: str) -> AsyncIterator[None]:
-    """Turn whatever user code raises into an `EpisodeError` of the right kind.
+    """Turn any exception of user code into an `EpisodeError` of the right kind.
 
-    Engine and process faults that pass through user code are infrastructure, whoever let them
-    through. `CancelledError` is a `BaseException`, so cancellation is never swallowed here.
+    Engine and process faults that pass through user code are infrastructure errors. `CancelledError` is a `BaseException`, so cancellation is never swallowed here.
     """
     try:
         yield

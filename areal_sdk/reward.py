@@ -12,7 +12,7 @@ RewardFn = Callable[..., Verdict | Awaitable[Verdict]]
 
 
 def as_outcome(verdict: Verdict, episode: Episode) -> Outcome:
-    """The `Outcome` a reward's return value stands for; ValueError for what is not a verdict."""
+    """A reward's return value as an `Outcome`; ValueError if it is not a verdict."""
     if verdict is None:
         return Outcome.abstained()
     if isinstance(verdict, Outcome):

@@ -24,7 +24,7 @@ class Task:
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
-    """Whatever the agent, the rewards and the environment need: a question, an answer, a seed."""
+    """Data for the agent, the rewards and the environment: a question, an answer, a seed."""
 
     @property
     def source(self) -> str:
@@ -90,7 +90,7 @@ class Turn:
     message: Message = field(default_factory=dict)
     """The assistant message as the client received it."""
     new_messages: tuple[Message, ...] = ()
-    """What the client added since the parent turn (everything, for a first turn)."""
+    """The messages that the client added since the parent turn; all messages for a first turn."""
     temperature: float = 1.0
     finish_reason: FinishReason = FinishReason.STOP
     parent: int | None = None
@@ -123,7 +123,7 @@ class Turn:
         return _state(self, new_tokens=self.prompt_tokens, _before=None)
 
     def __repr__(self) -> str:
-        """What a person wants to see of it; `dataclasses.asdict` has the tokens."""
+        """A summary for people; `dataclasses.asdict` has the tokens."""
         sampled = f"{self.num_prompt} + {len(self.output_tokens)} tokens"
         calls = [str(call["function"]["name"]) for call in self.message.get("tool_calls") or ()]
         called = f", calls {', '.join(calls)}" if calls else ""
@@ -135,7 +135,7 @@ class Turn:
 
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
-        """Everything that the model was given."""
+        """All tokens of the prompt."""
         if self._before is None:
             return self.new_tokens
         pieces = [self.new_tokens]
@@ -182,7 +182,7 @@ def _excerpt(text: str, *, most: int = 60) -> str:
 
 
 def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
-    """The values of its fields, some of them changed: what is pickled of it."""
+    """The values of the fields for a pickle, some of them changed."""
     names = [f.name for f in fields(item)]
     return [changed[name] if name in changed else getattr(item, name) for name in names]
 
@@ -229,7 +229,7 @@ class Outcome:
     error: ErrorKind | None = None
     message: str = ""
     trace: str = ""
-    """The traceback of what the user's code raised."""
+    """The traceback of the exception that user code raised."""
 
     @classmethod
     def scored(
@@ -264,7 +264,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One attempt at one task, whatever became of it."""
+    """One attempt at one task, with its outcome."""
 
     id: str
     task: Task
@@ -285,7 +285,7 @@ class Episode:
         object.__setattr__(self, "turns", tuple(kept))
 
     def __getstate__(self) -> list[Any]:
-        """What turns share crosses to another process once."""
+        """Pickles the tokens that turns share only once."""
         rows = [(turn._before is not None, _state(turn, _before=None)) for turn in self.turns]
         return [*_state(self, turns=()), rows]
 
@@ -354,8 +354,8 @@ class Trajectory:
     reward: float
     turn_rewards: tuple[float | None, ...] = ()
     turn_alternatives: tuple[tuple[int, ...], ...] = ()
-    """With turn rewards: for each turn, the later ones that are no consequence of it, since they
-    come from another answer to the same prompt. Empty where no turn has any."""
+    """With turn rewards: for each turn, the later turns that are not its consequence, since they
+    come from another answer to the same prompt. Empty if no turn has any."""
 
     def __post_init__(self) -> None:
         lengths = {

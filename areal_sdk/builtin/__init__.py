@@ -1,4 +1,4 @@
-"""The built-in plugin. It uses the same hooks as everyone else's."""
+"""The built-in plugin. It uses the same hooks as any other plugin."""
 
 from collections.abc import Callable
 

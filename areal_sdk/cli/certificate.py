@@ -1,4 +1,4 @@
-"""`areal-sdk doctor model`: can what this model samples be trained exactly as it was sampled?"""
+"""`areal-sdk doctor model`: can the tokens that a model samples be trained exactly?"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -99,7 +99,7 @@ def label(level: str) -> str:
 
 
 def token_diff(finding: "Finding") -> Iterator[str]:
-    """What was expected and what came, token by token, from a little before they part."""
+    """The expected and the found tokens, from a little before their first difference."""
     expected, got = finding.expected, finding.got
     if not expected and not got:
         return

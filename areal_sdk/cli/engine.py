@@ -34,7 +34,7 @@ def engine() -> None:
 @click.option("--version", help="Of SGLang; default: the one tested with this release.")
 @click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Directory.")
 def install(name: str, cpu: bool, version: str | None, into: Path | None) -> None:
-    """Make SGLang's own virtual environment; its pins never meet those of your agent."""
+    """Make a virtual environment for SGLang, whose pinned versions then cannot affect your agent."""
     from areal_sdk.backends.sglang.install import DEFAULT_VERSION, install
 
     install(into, version=version or DEFAULT_VERSION, cpu=cpu, say=click.echo)

@@ -118,7 +118,7 @@ def _spans(trajectory: Trajectory, decode: Decode) -> Iterator[str]:
 
 
 def printable(text: str) -> str:
-    """What a model said must not steer the terminal."""
+    """`text` without control characters: the output of a model must not control the terminal."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

@@ -28,7 +28,7 @@ STEP_NUMBERS = (
     "train/grad_norm",
     "train/step_s",
 )
-"""What a person asks of a step first; `--json` has the rest."""
+"""The metrics that the table of steps shows; `--json` has all."""
 WHEN_RECORDED = (
     "a session is written when it has its reward, or when it has ended (by itself after serve.idle_s) "
     "and serve.reward_wait_s has passed; the rest when the server stops"
@@ -47,7 +47,7 @@ EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
     show_default=True,
     help="List this many of the newest episodes.",
 )
-@click.option("--live", is_flag=True, help="What the run is doing now, and who waits for what.")
+@click.option("--live", is_flag=True, help="Show what the run is doing now, and what it waits for.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def inspect(
     run: Path, episode_id: str | None, num_episodes: int, live: bool, as_json: bool

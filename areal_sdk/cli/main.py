@@ -41,10 +41,10 @@ _SEVERAL = {
     "tasks": ", or put the tasks of all into one file",
     "eval_tasks": ", or put the tasks of all into one file",
 }
-"""What to do in place of giving an option several times."""
+"""The cure for an option that was given several times, by option."""
 
 PLAY = ("train", "eval", "serve")
-"""Those that run code of the user's: whatever it started ends with them."""
+"""Commands that run user code. The processes that it started end with the command."""
 
 
 class OnceCommand(click.Command):
@@ -165,7 +165,7 @@ def _exit(code: int) -> NoReturn:
 
 
 def _end_own_family(*, grace_s: float = 0.0) -> None:
-    """What an agent started must not outlive the command, nor hold its output open."""
+    """End the processes that user code started: they could hold the output of the command open."""
     if family := sys.modules.get("areal_sdk.process.family"):  # a command that plays brought it
         family.end_own_family(grace_s=grace_s)
 

@@ -1,4 +1,4 @@
-"""What commands print at the end: tables for people."""
+"""The tables that commands print at their end."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def best_weights(run_dir: "RunDir") -> list[str]:
 
 
 def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
-    """What to type after a run: its newest trained episode, its weights on the same tasks."""
+    """The commands to try after a run: show its newest trained episode, evaluate its weights."""
     config = run_dir.read_config()
     path = shlex.quote(str(run_dir.path))
     commands = []
@@ -82,7 +82,7 @@ def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
     newest = next((e for e in episodes if e.split == "train" and e.dropped is None), None)
     if newest is not None:
         commands.append(f"areal-sdk inspect {path} --episode {shlex.quote(newest.id)}")
-    if config.get("agent") or config.get("env"):  # none where callers played, or an object did
+    if config.get("agent") or config.get("env"):  # none if callers or an object played
         settings = shlex.quote(str(run_dir.config))
         commands.append(f"areal-sdk eval --config {settings} --model {path}")
     lines = [f"{'next:' if not i else '':6}{command}" for i, command in enumerate(commands)]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from areal_sdk.loop.state import RunSummary
 
 DEFAULT_PORT = 8000
-"""Clients keep the address, so it is the same every time; runs that nobody calls take any."""
+"""The default port of `serve`. It is fixed, since clients keep the address; `train` takes any port."""
 
 
 @click.command(cls=OnceCommand)
@@ -22,7 +22,9 @@ DEFAULT_PORT = 8000
 @click.option("--host", help="Default: 127.0.0.1.")
 @click.option("--port", type=int, help="Default: 8000.")
 @click.option("--admin-key", envvar="AREAL_SDK_ADMIN_KEY", help="Default: made up at start-up.")
-@click.option("--learn", is_flag=True, help="Train on whoever calls, by the rewards they post.")
+@click.option(
+    "--learn", is_flag=True, help="Train on the sessions of callers, by the rewards they post."
+)
 @click.option("--record", is_flag=True, help="Keep every session in a run directory.")
 @click.option("--upstream", metavar="URL", help="Pass calls on to this provider, keep their text.")
 @click.option("--users", metavar="FILE", help="A TOML file of users: their keys and quotas.")

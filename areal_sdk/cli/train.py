@@ -1,4 +1,4 @@
-"""`areal-sdk train`: teach an agent, watch it, and say where the run directory is."""
+"""`areal-sdk train`: trains an agent, shows the progress, and prints the run directory."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ _FLAG_KEYS = {
 def overrides(
     agent: str | None, rewards: tuple[str, ...], plugins: tuple[str, ...], flags: dict[str, Any]
 ) -> dict[str, Any]:
-    """Flags as dotted settings; a flag that was not given says nothing."""
+    """The given flags as dotted settings."""
     from areal_sdk.config.keys import join_key
 
     found: dict[str, Any] = {

@@ -20,7 +20,7 @@ from areal_sdk.fsdp.publish import Publisher
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import Trainer
 from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups
-from areal_sdk.process import Channel, ChannelClosed, Request
+from areal_sdk.process import Channel, ChannelClosedError, Request
 
 JSON = Any
 
@@ -61,7 +61,7 @@ def main(channel: Channel, args: JSON) -> None:
         )
         while (request := channel.receive()) is not None:
             rank.answer(request)
-    except ChannelClosed:
+    except ChannelClosedError:
         return
     finally:
         ranks.leave()

@@ -1,7 +1,4 @@
-"""The one thing a launcher does.
-
-When a child that died is started again, and when enough is enough.
-"""
+"""The launcher contract, and the policy of restarting children that died."""
 
 import asyncio
 import time
@@ -26,7 +23,7 @@ class Launcher(Protocol):
         """
 
     async def aclose(self) -> None:
-        """Release what the launcher itself holds. Children belong to whoever launched them."""
+        """Release what the launcher itself holds. Children belong to the caller of `launch`."""
 
 
 async def first_exit(children: Sequence[Child]) -> Child:

@@ -51,7 +51,7 @@ class LocalLauncher:
 
 
 def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
-    """What torch.distributed reads; the same names that torchrun sets."""
+    """The variables that torch.distributed reads, with the names that torchrun sets."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -63,7 +63,7 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now. Rank 0 takes it a moment later: a rare race is possible."""
+    """A free port. Rank 0 listens on it a moment later, so another process may take it first."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]

@@ -19,7 +19,7 @@ from areal_sdk.telemetry.waits import waiting
 
 CONNECT_TIMEOUT_S = 600.0
 SLACK_S = 30.0
-"""For the listener to say itself which of its deadlines passed."""
+"""Added to the deadlines of the listener, so that its error is the one that is raised."""
 
 
 class TorchrunLauncher:

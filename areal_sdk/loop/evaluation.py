@@ -27,7 +27,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.rollout.agents.adapters import agent_name, as_play, guard
-from areal_sdk.rollout.agents.deadline import DeadlinePassed, within
+from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
@@ -306,6 +306,6 @@ class EndpointRunner(SharesHttpClient):
             try:
                 limit_s = self._config.rollout.episode_timeout_s
                 played = await within(guard(self._play, request.task, context), limit_s, what=what)
-            except DeadlinePassed as exc:
+            except DeadlinePassedError as exc:
                 raise DeadlineError(str(exc)) from None
             return played.outcome if isinstance(played, Episode) else read_verdict(played, empty)

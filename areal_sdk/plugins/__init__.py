@@ -1,4 +1,4 @@
-"""Plugins: who is installed, what they bring, and whose fault it is when one breaks.
+"""Plugins: finding and loading them, the names they register, and errors that name the plugin.
 
 A plugin is a module: of a distribution that declares an entry point in the group `areal_sdk`, or a
 user's own file. It runs in this process with full trust.

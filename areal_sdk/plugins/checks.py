@@ -1,4 +1,4 @@
-"""What a plugin may hand us: hooks that will be called, items of the right kind."""
+"""Checks of plugins: hooks that will be called, items of the right kind."""
 
 import difflib
 import inspect
@@ -46,7 +46,7 @@ def not_callable(item: object) -> str | None:
 
 
 def not_a_function(item: object) -> str | None:
-    """What is wrong with a reward, if anything."""
+    """The problem with a reward, if any."""
     if inspect.isclass(item):
         return f"must be a function, not the class {item.__qualname__}"
     if callable(item) and "weight" in _parameters(item):
@@ -55,7 +55,7 @@ def not_a_function(item: object) -> str | None:
 
 
 def not_a_subclass_of(base: type) -> Callable[[object], str | None]:
-    """A check that says what is wrong with an item that must be such a class, if anything."""
+    """A check whose result is the problem with an item that must be a subclass of `base`, if any."""
 
     def check(item: object) -> str | None:
         if inspect.isclass(item) and issubclass(item, base):

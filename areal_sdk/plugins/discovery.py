@@ -21,7 +21,7 @@ class PluginSource:
     name: str
     """Entry point name, or the file's stem."""
     distribution: str
-    """Who is to blame: the distribution, or the file."""
+    """The distribution, or the file, that errors name."""
     version: str
     load: Callable[[], object]
 
@@ -51,7 +51,7 @@ def installed_plugins() -> list[PluginSource]:
 
 
 def file_plugin(module: ModuleType, path: str | Path) -> PluginSource:
-    """A user's own module; its version is a digest of the file, which is what a run has to record."""
+    """The source of a user's own module. Its version is a digest of the file."""
     file = Path(path)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else "unknown"
     return PluginSource(file.stem, str(path), f"sha256:{digest}", lambda: module)

@@ -1,7 +1,4 @@
-"""The plugins of this process: loaded, reported on, and resolved by name.
-
-Calls the plugins that observe a run. A broken observer is named once; the run goes on.
-"""
+"""The plugins of this process: loads and reports them, resolves names, and calls their observers."""
 
 import functools
 import inspect
@@ -57,7 +54,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
-    """What `areal-sdk plugins` says of one plugin."""
+    """The state of one plugin, as `areal-sdk plugins` shows it."""
 
     name: str
     distribution: str
@@ -70,11 +67,11 @@ class PluginReport:
     observes: Sequence[str] = ()
     """Hooks that are called during a run."""
     conflicts: Sequence[str] = ()
-    """Names that another plugin claims as well; neither can be used."""
+    """Names that another plugin claims too; neither can be used."""
 
 
 class Plugins:
-    """Everything the installed plugins bring. Make one with `load_plugins`."""
+    """All items that the loaded plugins registered. Made by `load_plugins`."""
 
     def __init__(self) -> None:
         self._pluggy = pluggy.PluginManager(hookspecs.PROJECT)
@@ -97,7 +94,7 @@ class Plugins:
         self.notify = Observers(self._pluggy)
 
     def add(self, source: PluginSource) -> None:
-        """Import and register a plugin; PluginError names it, and nothing of it is left behind."""
+        """Import and register a plugin. PluginError names it, and none of its items stay registered."""
         self._sources[source.key] = source
         try:
             plugin = source.load()
@@ -111,12 +108,12 @@ class Plugins:
             raise PluginError(f"plugin {source.distribution}: {reason}") from exc
 
     def disable(self, source: PluginSource) -> None:
-        """Remember a plugin that is installed and switched off."""
+        """Record a plugin that is installed but disabled."""
         self._sources[source.key] = source
         self._disabled.add(source.key)
 
     def register_module(self, module: ModuleType, path: str | Path) -> None:
-        """Make a user's own module a plugin: its hookimpls count from now on."""
+        """Register a user's own module as a plugin."""
         source = file_plugin(module, path)
         if self._pluggy.is_registered(module):
             return
@@ -183,7 +180,7 @@ class Plugins:
         ]
 
     def installed_versions(self) -> dict[str, str]:
-        """Version of every installed plugin, loaded or not, for the record of a run."""
+        """Version of every installed plugin, loaded or not. A run records them."""
         return {source.distribution: source.version for source in self._sources.values()}
 
     def _collect(self, source: PluginSource, plugin: object) -> None:
@@ -296,9 +293,8 @@ def load_plugins(
 ) -> Plugins:
     """Load every installed plugin, then the user's own `files`.
 
-    An installed plugin that fails is left out, with a warning (see `failures`); it matters only
-    when something it might have brought is asked for. A file that fails raises: the user asked for
-    it.
+    An installed plugin that fails is left out, with a warning (see `failures`). A file that fails
+    raises, since the user asked for it.
     """
     plugins = Plugins()
     disabled = disabled_names()
@@ -309,7 +305,7 @@ def load_plugins(
         try:
             plugins.add(source)
         except PluginError:
-            continue  # kept in `failures`
+            continue  # `failures` reports it
     for problem in plugins.failures():
         logger.warning("%s", problem)
     for path in files:
@@ -318,7 +314,7 @@ def load_plugins(
 
 
 class Observers:
-    """`on_episode`, `on_step`, `on_weights`, `on_run_end`, as in `hookspecs`."""
+    """Calls the `on_*` hooks of all plugins. A hook that raises is logged once; the run goes on."""
 
     def __init__(self, hooks: pluggy.PluginManager) -> None:
         self._hooks = hooks

@@ -28,7 +28,7 @@ class Claim(Generic[T]):
 
 
 class Registry(Generic[T]):
-    """What plugins registered under one kind (`"reward"`, `"engine"`, ...)."""
+    """The items that plugins registered under one kind (`"reward"`, `"engine"`, ...)."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class Registry(Generic[T]):
     ) -> None:
         self.kind = kind
         self._check = check
-        """Says what an item must be, when it is not that."""
+        """Returns the problem with an item, if any."""
         self._absent = absent
-        """Names the plugins that failed or are disabled, and might have brought a missing name."""
+        """Returns the plugins that failed or are disabled, which may bring a missing name."""
         self._claims: dict[str, list[Claim[T]]] = {}
         self._resolved: dict[str, T] = {}
 
@@ -83,7 +83,7 @@ class Registry(Generic[T]):
         return [str(claim.owner) for claim in self._claims.get(name, ())]
 
     def conflict(self, name: str) -> str | None:
-        """What is wrong when several plugins claim `name`, and what to do about it."""
+        """The problem, and its cure, if several plugins claim `name`."""
         owners = self.owners(name)
         if len(owners) < 2:
             return None

@@ -1,6 +1,6 @@
 """Child processes: start them, call them, learn of their death, and leave none behind."""
 
-from areal_sdk.process.channel import Channel, ChannelClosed, Request
+from areal_sdk.process.channel import Channel, ChannelClosedError, Request
 from areal_sdk.process.child import Child, Reply
 from areal_sdk.process.family import end_own_family, found_family
 from areal_sdk.process.frames import JSON, Buffer, clean_text
@@ -12,7 +12,7 @@ __all__ = [
     "JSON",
     "Buffer",
     "Channel",
-    "ChannelClosed",
+    "ChannelClosedError",
     "Child",
     "ChildExit",
     "ProcessSpec",

@@ -1,4 +1,4 @@
-"""The child's end: blocking, thread-safe, and free of asyncio, so that any entry can use it."""
+"""The child's end of a connection: blocking and thread-safe, without asyncio."""
 
 import contextlib
 import faulthandler
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.blame import place_of, trace_of
+from areal_sdk.errors import ArealError
 from areal_sdk.process.frames import (
     JSON,
     Buffer,
@@ -29,8 +30,11 @@ ORPHAN_GRACE_S = 30.0
 """How long an entry may take to notice that the main process is gone, before it is ended."""
 
 
-class ChannelClosed(Exception):
-    """The main process is gone, or asked this one to leave: clean up and return."""
+class ChannelClosedError(ArealError):
+    """The main process is gone, or asked this one to leave: clean up and return.
+
+    A signal to the entry of a child; `run_entry` catches it, and no user sees it.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -43,7 +47,7 @@ class Request:
     id: int
     channel: "Channel"
     cancelled: bool = False
-    """Nobody waits any more: what is sent is thrown away. Set by the reader thread."""
+    """The caller gave up: replies are dropped. Set by the reader thread."""
 
     def emit(self, payload: JSON = None, buffers: Sequence[Buffer] = ()) -> None:
         """Send one part of a streamed answer."""
@@ -89,14 +93,14 @@ class Channel:
         self._send(Frame(FrameKind.READY, payload=payload))
 
     def receive(self, *, timeout_s: float | None = None) -> Request | None:
-        """The next request; None when none came in time. Raises `ChannelClosed` at the end."""
+        """The next request; None when none came in time. Raises `ChannelClosedError` at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed_because or self._waiting, timeout_s)
             self._raise_if_closed()
             return self._waiting.popleft() if self._waiting else None
 
     def poll(self) -> list[Request]:
-        """Every request that waits, without blocking. Raises `ChannelClosed` at the end."""
+        """Every request that waits, without blocking. Raises `ChannelClosedError` at the end."""
         with self._changed:
             self._raise_if_closed()
             requests = list(self._waiting)
@@ -105,7 +109,7 @@ class Channel:
 
     @property
     def is_closed(self) -> bool:
-        """Whether `receive` would raise: look here during long work that should not outlive us."""
+        """Whether `receive` would raise. Check it during long work that should end with the run."""
         return bool(self._closed_because)
 
     def __enter__(self) -> Self:
@@ -128,7 +132,7 @@ class Channel:
     def fail_start(self, error: BaseException) -> None:
         """Say why the entry never got to `ready`."""
         payload = {"kind": type(error).__name__, "message": clean_text(str(error))}
-        with contextlib.suppress(ChannelClosed):
+        with contextlib.suppress(ChannelClosedError):
             self._send(Frame(FrameKind.FAIL, payload=payload))
 
     # inside
@@ -158,7 +162,7 @@ class Channel:
 
     def _raise_if_closed(self) -> None:
         if self._closed_because:
-            raise ChannelClosed(self._closed_because)
+            raise ChannelClosedError(self._closed_because)
 
     def _close(self, why: str) -> None:
         with self._changed:
@@ -206,7 +210,9 @@ class Channel:
                 if cancelled is not None:
                     cancelled.cancelled = True
                     with contextlib.suppress(ValueError):
-                        self._waiting.remove(cancelled)  # not begun: nobody needs to see it
+                        self._waiting.remove(
+                            cancelled
+                        )  # not received yet: the entry need not see it
             else:
                 raise FrameError(f"the main process sent {frame.kind!r}")
 

@@ -19,11 +19,11 @@ class Reply:
 
     payload: JSON
     buffers: Sequence[memoryview] = ()
-    """Writable, and nobody else's: `numpy.frombuffer` them without copying."""
+    """Writable and not shared: `numpy.frombuffer` can use them without a copy."""
 
 
 class Body(Protocol):
-    """What there is of a child besides its connection: a local process, or another machine's."""
+    """The process of a child, on this machine or another."""
 
     @property
     def pid(self) -> int: ...
@@ -32,10 +32,10 @@ class Body(Protocol):
     def log_path(self) -> Path: ...
 
     def signal(self, number: int) -> None:
-        """Signal the process and whatever it started; nothing if it is gone or out of reach."""
+        """Signal the process and its family. Does nothing if it is gone or on another machine."""
 
     def ask_for_stacks(self) -> None:
-        """Have it write every thread's stack to its log."""
+        """Make the process write the stack of every thread to its log."""
 
 
 class Child:
@@ -79,7 +79,7 @@ class Child:
         *,
         timeout_s: float,
     ) -> Reply:
-        """One request, one answer. Giving up (deadline or cancellation) cancels it in the child."""
+        """Send one request and await its reply. A deadline or a cancellation cancels it in the child."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def on_answer(answered: Frame | ProcessError) -> None:
@@ -159,11 +159,11 @@ class Child:
         self._connection.send(Frame(FrameKind.START, payload=payload))
 
     def signal(self, number: int) -> None:
-        """Signal the child and whatever it started."""
+        """Signal the child and its family."""
         self._body.signal(number)
 
     async def kill(self) -> ChildExit:
-        """End it at once, without asking. Returns when it is gone."""
+        """Kill the child. Returns when it is gone."""
 
         self._is_closing = True
         self._body.signal(signal.SIGKILL)
@@ -171,7 +171,7 @@ class Child:
         return await self._wait_gone(5.0, "did not die of SIGKILL")
 
     async def aclose(self, *, grace_s: float = 2.0) -> None:
-        """Ask it to leave; then SIGTERM; then SIGKILL. Returns when it is gone. Idempotent."""
+        """Ask the child to leave, then SIGTERM, then SIGKILL. Returns when it is gone. Idempotent."""
 
         self._is_closing = True
         self._connection.send(Frame(FrameKind.EXIT))
@@ -184,7 +184,7 @@ class Child:
     # how its owner (spawn, listen) reports its end
 
     def ended(self, end: ChildExit) -> None:
-        """Fail whatever is pending; from now on every call fails."""
+        """Fail all pending calls, and all later ones."""
         if self.exited.done():
             return
         self.exited.set_result(end)
@@ -222,7 +222,7 @@ class Child:
         return request
 
     def _give_up(self, request: int) -> None:
-        """Forget `request`; if it was not answered, the child need not go on with it."""
+        """Forget `request`, and cancel it in the child if it has no reply yet."""
         if self._pending.pop(request, None) is not None:
             self._connection.send(Frame(FrameKind.CANCEL, request))
 

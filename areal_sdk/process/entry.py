@@ -1,6 +1,7 @@
-"""Where a child process begins: run one entry with its channel, and leave no doubt how it ended.
+"""The start of a child process: connect to the main process and run one entry with a channel.
 
-The child's side of TCP: reach the main process, prove who we are, run what it asks for.
+`main` is the command line of a local child, whose socket is inherited. `connect_and_run` is for a
+child on any machine: it connects over TCP, and both sides prove that they know the run's token.
 """
 
 import ctypes
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from areal_sdk.errors import ProcessError
-from areal_sdk.process.channel import Channel, ChannelClosed
+from areal_sdk.process.channel import Channel, ChannelClosedError
 from areal_sdk.process.frames import JSON, Frame, FrameDecoder, FrameKind, encode
 from areal_sdk.process.handshake import (
     is_proof,
@@ -46,14 +47,14 @@ def main() -> None:
 def die_with_parent(parent: int) -> None:
     """Have the kernel kill this process when the main process dies, even by SIGKILL."""
     if sys.platform != "linux":
-        return  # there the end of the connection has to do
+        return  # elsewhere the end of the connection ends the child
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the main process died while this one was starting")
 
 
 def receive_first(sock: socket.socket) -> Frame:
-    """The next frame; the main process sends one and then waits for our answer."""
+    """The first frame of the main process, which sends one and then waits for an answer."""
     decoder = FrameDecoder()
     while True:
         with decoder.target() as target:
@@ -70,13 +71,13 @@ def receive_first(sock: socket.socket) -> Frame:
 def run_entry(sock: socket.socket, entry: str, args: Mapping[str, JSON]) -> int:
     """Import `entry`, call it, and return the exit code of this process."""
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)  # a missed deadline asks for stacks
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # sent after a missed deadline
     with Channel(sock) as channel:
         try:
             resolve(entry)(channel, args)
-        except ChannelClosed:
+        except ChannelClosedError:
             return 0
-        except Exception as exc:  # noqa: BLE001 - the boundary: it is reported, then ends us
+        except Exception as exc:  # noqa: BLE001 - reported to the main process
             traceback.print_exc()
             channel.fail_start(exc)
             return 1
@@ -99,8 +100,8 @@ def connect_and_run(
 ) -> int:
     """Join the run at `address` as `name` and serve its entry; returns this process's exit code.
 
-    The main process may start later than this one: it is tried until `connect_timeout_s`, and may
-    take up to `start_timeout_s` until it has everybody together.
+    The main process may start later than this one, so connecting is tried for `connect_timeout_s`.
+    It may then wait up to `start_timeout_s` for the other processes.
     """
     sock = _reach(address, connect_timeout_s)
     notice_dead_peers(sock)
@@ -120,7 +121,7 @@ def connect_and_run(
     except OSError as exc:
         raise ProcessError(f"{address} broke the connection: {exc}") from exc
     if not is_proof(start["proof"], token, "main", nonce, start["entry"]):
-        raise ProcessError(f"{address} does not know the token: nothing of it is run")
+        raise ProcessError(f"{address} does not know the token, so its entry is not run")
     sock.settimeout(None)
     os.environ.update(start["env"])  # before anything reads it: the entry is not imported yet
     return run_entry(sock, start["entry"], start["args"])
@@ -134,7 +135,7 @@ def _reach(address: str, timeout_s: float) -> socket.socket:
         except OSError as exc:
             if time.monotonic() > deadline:
                 raise ProcessError(
-                    f"nobody answers at {address} ({exc}): is the run started, "
+                    f"no process answers at {address} ({exc}): is the run started, "
                     "and does it listen on an address that this machine can reach?"
                 ) from exc
             time.sleep(0.5)

@@ -1,10 +1,7 @@
-"""Whatever a process started, found and ended: code of the user's starts what it likes.
+"""Finds and ends all processes that a process started, including those that user code started.
 
-A member is a descendant, or has the family's name in its environment: that one still tells of a
-process whose parents are gone, or that made itself a session of its own. Only Linux says who that
-is; elsewhere nobody is found.
-
-CPU time of processes of this machine: where a run's seconds go.
+A member of a family is a descendant, or has the family's name in its environment. The name finds a
+process whose parents are gone, or that is in a session of its own. Members are found on Linux only.
 """
 
 import atexit
@@ -18,40 +15,42 @@ from pathlib import Path
 
 FAMILY_VARIABLE = "AREAL_SDK_FAMILY"
 KILL_S = 2.0
-"""For those that were killed to be gone."""
+"""Time for killed members to end."""
 
 _PROC = Path("/proc")
 _ENDS_BY_ITSELF = b"multiprocessing.resource_tracker"
-"""Once its family is gone it removes what that shared; it heeds no signal but SIGKILL."""
+"""A process that cleans up shared memory once its family is gone, and then ends by itself."""
 
 
 def new_family(env: Mapping[str, str]) -> str:
-    """A name for `FAMILY_VARIABLE` of a process started with `env`; it says the parents' too."""
+    """A name for `FAMILY_VARIABLE` of a process started with `env`; contains the names of its parents."""
     return f"{env.get(FAMILY_VARIABLE, '')}/{uuid.uuid4().hex}"
 
 
 def found_family() -> None:
-    """Make this process the first of a family; it ends when the interpreter does.
+    """Make this process the first of a family that is ended when the interpreter exits.
 
-    Leaving by `os._exit`, call `end_own_family` before.
+    Call `end_own_family` before `os._exit`.
     """
     ours = f"{os.environ.get(FAMILY_VARIABLE, '')}/{os.getpid()}-{uuid.uuid4().hex}"
     os.environ[FAMILY_VARIABLE] = ours
-    atexit.register(end_own_family, grace_s=1.0)  # after what user code registers from now on
+    atexit.register(
+        end_own_family, grace_s=1.0
+    )  # runs after the handlers that user code registers later
 
 
 def end_own_family(*, grace_s: float = 0.0) -> None:
-    """End what this process started, if it founded a family; a copy of it did not."""
+    """End the family that this process founded. A forked copy of the process has founded none."""
     name = os.environ.get(FAMILY_VARIABLE, "")
     if name.rpartition("/")[2].startswith(f"{os.getpid()}-"):
         end_family(name, ancestor=os.getpid(), grace_s=grace_s)
 
 
 def end_family(name: str, *, ancestor: int = 0, grace_s: float = 0.0) -> None:
-    """End the descendants of `ancestor` and all that bear `name`, except this process.
+    """End the descendants of `ancestor` and all members of family `name`, except this process.
 
-    SIGTERM, and SIGKILL after `grace_s`. A copy of this process gets SIGKILL at once: it would
-    handle SIGTERM as this one does. Blocks until all are gone.
+    Sends SIGTERM, and SIGKILL after `grace_s`. A forked copy of this process gets SIGKILL at once,
+    since it handles SIGTERM as this process does. Blocks until all are gone.
     """
     began = time.monotonic()
     asked: set[int] = set()
@@ -59,7 +58,7 @@ def end_family(name: str, *, ancestor: int = 0, grace_s: float = 0.0) -> None:
     while members := _members(name, ancestor):
         waited_s = time.monotonic() - began
         if waited_s > grace_s + KILL_S:
-            return  # the kernel holds it: nothing more can be done
+            return  # the kernel does not end it: give up
         for pid in members:
             is_late = waited_s >= grace_s or _read(pid, "cmdline") == ours
             if is_late or pid not in asked:
@@ -91,7 +90,7 @@ def _living() -> Iterator[tuple[int, int]]:
 
 
 def _line(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
-    """Its parent, the parent's parent and so on."""
+    """The ancestors of process `pid`, its parent first."""
     while (pid := parents.get(pid, 0)) > 0:
         yield pid
 
@@ -107,7 +106,7 @@ def _read(pid: int, what: str) -> bytes:
     try:
         return (_PROC / str(pid) / what).read_bytes()
     except OSError:
-        return b""  # it has ended, or is somebody else's
+        return b""  # it has ended, or belongs to another user
 
 
 def cpu_seconds(pid: int) -> float | None:

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 import orjson
 
+from areal_sdk.errors import ArealError
+
 if TYPE_CHECKING:
     import numpy as np
 
 JSON: TypeAlias = Any
-"""What orjson can carry; a tuple arrives as a list."""
+"""A value that orjson can write; a tuple arrives as a list."""
 
 Buffer: TypeAlias = Union[bytes, bytearray, memoryview, "np.ndarray[Any, Any]"]
 """Bulk data to send. Received, it is always a `memoryview`."""
@@ -43,7 +45,7 @@ class FrameKind(StrEnum):
     CALL = "call"
     """main -> child: a request."""
     CANCEL = "cancel"
-    """main -> child: nobody waits for that request any more."""
+    """main -> child: the caller gave up that request."""
     EXIT = "exit"
     """main -> child: please leave."""
     STACKS = "stacks"
@@ -60,7 +62,7 @@ class FrameKind(StrEnum):
 class Frame:
     kind: FrameKind
     id: int = 0
-    """Of the request that this is, or belongs to."""
+    """Id of the request that the frame is, or belongs to."""
     method: str = ""
     payload: JSON = None
     buffers: Sequence[Buffer] = ()
@@ -72,8 +74,8 @@ def view_of(buffer: Buffer) -> memoryview:
     return memoryview(buffer)  # type: ignore[arg-type]
 
 
-class FrameError(ValueError):
-    """What arrived is not a frame of ours."""
+class FrameError(ArealError, ValueError):
+    """The bytes that arrived are not a frame of this protocol."""
 
 
 def clean_text(text: str) -> str:

@@ -1,8 +1,8 @@
-"""How the main process and a child that connects over TCP convince each other.
+"""Mutual authentication of the main process and a child that connects over TCP.
 
 Both know a token; neither sends it. Each proves it over the other's fresh nonce, so that a recorded
-conversation is worth nothing, and no code is run for a stranger. The connection itself is not
-encrypted: keep it on a private network.
+handshake cannot be replayed, and no code is run for a stranger. The connection is not encrypted: keep
+it on a private network.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ def new_nonce() -> str:
 
 
 def prove(token: str, role: str, *facts: object) -> str:
-    """What only a holder of `token` can say about `facts`; `role` keeps echoes from counting."""
+    """A MAC of `facts` under `token`. `role` keeps a reflected proof from being valid."""
     message = "\n".join([role, *(repr(fact) for fact in facts)])
     return hmac.new(token.encode(), message.encode(), hashlib.sha256).hexdigest()
 
@@ -29,7 +29,7 @@ def is_proof(claim: object, token: str, role: str, *facts: object) -> bool:
 
 
 def notice_dead_peers(sock: socket.socket) -> None:
-    """Have the kernel find out within about half a minute that the other machine is gone."""
+    """Make the kernel detect within about half a minute that the other machine is gone."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     for option, value in (

@@ -1,4 +1,4 @@
-"""Children that somebody else started (torchrun, Ray, another machine): they connect to us."""
+"""Accepts children that were not started by this process (torchrun, Ray): they connect over TCP."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,13 @@ from areal_sdk.process.spec import ChildExit, ProcessSpec
 HANDSHAKE_S = 10.0
 
 
-class _Refused(Exception):
-    """The peer may not join."""
+class _RefusedError(ProcessError):
+    """The peer may not join. Sent to the peer, and listed where a peer is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Peer:
-    """Somebody who knows the token and waits to be told what to run."""
+    """A process that proved that it knows the token, and waits for its entry."""
 
     name: str
     host: str
@@ -44,7 +44,7 @@ class RemoteProcess:
         self._connection = connection
 
     def signal(self, number: int) -> None:
-        """Out of reach: without its connection the process ends itself."""
+        """Do nothing: the process ends itself when its connection is closed."""
 
     def ask_for_stacks(self) -> None:
         self._connection.send(Frame(FrameKind.STACKS))
@@ -109,7 +109,7 @@ class Listener:
         return children
 
     async def aclose(self) -> None:
-        """Stop listening and send those home who still wait. Adopted children stay. Idempotent."""
+        """Stop listening, and disconnect waiting processes. Adopted children stay. Idempotent."""
         tasks = [self._accepting, *self._handshakes]
         for task in tasks:
             task.cancel()
@@ -140,12 +140,12 @@ class Listener:
             task.add_done_callback(self._handshakes.discard)
 
     async def _greet(self, sock: socket.socket, host: str) -> None:
-        """Let the peer prove that it knows the token, briefly and without reading much."""
+        """Let the peer prove that it knows the token, with limits on time and bytes."""
         try:
             notice_dead_peers(sock)
             async with asyncio.timeout(HANDSHAKE_S):
                 peer = await self._identify(sock, host)
-        except (_Refused, FrameError, OSError) as exc:  # TimeoutError is an OSError
+        except (_RefusedError, FrameError, OSError) as exc:  # TimeoutError is an OSError
             self._refused.append(f"{host}: {exc or 'it did not identify itself'}")
             payload = {"kind": "Refused", "message": str(exc)}
             with contextlib.suppress(OSError):
@@ -156,7 +156,7 @@ class Listener:
             raise
         else:
             former = self._waiting.pop(peer.name, None)
-            if former is not None:  # it was started anew: the latest one counts
+            if former is not None:  # the process was restarted: keep the latest
                 former.sock.close()
             self._waiting[peer.name] = peer
             self._arrived.set()
@@ -169,15 +169,15 @@ class Listener:
         while not frames:
             count = await asyncio.get_running_loop().sock_recv_into(sock, decoder.target())
             if count == 0:
-                raise _Refused("it hung up")
+                raise _RefusedError("it hung up")
             frames = decoder.received(count)
         match frames[0].payload:
             case {"name": str(name), "pid": int(pid), "nonce": str(theirs), "proof": str(proof)}:
                 if not is_proof(proof, self.token, "child", nonce, theirs, name, pid):
-                    raise _Refused("it does not know the token")
+                    raise _RefusedError("it does not know the token")
                 return _Peer(name, host, pid, theirs, sock)
             case _:
-                raise _Refused("it did not identify itself")
+                raise _RefusedError("it did not identify itself")
 
     async def _adopt(self, peer: _Peer, spec: ProcessSpec) -> Child:
         connection = Connection()

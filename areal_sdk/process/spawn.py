@@ -17,7 +17,7 @@ from areal_sdk.process.spec import ChildExit, ProcessSpec
 from areal_sdk.process.threads import in_thread
 
 LAST_WORDS_S = 0.5
-"""How long to read on after a child's death: its last answers may still be in the socket."""
+"""Time to read on after a child's death: its last replies may still be in the socket."""
 
 FAREWELL_S = 5.0
 """How long a child may live on after it closed its connection."""
@@ -33,8 +33,8 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 120.0) -> Child:
     """Start `spec` in a process of its own and wait until its entry is up.
 
-    Its output goes to `log_dir/<name>.log`. It is in its own session (Ctrl-C reaches only us), and
-    the kernel kills it when this process dies, however that happens.
+    Its output goes to `log_dir/<name>.log`. It is in its own session, so Ctrl-C does not reach it, and
+    the kernel kills it when this process dies.
     """
     log_path = log_dir / f"{spec.name}.log"
     log_start = log_path.stat().st_size if log_path.exists() else 0
@@ -96,7 +96,7 @@ class LocalProcess:
         self, process: subprocess.Popen[bytes], log_path: Path, log_start: int, *, family: str
     ) -> None:
         self.log_path = log_path
-        self._log_start = log_start  # what stands before it is of an earlier life
+        self._log_start = log_start  # earlier lines are of a former process of this name
         self._process = process
         self._family = family
         self._is_reaped = False

@@ -1,4 +1,4 @@
-"""What a child process is asked to be, and what became of it."""
+"""The specification of a child process, and the record of its exit."""
 
 import signal
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from areal_sdk.process.frames import JSON
 
 REPEATABLE_MATH = {"MKL_CBWR": "COMPATIBLE", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-"""For `env`, where results must repeat bit for bit: MKL otherwise chooses its kernels by where a
-matrix happens to lie in memory, cuBLAS by what else runs, and the last digit follows."""
+"""Variables for `env` that make results repeat bit for bit. Otherwise MKL chooses its kernels by the
+alignment of a matrix, and cuBLAS by concurrent work, which changes the last digit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ProcessSpec:
     """Threads of its math libraries. More than one collapses when cores are shared."""
 
     def environment(self) -> dict[str, str]:
-        """`env` and the variables that say `threads` to OpenMP, MKL, OpenBLAS and Rust."""
+        """`env`, and the variables that set `threads` for OpenMP, MKL, OpenBLAS and Rust."""
         libraries = ("OMP", "MKL", "OPENBLAS", "NUMEXPR", "RAYON")
         threads = {f"{library}_NUM_THREADS": str(self.threads) for library in libraries}
         return {**threads, **self.env}

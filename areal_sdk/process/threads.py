@@ -1,4 +1,4 @@
-"""Threads that hold nobody up."""
+"""Calls in daemon threads, which cannot hold up a pool or the exit of the interpreter."""
 
 import asyncio
 import contextlib
@@ -15,15 +15,15 @@ logger = logging.getLogger(__name__)
 async def in_thread(function: Callable[[], T], *, name: str) -> T:
     """The function's result, from a daemon thread of its own.
 
-    Not from a pool: a hung call would keep a pool's thread, and the interpreter's exit, for ever.
-    In particular not from `asyncio.to_thread`, whose few threads user code may hold all of.
+    A hung call would hold a pool's thread, and the interpreter's exit, for ever. `asyncio.to_thread`
+    has a pool, and user code may hold all of its threads.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
 
     def settle(result: T | None, error: BaseException | None) -> None:
-        if future.done():  # cancelled: nobody waits any more
+        if future.done():  # cancelled
             return
         if error is not None:
             future.set_exception(error)

@@ -1,8 +1,8 @@
 """A small pool of killable workers for calls that may hang, crash or never end.
 
-A worker serves one call at a time. A call that misses its deadline or crashes its worker costs that
-worker, and nobody else anything: it is killed with all it started, and a fresh one takes its place.
-So does a cancelled call, unless the pool spares its worker.
+A worker serves one call at a time. If a call misses its deadline or crashes its worker, the worker
+is killed with all processes it started, and a new one replaces it; other calls are not affected. A
+cancelled call also ends its worker, unless the pool is made with `spares_cancelled`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
 
 IDLE = "idle"
-"""What a spared worker is asked after a cancelled call. It answers, with anything, once it is free."""
+"""Method that a spared worker is called with after a cancelled call. Its reply says that it is free."""
 
 
 class WorkerPool:
@@ -57,9 +57,9 @@ class WorkerPool:
         self._workers: list[Child | None] = [None] * size
         self._free: asyncio.Queue[int] = asyncio.Queue()
         self._chores: set[asyncio.Task[None]] = set()
-        """Workers on their way back into the queue."""
+        """Tasks that return workers to the queue."""
         self._abandoned: set[Child] = set()
-        """Workers that are at a cancelled call."""
+        """Workers that still run a cancelled call."""
         self._is_closed = False
         self.num_replaced = 0
         """Workers lost to a deadline, a crash or, where it spares none, a cancellation."""
@@ -102,7 +102,7 @@ class WorkerPool:
             worker = await self._living_worker(index)
             began = clock()
             reply = await worker.call(method, payload, buffers, timeout_s=timeout_s)
-        except (RemoteError, TypeError, ValueError):  # the worker is well, or was never asked
+        except (RemoteError, TypeError, ValueError):  # the worker is unharmed
             self._free.put_nowait(index)
             raise
         except asyncio.CancelledError:
@@ -121,7 +121,7 @@ class WorkerPool:
     async def aclose(self) -> None:
         """End every worker. Calls in flight fail. Idempotent."""
         self._is_closed = True
-        self._free.put_nowait(0)  # whoever waits in the queue wakes up, and wakes the next
+        self._free.put_nowait(0)  # a waiting call wakes up, and wakes the next
         busy = list(self._abandoned)
         for task in self._chores:
             task.cancel()
@@ -159,9 +159,9 @@ class WorkerPool:
         worker = self._workers[index]
         if worker is not None and not worker.exited.done():
             return worker
-        try:  # its replacement had failed, or it died while it was idle
+        try:  # its replacement failed, or it died while idle
             return await self._start_worker(index)
-        except RemoteError as exc:  # not to be mistaken for the call's own exception
+        except RemoteError as exc:  # else it would look like an exception of the call
             raise ProcessError(str(exc)) from exc
 
     async def _start_worker(self, index: int) -> Child:
@@ -171,12 +171,12 @@ class WorkerPool:
         return worker
 
     async def _free_when_idle(self, index: int, worker: Child, left_s: float) -> None:
-        """Wait until its worker is done with a cancelled call, no longer than the call had left."""
+        """Wait, until the deadline of a cancelled call, for its worker to be free."""
         self._abandoned.add(worker)
         try:
             await worker.call(IDLE, timeout_s=left_s)
         except RemoteError:
-            pass  # an answer too
+            pass  # an error is a reply too
         except ProcessError:
             self._replace(index)
             return
@@ -185,7 +185,7 @@ class WorkerPool:
         self._free.put_nowait(index)
 
     def _replace(self, index: int) -> None:
-        """Kill the worker and start a fresh one, meanwhile others serve the queue."""
+        """Kill the worker and start a new one; the other workers go on meanwhile."""
         self.num_replaced += 1
         self._own(self._replace_worker(index), f"replace worker {index}")
 
@@ -203,6 +203,6 @@ class WorkerPool:
             if not self._is_closed:
                 await self._start_worker(index)
         except ProcessError:
-            pass  # the next call tries again, and is told why it fails
+            pass  # the next call tries again, and raises the reason
         finally:
             self._free.put_nowait(index)

@@ -1,4 +1,4 @@
-"""Where groups are between admission and training, and which of them the next step takes.
+"""Holds groups between admission and training, and chooses the groups of the next step.
 
 The buffer holds the slots that the gate counts. A group takes `group_size` of them when it is
 admitted and gives them all back at once, when it is dropped. A trained group never does: training
@@ -38,7 +38,7 @@ MAX_REFILLS = 3
 class TrajectoryBuffer:
     """Finished groups, oldest first. The dispatcher fills it, the loop cuts batches from it.
 
-    Wakes whoever waits when something changed; nothing polls.
+    Every change sets `changed`, which wakes the waiting tasks; nothing polls.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class TrajectoryBuffer:
         max_lost_in_a_row: int | None = None,
         on_consumed: Callable[[TaskKey], None] = lambda key: None,
     ) -> None:
-        """`on_consumed` is told when a group is trained or given up, so that a resumed run does not
-        repeat it."""
+        """`on_consumed` is called when a group is trained or given up, so that a resumed run does not
+        repeat its task."""
         if gate.batch % group_size:
             raise ConfigError(
                 f"batch = {gate.batch} is not a multiple of group_size = {group_size}"
@@ -77,13 +77,13 @@ class TrajectoryBuffer:
         self.stale = stale
         self.wait_s = wait_s
         self.drop_incomplete = drop_incomplete
-        """One failed sibling costs its group: the others need not play on."""
+        """Drop a group as soon as one sibling fails, and stop its other siblings."""
         self.dynamic_sampling = dynamic_sampling
         self.in_order = in_order
-        """Deterministic: what is taken and dropped does not depend on what ended first."""
+        """Deterministic: taking and dropping do not depend on which episode ended first."""
         self.recent = RecentEpisodes()
         self._min_members = group_size if drop_incomplete else min(2, group_size)
-        """Fewer valid members than this and a group is dropped whole."""
+        """A group with fewer valid members than this is dropped."""
         self._on_consumed = on_consumed
         self._version = version
         self._spent = version * gate.batch
@@ -101,7 +101,7 @@ class TrajectoryBuffer:
 
     @property
     def version(self) -> int:
-        """What the engines have confirmed they serve."""
+        """The version that all engines have confirmed to serve."""
         return self._version
 
     def set_version(self, version: int) -> None:
@@ -128,7 +128,7 @@ class TrajectoryBuffer:
             return False
         running = self.num_running
         free = self.gate.free_slots(
-            version=self._version, kept=self.num_slots_held - running, running=running
+            version=self._version, held=self.num_slots_held - running, running=running
         )
         return free >= self.group_size
 
@@ -136,11 +136,11 @@ class TrajectoryBuffer:
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set at the next change. Take it *before* looking, then wait on it."""
+        """Set at the next change. Take the event *before* reading the state, then wait on it."""
         return self._changed
 
     def admit(self, issued: IssuedTask, *, size: int | None = None) -> PendingGroup:
-        """A group that plays from now on. `size`: of one that asked no gate and may be smaller."""
+        """A new pending group. `size` is for live callers, whose groups may be smaller."""
         group = PendingGroup(
             f"{issued.task.id}.{issued.epoch}",
             issued,
@@ -151,7 +151,7 @@ class TrajectoryBuffer:
         return group
 
     def accept(self, group: PendingGroup, member: ScoredEpisode) -> None:
-        """A sibling ended well. It counts as running no more, whatever its siblings do."""
+        """A sibling ended with a reward. It no longer counts as running."""
         group.num_ended += 1
         group.members.append(member)
         self.ledger.buffer(1)
@@ -159,7 +159,7 @@ class TrajectoryBuffer:
         self._notify()
 
     def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:
-        """A sibling is not trained. Its slot stays with the group."""
+        """A sibling will not be trained. The group keeps its slot."""
         group.num_ended += 1
         self._drop(rejection.reason, 1, buffered=False)
         self._notify()
@@ -167,21 +167,23 @@ class TrajectoryBuffer:
             self.recent.stopped(ran_s)
         elif rejection.reason is not DropReason.CANCELLED:
             self.recent.rejected(rejection.reason, ran_s)
-        if rejection.reason is not DropReason.GROUP_INCOMPLETE:  # it was stopped for a sibling's
+        if (
+            rejection.reason is not DropReason.GROUP_INCOMPLETE
+        ):  # else the cause is another sibling's rejection
             group.rejection = rejection
 
     def resolve(self, group: PendingGroup) -> None:
-        """All siblings have ended: keep the valid ones if they are enough, else drop them all."""
+        """All siblings have ended: finish the group if enough of them are valid, else drop it."""
         del self._pending[group.id]
         reason, cause = group.give_up, group.rejection
         if reason is None and len(group.members) < self._min_members:
             reason = DropReason.GROUP_INCOMPLETE
         if reason is None and not _trains(group.members):
-            reason = DropReason.TRUNCATED  # all of them are masked: a baseline of nothing
+            reason = DropReason.TRUNCATED  # all are masked: no token to train
             cause = Rejection(reason, 'all of its group ran into a limit, and truncated = "mask"')
         self._notify()
         if reason is None:
-            # Not as they ended: the mean of the rewards, in its last digit, depends on the order.
+            # In a fixed order: the last digit of the mean reward depends on it.
             members = sorted(group.members, key=lambda member: member.sibling)
             self._finished.append(FinishedGroup(group.id, group.issued, tuple(members)))
             self._streak.end()
@@ -189,20 +191,20 @@ class TrajectoryBuffer:
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
             self._on_consumed(group.issued.key)
-            cause = cause or Rejection(reason, "it came alone")
+            cause = cause or Rejection(reason, "the other siblings were dropped")
             if not self._is_held and (hopeless := self._streak.lose(group.size, cause)):
                 self.fail(hopeless)
 
     def hold(self, is_down: bool) -> None:
-        """While the engine is down no group starts, and those that it lost prove nothing."""
+        """While the engine is down no group starts, and dropped groups do not count as failures."""
         self._is_held = is_down
         self._streak.end()
         self._notify()
 
     def shed_surplus(self) -> None:
-        """Drop, oldest first, what would be too old before its turn came.
+        """Drop the oldest groups that would be too old before a step could take them.
 
-        A gate never admits so many groups. Live callers ask no gate.
+        Needed for live callers only: the gate never admits so many groups.
         """
         room = (self.gate.max_staleness + 1) * self._groups_per_batch
         ordered = by_age(self._finished)
@@ -216,7 +218,7 @@ class TrajectoryBuffer:
         self._notify()
 
     def fail(self, error: BaseException) -> None:
-        """Whoever waits for a batch gets `error`: the first one, which is usually the cause."""
+        """`cut_batch` raises `error`. The first error wins: it is usually the cause."""
         self._failure = self._failure or error
         self._notify()
 
@@ -273,7 +275,7 @@ class TrajectoryBuffer:
     def _should_hold(self, version: int) -> bool:
         """Whether a running group would be too old for the next step, and this one has room.
 
-        Without room (the batch is full of groups as old) waiting would help nobody.
+        Without room (the batch is full of groups as old) waiting would not help.
         """
         if self.stale != "wait" or self._exhausted:
             return False
@@ -314,14 +316,14 @@ class TrajectoryBuffer:
         )
 
     def _stop_stale(self, version: int) -> None:
-        """Cancel running siblings that no step can train any more: their slots are worth more."""
+        """Cancel running siblings that no step can train any more, to free their slots."""
         for group in self._pending.values():
             for sibling, age in group.ages.items():
                 if self.gate.is_stale(age(), version=version) and sibling not in group.stopped:
                     group.stop(sibling, DropReason.STALE)
 
     def _shed_stale(self, version: int) -> None:
-        """Bound every sample: what the step from `version` may not train leaves its group."""
+        """Remove the members that the step from `version` may not train from their groups."""
         kept: list[FinishedGroup] = []
         for group in self._finished:
             if not self.gate.is_stale(group.oldest_version, version=version):
@@ -337,7 +339,7 @@ class TrajectoryBuffer:
         self._replace_finished(kept)
 
     def _freshen(self, member: ScoredEpisode, version: int) -> ScoredEpisode | None:
-        """The member as the step from `version` may train it, if at all."""
+        """The member as the step from `version` may train it; None if it is too old."""
         if not self.gate.is_stale(member.oldest_version, version=version):
             return member
         if self.stale == "mask":
@@ -352,7 +354,7 @@ class TrajectoryBuffer:
     def _shed_uniform(self, num_dropped: int) -> int:
         """Drop groups whose rewards are all equal, up to a few batches' worth for one batch."""
         if self.in_order and self._pending:
-            return 0  # the first of them to end would be dropped, and not always the same
+            return 0  # else the order in which groups end would decide
         left = MAX_REFILLS * self._groups_per_batch - num_dropped
         if self._exhausted:
             left = 0

@@ -1,9 +1,9 @@
-"""Episodes that nobody asked for: whoever calls the gateway plays one.
+"""Episodes of a live run: every session of a caller of the gateway is one.
 
-    session opens -> counted as running -> it ends, its reward comes or does not -> triage -> buffer
+    session opens -> running in the ledger -> session ends, with or without reward -> triage -> buffer
 
-The gate cannot refuse a caller. What bounds staleness here is the check of every sample, and quotas
-bound the flow; the books are those of any run.
+The gate cannot refuse a caller. The check of every sample bounds staleness, and the quotas of the
+accounts bound the flow. The ledger counts these episodes as in any run.
 """
 
 import asyncio
@@ -18,7 +18,14 @@ from areal_sdk.errors import ConfigError, EpisodeError
 from areal_sdk.gateway.sessions.external import ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import PendingGroup, Rejection, ScoredEpisode, Truncated, triage
+from areal_sdk.rollout.groups import (
+    EpisodeObserver,
+    PendingGroup,
+    Rejection,
+    ScoredEpisode,
+    Truncated,
+    triage,
+)
 from areal_sdk.rollout.rewards import RewardPool, posted_outcome
 from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
@@ -30,23 +37,21 @@ STOP_TIMEOUT_S = 10.0
 MEASURED = "eval"
 """The split of sessions that callers open to see how good the policy is."""
 
-Observer = Callable[[Episode, ScoredEpisode | Rejection], None]
-
 
 class CallerTasks:
-    """Stands where a run's tasks stand: callers bring theirs, so only their number goes on."""
+    """The task source of a live run. Callers bring their own tasks, so its state is a counter."""
 
     def __init__(self) -> None:
         self._next = 0
 
     def next(self, caller: str) -> IssuedTask:
-        """What a caller does now."""
+        """The task of a session that `caller` opened."""
         issued = IssuedTask(Task(caller), epoch=self._next, position=0)
         self._next += 1
         return issued
 
     def consume(self, key: TaskKey) -> None:
-        """Nothing to remember: callers cannot be asked again."""
+        """Do nothing: a caller's task cannot be issued again."""
 
     def state(self) -> dict[str, object]:
         """JSON for a checkpoint."""
@@ -62,8 +67,8 @@ class CallerTasks:
 class CallerEpisodes:
     """Turns the sessions of callers into episodes, from `async with` to its end.
 
-    It stands where a run's dispatcher stands. Leaving books what is open as `cancelled`; the
-    sessions themselves go on.
+    The counterpart of `Dispatcher` in a live run. Leaving books open episodes as `cancelled`; their
+    sessions go on.
     """
 
     def __init__(
@@ -75,12 +80,13 @@ class CallerEpisodes:
         buffer: TrajectoryBuffer,
         truncated: Truncated = "score",
         rewards: RewardPool | None = None,
-        on_episode: Observer | None = None,
+        on_episode: EpisodeObserver | None = None,
         on_measured: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
-        """`rewards` judge the episodes that nobody else did.
+        """`rewards` score the episodes whose caller posted no reward.
 
-        `on_measured` is told of sessions of the split `eval`: they are in no books and never trained.
+        `on_measured` is called with sessions of the split `eval`: they are neither counted in the ledger
+        nor trained.
         """
         self._sessions = sessions
         self._tasks = tasks
@@ -91,13 +97,13 @@ class CallerEpisodes:
         self._on_episode = on_episode
         self._on_measured = on_measured
         self._groups: dict[str, PendingGroup] = {}
-        """Of siblings that are still being opened."""
+        """Groups with siblings still to open, by id."""
         self._broken: frozenset[str] = frozenset()
-        """Groups of which some siblings ended before anybody looked."""
+        """Groups of which some siblings had ended when the run began."""
         self._ends: dict[str, asyncio.Future[None]] = {}
-        """By session: done once nothing more can change about it."""
+        """For each session, a future that is done when the session can change no more."""
         self._dropped: dict[str, Rejection] = {}
-        """Sessions that are not trained any more, though their callers go on."""
+        """Sessions that are too old to be trained, though their callers go on."""
         self._playing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -138,9 +144,9 @@ class CallerEpisodes:
             self._on_measured(to_episode(live))
 
     def _group_of(self, live: ExternalSession) -> PendingGroup:
-        """The group that a session belongs to; one that was opened alone is one of its own.
+        """The group of a session. A session that was opened alone gets a group of its own.
 
-        So is one of a group that nobody compares, or that is not whole.
+        So does a session whose group has another size than the run's, or has lost siblings.
         """
         is_compared = live.group_size == self._buffer.group_size
         if not live.group or not is_compared or live.group in self._broken:
@@ -158,7 +164,7 @@ class CallerEpisodes:
     async def _play(
         self, group: PendingGroup, live: ExternalSession, end: "asyncio.Future[None]"
     ) -> None:
-        """Wait for the session's end, and hand its episode over."""
+        """Wait for the end of the session, and give its episode to the buffer."""
         clock = asyncio.get_running_loop().time
         began, session = clock(), live.session
         self._ledger.start(1)
@@ -167,9 +173,9 @@ class CallerEpisodes:
         try:
             await end
             episode = await self._judged(to_episode(live, group))
-            verdict = triage(episode, truncated=self._truncated)
-            self._close(group, sibling, verdict, ran_s=episode.duration_s)
-            self._tell(episode, verdict)
+            triaged = triage(episode, truncated=self._truncated)
+            self._close(group, sibling, triaged, ran_s=episode.duration_s)
+            self._tell(episode, triaged)
         except asyncio.CancelledError:  # too old, or the run ends: the books close either way
             reason = group.stopped.get(sibling, DropReason.CANCELLED)
             is_over = end.done() and not end.cancelled()
@@ -177,11 +183,11 @@ class CallerEpisodes:
             rejection = Rejection(reason, f"{slow} slower than the training")
             self._close(group, sibling, rejection, ran_s=clock() - began)
             if reason is not DropReason.CANCELLED and is_over:
-                self._tell(to_episode(live, group), rejection)  # nobody else will: it is finished
+                self._tell(to_episode(live, group), rejection)  # `finished` was called before
             elif reason is not DropReason.CANCELLED:
                 self._dropped[live.id] = rejection
             raise
-        except Exception as exc:  # noqa: BLE001 - a bug: whoever waits for a batch is told
+        except Exception as exc:  # noqa: BLE001 - a bug: `cut_batch` raises it
             self._buffer.fail(exc)
         finally:
             self._ends.pop(live.id, None)
@@ -190,21 +196,21 @@ class CallerEpisodes:
         self,
         group: PendingGroup,
         sibling: int,
-        verdict: ScoredEpisode | Rejection,
+        triaged: ScoredEpisode | Rejection,
         *,
         ran_s: float = 0.0,
     ) -> None:
         del group.ages[sibling]
-        if isinstance(verdict, ScoredEpisode):
-            self._buffer.accept(group, verdict)
+        if isinstance(triaged, ScoredEpisode):
+            self._buffer.accept(group, triaged)
         else:
-            self._buffer.reject(group, verdict, ran_s=ran_s)
+            self._buffer.reject(group, triaged, ran_s=ran_s)
         if not group.num_running:
             self._buffer.resolve(group)
             self._buffer.shed_surplus()
 
     async def _judged(self, episode: Episode) -> Episode:
-        """The episode with the verdict of the reward functions, where its caller gave none."""
+        """The episode, scored by the reward functions if its caller posted no reward."""
         if self._rewards is None or episode.outcome.kind is not OutcomeKind.ABSTAIN:
             return episode
         if not episode.turns:
@@ -215,20 +221,20 @@ class CallerEpisodes:
             outcome = Outcome.failed(exc.kind, str(exc))
         return replace(episode, outcome=outcome)
 
-    def _tell(self, episode: Episode, verdict: ScoredEpisode | Rejection) -> None:
+    def _tell(self, episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
         if self._on_episode is not None:
-            self._on_episode(episode, verdict)
+            self._on_episode(episode, triaged)
 
 
 def _broken_groups(sessions: Iterable[ExternalSession]) -> frozenset[str]:
-    """The groups of which not all siblings are open."""
+    """The groups that have some but not all of their siblings open."""
     is_open = [live for live in sessions if live.ended is None]
     num_open = Counter(live.group for live in is_open)
     return frozenset(live.group for live in is_open if num_open[live.group] < live.group_size)
 
 
 def to_episode(live: ExternalSession, group: PendingGroup | None = None) -> Episode:
-    """What a caller did, with the verdict that was posted, if any."""
+    """The episode of a session, with the posted rewards."""
     session = live.session
     return Episode(
         id=live.id,
@@ -244,7 +250,7 @@ def to_episode(live: ExternalSession, group: PendingGroup | None = None) -> Epis
 
 
 def _outcome(session: Session) -> Outcome:
-    """What was posted; none abstains."""
+    """The posted rewards; abstains if there is none."""
     if session.faults:
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
     if not session.turns:

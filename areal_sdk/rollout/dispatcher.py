@@ -1,4 +1,4 @@
-"""Streams episodes: starts a group whenever the gate has room, and never waits for a batch.
+"""Starts a group of episodes whenever the gate has room, and never waits for a batch.
 
 tasks -> room in the gate? -> admit a group -> its siblings play -> triage -> buffer
                 ^                                                       |
@@ -7,30 +7,34 @@ tasks -> room in the gate? -> admit a group -> its siblings play -> triage -> bu
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import PendingGroup, Rejection, ScoredEpisode, Truncated, triage
+from areal_sdk.rollout.groups import (
+    EpisodeObserver,
+    PendingGroup,
+    Rejection,
+    ScoredEpisode,
+    Truncated,
+    triage,
+)
 from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, WatchesEpisodes
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
-from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
 STALLED_S = 4 * 3600.0
 
-Observer = Callable[[Episode, ScoredEpisode | Rejection], None]
-
 
 class Dispatcher:
     """Keeps the pipeline as full as the gate allows, from `async with` to its end.
 
-    Leaving cancels what runs and books it as `cancelled`; finished groups stay in the buffer.
+    Leaving cancels the running episodes and books them as `cancelled`; finished groups stay in the
+    buffer.
     """
 
     def __init__(
@@ -41,10 +45,10 @@ class Dispatcher:
         ledger: Ledger,
         buffer: TrajectoryBuffer,
         truncated: Truncated = "score",
-        on_episode: Observer | None = None,
+        on_episode: EpisodeObserver | None = None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`stalled_s`: with no episode ended and no version raised for so long, something is wedged."""
+        """`stalled_s`: the run fails if no episode ends and no version is published for so long."""
         self._runner = runner
         self._tasks = tasks
         self._ledger = ledger
@@ -67,12 +71,12 @@ class Dispatcher:
     ) -> None:
         assert self._main is not None
         self._main.cancel()
-        # The runner leaves user code behind that ignores its cancellation, so this ends before.
+        # The runner abandons user code that ignores its cancellation, so this ends in time.
         _, unfinished = await asyncio.wait({self._main}, timeout=STOP_TIMEOUT_S)
         if unfinished:
             logger.error("episodes still run %g s after they were cancelled", STOP_TIMEOUT_S)
         if kind is None and self._failure is not None:
-            raise self._failure  # it came after the last batch, so that nobody was told yet
+            raise self._failure  # no later `cut_batch` will raise it
 
     def set_version(self, version: int) -> None:
         """The engines have confirmed that they serve `version`: the gate opens."""
@@ -83,15 +87,15 @@ class Dispatcher:
             async with asyncio.TaskGroup() as groups:
                 while self._admit_all(groups):
                     what = f"dispatcher: a slot in the gate (version {self._buffer.version})"
-                    async with waiting(what, timeout_s=self._stalled_s):
+                    async with waiting(what, timeout_s=self._stalled_s, is_throttle=True):
                         await self._buffer.changed.wait()
             self._buffer.exhaust()
-        except* Exception as group:  # noqa: BLE001 - a bug, or unbalanced books: the loop is told
+        except* Exception as group:  # noqa: BLE001 - a bug: `cut_batch` raises it
             self._failure = _first(group)
             self._buffer.fail(self._failure)
 
     def _admit_all(self, groups: asyncio.TaskGroup) -> bool:
-        """Admit what the gate has room for; False once the tasks have run out."""
+        """Admit groups until the gate is full; False once the tasks have run out."""
         while self._buffer.has_room():
             issued = self._tasks.next()
             if issued is None:
@@ -113,7 +117,7 @@ class Dispatcher:
             self._buffer.resolve(group)
 
     async def _play(self, group: PendingGroup, sibling: int) -> None:
-        """Play one sibling and hand its episode over."""
+        """Play one sibling, and give its episode to the buffer."""
         issued = group.issued
         request = EpisodeRequest(
             f"{group.id}.{sibling}",
@@ -128,7 +132,7 @@ class Dispatcher:
         group.ages[sibling] = partial(self._runner.oldest_version, request.id)
         try:
             episode = await self._runner.run(request)
-        except BaseException:  # it was cancelled, or a bug ends the run: the books close either way
+        except BaseException:  # cancelled, or a bug: book it either way
             reason = group.stopped.get(sibling) or group.give_up or DropReason.CANCELLED
             self._buffer.reject(
                 group, Rejection(reason, "it was stopped on the way"), ran_s=clock() - began
@@ -136,18 +140,18 @@ class Dispatcher:
             raise
         finally:
             del group.ages[sibling]
-        verdict = triage(episode, truncated=self._truncated)
-        if isinstance(verdict, ScoredEpisode):
-            self._buffer.accept(group, verdict)
+        triaged = triage(episode, truncated=self._truncated)
+        if isinstance(triaged, ScoredEpisode):
+            self._buffer.accept(group, triaged)
         else:
-            self._buffer.reject(group, verdict, ran_s=episode.duration_s)
+            self._buffer.reject(group, triaged, ran_s=episode.duration_s)
             if self._buffer.drop_incomplete:
                 self._give_up(group)
         if self._on_episode is not None:
-            self._on_episode(episode, verdict)
+            self._on_episode(episode, triaged)
 
     def _give_up(self, group: PendingGroup) -> None:
-        """The group will not be trained: what its other siblings would play is wasted."""
+        """The group will not be trained, so stop its other siblings."""
         group.give_up = DropReason.GROUP_INCOMPLETE
         for sibling, task in enumerate(group.tasks):
             if not task.done() and task is not asyncio.current_task():

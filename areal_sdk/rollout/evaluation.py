@@ -1,7 +1,7 @@
-"""Measure an agent on tasks: success, reward and pass@k with confidence intervals.
+"""Measures an agent on tasks: success, reward and pass@k with confidence intervals.
 
-Evaluation shares the engine with training but not its books: its episodes never pass the gate,
-never enter the ledger, and hold no rollout back.
+Evaluation shares only the engine with training. Its episodes do not pass the staleness gate, are not
+counted in the ledger, and delay no rollout.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ CONFIDENCE_Z = 1.959963984540054
 """95 %, two-sided."""
 NUM_RESAMPLES = 1000
 MAX_SOURCES = 32
-"""More are no families of tasks but, say, the texts to translate."""
+"""With more sources than this there is no report by source: they are not families of tasks."""
 OTHER = "other"
-"""Tasks that name no source, beside those that do."""
+"""Name of the tasks without a source in a report by source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the data bound it; else `low` and `high` are infinite."""
+        """Whether the data bound the value; else `low` and `high` are infinite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 @dataclass(frozen=True, slots=True)
 class EvalReport:
-    """What an evaluation found. Rates are over scored episodes; the others are counted apart."""
+    """The result of an evaluation. Rates are over scored episodes; the others are counted separately."""
 
     split: str
     num_tasks: int
@@ -61,16 +61,16 @@ class EvalReport:
     errors: Mapping[str, int]
     """Episodes without a verdict, by error kind or `abstain`."""
     first_errors: Mapping[str, str]
-    """The message of the first of each."""
+    """For each key of `errors`, the message of the first such episode."""
     num_truncated: int
     mean_turns: float
     duration_s: float
     versions: tuple[int, int] | None = None
-    """The oldest and the newest weights that sampled a token; None where no token is known."""
+    """The oldest and the newest version that sampled a token; None if no token is recorded."""
     num_available: int | None = None
-    """Tasks that the measured ones were drawn from; None: they are all there are."""
+    """Number of tasks from which the measured ones were sampled; None if all were measured."""
     by_source: "Mapping[str, EvalReport]" = field(default_factory=dict)
-    """The same for the tasks of each source, where they name several (`Task.source`)."""
+    """A report for the tasks of each source, if there are several sources (`Task.source`)."""
     solved: float | None = None
     """Share of all episodes that succeeded, every task counting alike: those without a verdict did
     not. What compares weights: else those win whose failures raise, and are left out."""
@@ -84,7 +84,7 @@ class EvalReport:
 
     @property
     def of_tasks(self) -> str:
-        """How many tasks were measured, and of how many: `100 of 500`."""
+        """The number of measured tasks, and of available ones if they are more: `100 of 500`."""
         if self.num_available is None or self.num_available == self.num_tasks:
             return str(self.num_tasks)
         return f"{self.num_tasks} of {self.num_available}"
@@ -126,8 +126,8 @@ class EvalReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
-    """What an episode leaves behind; the episode itself is not kept."""
+class _EvaluatedEpisode:
+    """The facts of an episode that the report needs; the episode itself is not kept."""
 
     task_id: str
     source: str
@@ -152,9 +152,9 @@ async def evaluate_tasks(
     on_episode: Callable[[Episode], None] | None = None,
     num_available: int | None = None,
 ) -> EvalReport:
-    """Play every task `samples` times. `name` tells the episodes of one evaluation from another's.
+    """Play every task `samples` times. `name` is part of the ids of the episodes.
 
-    `num_available`: how many tasks these were drawn from.
+    `num_available`: the number of tasks from which `tasks` were sampled.
     """
     requests = [
         EpisodeRequest(
@@ -167,7 +167,7 @@ async def evaluate_tasks(
         raise ConfigError(f"there are no tasks in split {split!r} to evaluate on")
     clock = asyncio.get_running_loop().time
     began = clock()
-    attempts: list[_Attempt | None] = [None] * len(requests)
+    attempts: list[_EvaluatedEpisode | None] = [None] * len(requests)
     queue = iter(enumerate(requests))
 
     async def play_from_queue() -> None:
@@ -228,9 +228,9 @@ def bootstrap(values: Sequence[float]) -> Estimate:
 def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Estimate:
     """The mean of values between 0 and 1, one a task, with its interval.
 
-    Attempts at one task resemble each other: how many independent ones they are worth, between the
-    number of tasks and their own, is read from how far the tasks differ. Where that tells nothing,
-    because all values are 0 or all are 1, it is the number of tasks.
+    Attempts at one task resemble each other, so they are worth fewer independent attempts. That
+    number is estimated from the variance between tasks, and lies between the number of tasks and
+    the number of attempts. If all values are 0 or all are 1, it is the number of tasks.
 
     >>> str(share_of_tasks([0.0, 0.0], num_attempts=8))
     '0.000 [0.000, 0.658]'
@@ -249,8 +249,8 @@ def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Estimate:
 def mean_of_tasks(values: Sequence[float]) -> Estimate:
     """The mean of independent values, one a task, with its interval.
 
-    Values that are all equal say nothing of how far others would differ. Within 0 and 1 that is
-    bounded; else there is no interval.
+    If all values are equal, their variance gives no interval. Values between 0 and 1 have a bounded
+    variance, so there is an interval; for other values there is none.
 
     >>> str(mean_of_tasks([1.0, 1.0])), str(mean_of_tasks([8.0, 8.0]))
     ('1.000 [0.342, 1.000]', '8.000 [?, ?]')
@@ -262,10 +262,10 @@ def mean_of_tasks(values: Sequence[float]) -> Estimate:
     return Estimate(values[0], -math.inf, math.inf)
 
 
-def _summarise(episode: Episode) -> _Attempt:
+def _summarise(episode: Episode) -> _EvaluatedEpisode:
     outcome = episode.outcome
     scored = outcome.kind is OutcomeKind.REWARD and outcome.reward is not None
-    return _Attempt(
+    return _EvaluatedEpisode(
         task_id=episode.task.id,
         source=episode.task.source,
         reward=outcome.reward if scored else None,
@@ -280,9 +280,9 @@ def _summarise(episode: Episode) -> _Attempt:
 
 
 def _by_source(
-    attempts: Sequence[_Attempt], *, split: str, samples: int, duration_s: float
+    attempts: Sequence[_EvaluatedEpisode], *, split: str, samples: int, duration_s: float
 ) -> Mapping[str, EvalReport]:
-    """A report of each source; none where the tasks name fewer than two, or more than families."""
+    """A report for each source; empty for fewer than two sources or more than `MAX_SOURCES`."""
     sources = sorted({attempt.source for attempt in attempts}, key=lambda name: (not name, name))
     if not 2 <= len(sources) <= MAX_SOURCES:
         return {}
@@ -298,9 +298,9 @@ def _by_source(
 
 
 def _report(
-    attempts: Sequence[_Attempt], *, split: str, samples: int, duration_s: float
+    attempts: Sequence[_EvaluatedEpisode], *, split: str, samples: int, duration_s: float
 ) -> EvalReport:
-    by_task: dict[str, list[_Attempt]] = {attempt.task_id: [] for attempt in attempts}
+    by_task: dict[str, list[_EvaluatedEpisode]] = {attempt.task_id: [] for attempt in attempts}
     errors: Counter[str] = Counter()
     first_errors: dict[str, str] = {}
     for attempt in attempts:
@@ -337,7 +337,7 @@ def _report(
     )
 
 
-def _success(scored: Sequence[Sequence[_Attempt]]) -> Estimate | None:
+def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Estimate | None:
     """The share of successful attempts, every task counting alike."""
     if not scored:
         return None
@@ -345,7 +345,7 @@ def _success(scored: Sequence[Sequence[_Attempt]]) -> Estimate | None:
     return share_of_tasks(rates, num_attempts=sum(map(len, scored)))
 
 
-def _pass_at(scored: Sequence[Sequence[_Attempt]], samples: int) -> dict[int, Estimate]:
+def _pass_at(scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int) -> dict[int, Estimate]:
     result: dict[int, Estimate] = {}
     k = 1
     while k <= samples:
@@ -361,5 +361,5 @@ def _pass_at(scored: Sequence[Sequence[_Attempt]], samples: int) -> dict[int, Es
     return result
 
 
-def _rewards(group: Sequence[_Attempt]) -> list[float]:
+def _rewards(group: Sequence[_EvaluatedEpisode]) -> list[float]:
     return [attempt.reward for attempt in group if attempt.reward is not None]

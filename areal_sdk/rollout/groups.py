@@ -1,6 +1,7 @@
-"""A group on its way: pending while siblings play, finished once all have ended.
+"""From finished episodes to the batch of a step: triage, groups, batches.
 
-What a step trains, and when there is no more hope of a batch.
+Episode -> triage -> ScoredEpisode -> PendingGroup -> FinishedGroup -> RolloutBatch
+               +---> Rejection
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class ScoredEpisode:
     duration_s: float
     truncated: bool
     oldest_version: int | None
-    """Of its trained tokens; None when it only counts in its group's baseline."""
+    """Version of the oldest trained token; None if the episode counts only in its group's baseline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,12 @@ class Rejection:
     message: str
 
 
+EpisodeObserver = Callable[[Episode, ScoredEpisode | Rejection], None]
+"""Is told of every episode after its triage."""
+
+
 def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode | Rejection:
-    """Accept a scored episode, or say why it is dropped. Nothing becomes a reward of zero here."""
+    """Accept a scored episode, or say why it is dropped. A missing reward never becomes zero."""
     outcome = episode.outcome
     if outcome.kind is OutcomeKind.ERROR:
         assert outcome.error is not None, "an error outcome names its kind"
@@ -79,7 +84,7 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode
 
 
 def is_success(episode: Episode) -> bool:
-    """The verdict's own `success`, else whether the reward is 1."""
+    """`outcome.success` if it is set, else whether the reward is 1."""
     success = episode.outcome.success
     return success if success is not None else episode.outcome.reward == 1.0
 
@@ -103,19 +108,19 @@ class PendingGroup:
     members: list[ScoredEpisode] = field(default_factory=list)
     num_ended: int = 0
     give_up: DropReason | None = None
-    """Why none of it will be trained, whatever its members earned."""
+    """Why the group will not be trained, if that is already certain."""
     rejection: Rejection | None = None
-    """The latest of its siblings'."""
+    """The latest rejection of a sibling."""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
-    """The siblings at play."""
+    """The tasks that play the siblings."""
     ages: dict[int, Callable[[], int | None]] = field(default_factory=dict)
-    """For each sibling at play, how to learn the version of its first token."""
+    """For each running sibling, a function that returns the version of its first token."""
     stopped: dict[int, DropReason] = field(default_factory=dict)
-    """Siblings that were cancelled on their own, and why."""
+    """Siblings that were cancelled one by one, and why."""
 
     @property
     def oldest_version(self) -> int | None:
-        """Of the tokens sampled so far, in finished and in running siblings."""
+        """Version of the oldest token sampled so far, in finished and running siblings."""
         finished = (member.oldest_version for member in self.members)
         running = (age() for age in self.ages.values())
         return min((v for v in (*finished, *running) if v is not None), default=None)
@@ -149,7 +154,7 @@ class FinishedGroup:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether its members cannot be told apart by reward, so that no advantage is left."""
+        """Whether all members have equal rewards, so that every advantage is zero."""
         first = ((m.reward, m.trajectories[0]) for m in self.members)
         verdicts = {(reward, t.turn_rewards, t.turn_alternatives) for reward, t in first}
         return len(self.members) > 1 and len(verdicts) == 1
@@ -159,7 +164,7 @@ class FinishedGroup:
 
 
 def by_age(groups: Sequence[FinishedGroup]) -> list[FinishedGroup]:
-    """Oldest token first; as they were issued where that is equal."""
+    """Sorted by oldest token; groups with equal age in the order of issue."""
     return sorted(groups, key=lambda g: (_age(g), g.issued.order))
 
 
@@ -175,14 +180,14 @@ def iter_members(groups: Sequence[FinishedGroup]) -> Iterator[ScoredEpisode]:
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """What one step trains, and how it came to be."""
+    """The groups that one step trains, with metrics of the rollouts."""
 
     version: int
-    """The step starts from this version."""
+    """Version of the weights that the step starts from."""
     finished: tuple[FinishedGroup, ...]
     metrics: Mapping[str, float]
     notices: tuple[str, ...] = ()
-    """What the user should hear once, each with its cure."""
+    """Warnings for the user, each given once a run, with its cure."""
     exhausted: bool = False
     """The tasks have run out: no further batch will come."""
 
@@ -197,9 +202,9 @@ class RolloutBatch:
 
 @dataclass(slots=True)
 class FailureStreak:
-    """Episodes in a row that gave nothing to train.
+    """Counts the episodes in a row that gave nothing to train.
 
-    An agent that never works should end the run with its error, not eat the dataset.
+    An agent that never works ends the run with its error, before it consumes the dataset.
     """
 
     limit: int
@@ -209,7 +214,7 @@ class FailureStreak:
         self.num_lost = 0
 
     def lose(self, size: int, cause: Rejection) -> RolloutError | None:
-        """A whole group is given up; the error to end with once it is one too many."""
+        """Count a group of `size` that was given up; the error to end the run with past the limit."""
         self.num_lost += size
         if self.num_lost < self.limit:
             return None

@@ -1,4 +1,4 @@
-"""What the latest episodes say: metrics of a batch, and biases the user should hear about."""
+"""Metrics of a batch and of the latest episodes, and warnings about biases."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
 
 WINDOW = 512
-"""Episodes looked back on."""
+"""Number of latest episodes that the rates cover."""
 MIN_EPISODES = 64
-"""Fewer say nothing about a rate."""
+"""Rates over fewer episodes cause no warning."""
 MAX_STALE_SHARE = 0.10
 MAX_LOST_SHARE = 0.05
 
@@ -44,7 +44,7 @@ _LOST = {
         "ran into a limit, score them when it comes, or raise rollout.max_turns",
     ),
 }
-"""How episodes end that nobody scores, by metric; what is said when many do."""
+"""For each metric of episodes without a reward, their drop reasons and the warning."""
 
 
 class RecentEpisodes:
@@ -57,7 +57,7 @@ class RecentEpisodes:
         self._said: set[str] = set()
 
     def kept(self, duration_s: float) -> None:
-        """An episode ended well."""
+        """An episode ended with a reward."""
         self._ended.append(None)
         self._durations.append(duration_s)
 
@@ -67,17 +67,17 @@ class RecentEpisodes:
         self._durations.append(duration_s)
 
     def stopped(self, duration_s: float) -> None:
-        """A running episode was ended because no step could train it any more."""
+        """A running episode was stopped because no step could train it any more."""
         self._durations.append(duration_s)
         self.aged(duration_s, stale=True)
 
     def aged(self, duration_s: float, *, stale: bool) -> None:
-        """A kept episode met its batch: it was taken, or it was too old."""
+        """An accepted episode was taken into a batch, or dropped as too old."""
         self._fates.append((duration_s, stale))
 
     @property
     def lost_shares(self) -> Mapping[str, float]:
-        """Of the episodes that ended, those that ended without a reward, by how."""
+        """Shares of the latest episodes that ended without a reward, by metric."""
         return {
             name: _share([reason in reasons for reason in self._ended])
             for name, (reasons, _) in _LOST.items()
@@ -88,7 +88,10 @@ class RecentEpisodes:
         return _share([stale for _, stale in self._fates])
 
     def metrics(self) -> Mapping[str, float]:
-        """Drop rates by duration among them: dropping only the long ones would bias the policy."""
+        """Rates over the latest episodes.
+
+        The drop rates of short and long episodes show whether dropping biases the policy.
+        """
         by_duration = [stale for _, stale in sorted(self._fates)]
         quarter = max(1, len(by_duration) // 4)
         return {
@@ -100,7 +103,7 @@ class RecentEpisodes:
         }
 
     def notices(self) -> tuple[str, ...]:
-        """Each said once a run, with its cure."""
+        """New warnings, each with its cure; each is returned once a run."""
         found: dict[str, str] = {}
         if len(self._ended) >= MIN_EPISODES:
             for name, share in self.lost_shares.items():
@@ -119,7 +122,7 @@ class RecentEpisodes:
 
 
 def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[str, float]:
-    """What a batch holds: rewards, staleness, lengths."""
+    """Rewards, staleness and lengths of the episodes in a batch."""
     members = list(iter_members(groups))
     if not members:
         return {"groups": 0.0, "episodes": 0.0}

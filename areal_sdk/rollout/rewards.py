@@ -1,8 +1,8 @@
-"""From what agents and rewards return to one verdict; nothing in between becomes a zero.
+"""Reward functions in worker processes, and the verdicts that agents and rewards return.
 
-Rewards in worker processes with a hard deadline: one that hangs or crashes costs only itself.
-
-The process that calls reward functions: loads them once, answers one episode after another.
+A call has a hard deadline. A reward that hangs or crashes loses only its own worker, and its error
+never becomes a reward of zero. `main` is the entry of a worker: it loads the reward functions once
+and scores one episode after another.
 """
 
 import asyncio
@@ -37,92 +37,10 @@ if TYPE_CHECKING:
 Weighted = tuple[float, Outcome]
 
 
-def posted_outcome(session: "Session") -> Outcome | None:
-    """The rewards that were posted, the last for each turn and for the episode; None without any.
-
-    A reward for the episode was earned by its end: where turns have rewards too, it comes on top of
-    what the last turn earned.
-    """
-    whole = [posted.reward for posted in session.rewards if posted.turn is None]
-    by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
-    if not by_turn:
-        return Outcome.scored(whole[-1]) if whole else None
-    if whole:
-        last = len(session.turns) - 1
-        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
-    return Outcome.scored(
-        sum(by_turn.values()),
-        success=whole[-1] == 1.0 if whole else None,
-        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
-    )
-
-
-def read_verdict(result: Any, episode: Episode) -> Outcome:
-    """The `Outcome` that `result` stands for; ValueError for what is not a verdict.
-
-    numpy and torch scalars count as numbers.
-    """
-    if hasattr(result, "item") and not isinstance(result, Outcome):
-        result = result.item()
-    outcome = as_outcome(result, episode)
-    per_turn = tuple(None if reward is None else float(reward) for reward in outcome.turn_rewards)
-    outcome = replace(outcome, turn_rewards=per_turn)
-    numbers = (outcome.reward, *outcome.turn_rewards, *outcome.metrics.values())
-    if not all(number is None or math.isfinite(number) for number in numbers):
-        raise ValueError(f"rewards and metrics must be finite numbers: {outcome}")
-    if outcome.turn_rewards and len(outcome.turn_rewards) != len(episode.turns):
-        raise ValueError(
-            f"{len(outcome.turn_rewards)} turn rewards for an episode of {len(episode.turns)} turns"
-        )
-    if outcome.kind is OutcomeKind.REWARD and outcome.reward is None:
-        raise ValueError("an outcome of kind `reward` needs a reward: use Outcome.scored")
-    if all(reward is None for reward in per_turn):
-        outcome = replace(outcome, turn_rewards=())  # no turn has one: the episode's is trained
-    return outcome
-
-
-def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
-    """The weighted sum of the verdicts. If one abstains the whole does: a sum without a term
-    is another quantity, not a lower reward.
-
-    >>> half = Outcome.scored(0.5)
-    >>> combine({"style": (2.0, half), "answer": (1.0, Outcome.scored(1.0))}, num_turns=1).reward
-    2.0
-    >>> no_key = Outcome.abstained("no key")
-    >>> combine({"style": (2.0, half), "answer": (1.0, no_key)}, num_turns=1).message
-    "reward 'answer': no key"
-    """
-    for name, (_, outcome) in verdicts.items():
-        if outcome.kind is OutcomeKind.ABSTAIN or outcome.reward is None:
-            return Outcome.abstained(f"reward {name!r}: {outcome.message or 'it gave no verdict'}")
-    metrics: dict[str, float] = {}
-    for name, (_, outcome) in verdicts.items():
-        metrics[f"reward/{name}"] = outcome.reward or 0.0
-        metrics.update({f"{name}/{key}": value for key, value in outcome.metrics.items()})
-    outcomes = [outcome for _, outcome in verdicts.values()]
-    claims = [outcome.success for outcome in outcomes if outcome.success is not None]
-    return Outcome.scored(
-        sum(weight * (outcome.reward or 0.0) for weight, outcome in verdicts.values()),
-        success=all(claims) if claims else all(outcome.reward == 1.0 for outcome in outcomes),
-        turn_rewards=_per_turn(list(verdicts.values()), num_turns),
-        metrics=metrics,
-    )
-
-
-def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | None, ...]:
-    """Turn by turn if any reward is; one that is not counts for the last turn, where it is known."""
-    if not any(outcome.turn_rewards for _, outcome in verdicts):
-        return ()
-    total: list[float | None] = [None] * num_turns
-    for weight, outcome in verdicts:
-        per_turn = outcome.turn_rewards or (*[None] * (num_turns - 1), outcome.reward)
-        for turn, reward in enumerate(per_turn):
-            if reward is not None:
-                total[turn] = (total[turn] or 0.0) + weight * reward
-    return tuple(total)
-
-
 WORKER = "areal_sdk.rollout.rewards:main"
+
+LOOK_EVERY_S = 0.1
+"""Interval at which a worker checks whether the reward that it awaits was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +62,7 @@ class RewardSpec:
         weight: float = 1.0,
         options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """For a function; ConfigError for one that another process could not find."""
+        """The spec of a function; ConfigError if another process could not import the function."""
         return cls(name, reference_to(reward), weight, options or {})
 
 
@@ -196,8 +114,8 @@ class RewardPool:
     async def score(self, episode: Episode) -> Outcome:
         """The weighted verdict of all rewards; `RewardError` when one gives none.
 
-        Cancelling it ends these judgements and no other: what is awaited in a worker is cancelled,
-        what computes there runs to its end, or to its deadline.
+        Cancelling this call cancels only this episode's rewards. A reward that awaits is cancelled;
+        one that computes runs until it returns, or until its deadline.
         """
         payload = _packed(episode)
         asked = (self._ask(index, reward, payload) for index, reward in enumerate(self._rewards))
@@ -230,34 +148,92 @@ class RewardPool:
         return _read(reply.payload)
 
 
-def _packed(episode: Episode) -> bytes:
-    try:
-        return pickle.dumps(episode, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception as exc:
-        raise RewardError(
-            f"task {episode.task.id!r} cannot be sent to a reward's worker ({exc}): keep to plain "
-            "values and importable classes in Task.data"
-        ) from exc
+def read_verdict(result: Any, episode: Episode) -> Outcome:
+    """`result` as an `Outcome`; ValueError if it is not a verdict.
+
+    numpy and torch scalars count as numbers.
+    """
+    if hasattr(result, "item") and not isinstance(result, Outcome):
+        result = result.item()
+    outcome = as_outcome(result, episode)
+    per_turn = tuple(None if reward is None else float(reward) for reward in outcome.turn_rewards)
+    outcome = replace(outcome, turn_rewards=per_turn)
+    numbers = (outcome.reward, *outcome.turn_rewards, *outcome.metrics.values())
+    if not all(number is None or math.isfinite(number) for number in numbers):
+        raise ValueError(f"rewards and metrics must be finite numbers: {outcome}")
+    if outcome.turn_rewards and len(outcome.turn_rewards) != len(episode.turns):
+        raise ValueError(
+            f"{len(outcome.turn_rewards)} turn rewards for an episode of {len(episode.turns)} turns"
+        )
+    if outcome.kind is OutcomeKind.REWARD and outcome.reward is None:
+        raise ValueError("an outcome of kind `reward` needs a reward: use Outcome.scored")
+    if all(reward is None for reward in per_turn):
+        outcome = replace(outcome, turn_rewards=())  # no turn has one: the episode's is trained
+    return outcome
 
 
-def _read(payload: Any) -> Outcome:
-    """The verdict that `reward_worker` wrote."""
-    return Outcome(
-        OutcomeKind(payload["kind"]),
-        reward=payload["reward"],
-        turn_rewards=tuple(payload["turn_rewards"]),
-        success=payload["success"],
-        metrics=payload["metrics"],
-        message=payload["message"],
+def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
+    """The weighted sum of the verdicts. It abstains if one verdict abstains: a sum without one of
+    its terms is another quantity, not a lower reward.
+
+    >>> half = Outcome.scored(0.5)
+    >>> combine({"style": (2.0, half), "answer": (1.0, Outcome.scored(1.0))}, num_turns=1).reward
+    2.0
+    >>> no_key = Outcome.abstained("no key")
+    >>> combine({"style": (2.0, half), "answer": (1.0, no_key)}, num_turns=1).message
+    "reward 'answer': no key"
+    """
+    for name, (_, outcome) in verdicts.items():
+        if outcome.kind is OutcomeKind.ABSTAIN or outcome.reward is None:
+            return Outcome.abstained(f"reward {name!r}: {outcome.message or 'it gave no verdict'}")
+    metrics: dict[str, float] = {}
+    for name, (_, outcome) in verdicts.items():
+        metrics[f"reward/{name}"] = outcome.reward or 0.0
+        metrics.update({f"{name}/{key}": value for key, value in outcome.metrics.items()})
+    outcomes = [outcome for _, outcome in verdicts.values()]
+    claims = [outcome.success for outcome in outcomes if outcome.success is not None]
+    return Outcome.scored(
+        sum(weight * (outcome.reward or 0.0) for weight, outcome in verdicts.values()),
+        success=all(claims) if claims else all(outcome.reward == 1.0 for outcome in outcomes),
+        turn_rewards=_per_turn(list(verdicts.values()), num_turns),
+        metrics=metrics,
     )
 
 
-LOOK_EVERY_S = 0.1
-"""How soon a reward that awaits something is cancelled when its verdict is not wanted any more."""
+def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | None, ...]:
+    """The sum for each turn if any verdict has turn rewards; a verdict without counts for the last turn."""
+    if not any(outcome.turn_rewards for _, outcome in verdicts):
+        return ()
+    total: list[float | None] = [None] * num_turns
+    for weight, outcome in verdicts:
+        per_turn = outcome.turn_rewards or (*[None] * (num_turns - 1), outcome.reward)
+        for turn, reward in enumerate(per_turn):
+            if reward is not None:
+                total[turn] = (total[turn] or 0.0) + weight * reward
+    return tuple(total)
+
+
+def posted_outcome(session: "Session") -> Outcome | None:
+    """The posted rewards: the latest for each turn, and for the episode. None if there is none.
+
+    If turns have rewards, the reward of the episode is added to that of the last turn.
+    """
+    whole = [posted.reward for posted in session.rewards if posted.turn is None]
+    by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
+    if not by_turn:
+        return Outcome.scored(whole[-1]) if whole else None
+    if whole:
+        last = len(session.turns) - 1
+        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
+    return Outcome.scored(
+        sum(by_turn.values()),
+        success=whole[-1] == 1.0 if whole else None,
+        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
+    )
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
-    """The entry: `args["rewards"]` has a reference and options for each reward."""
+    """The entry of a worker. `args["rewards"]` has a reference and options for each reward."""
     rewards = [
         partial(load_user_object(spec["reference"]), **spec["options"]) for spec in args["rewards"]
     ]
@@ -276,7 +252,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             except asyncio.CancelledError:
                 if not request.cancelled:
                     raise
-            except Exception as exc:  # noqa: BLE001 - the boundary: it becomes a typed RewardError
+            except Exception as exc:  # noqa: BLE001 - the pool raises it as RewardError
                 traceback.print_exc()
                 request.fail(exc)
             else:
@@ -309,7 +285,7 @@ def _verdict(
 
 
 async def _unless_cancelled(verdict: Awaitable[Any], request: Request) -> Any:
-    """The verdict; once nobody waits for it any more, it is cancelled."""
+    """The awaited verdict. It is cancelled when the request is."""
     judging = asyncio.create_task(_wait_for(verdict))
     while not (await asyncio.wait({judging}, timeout=LOOK_EVERY_S))[0]:
         if request.cancelled:
@@ -330,3 +306,25 @@ def _write(outcome: Outcome) -> JSON:
         "metrics": {clean_text(str(name)): float(value) for name, value in outcome.metrics.items()},
         "message": clean_text(str(outcome.message)),
     }
+
+
+def _packed(episode: Episode) -> bytes:
+    try:
+        return pickle.dumps(episode, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as exc:
+        raise RewardError(
+            f"task {episode.task.id!r} cannot be sent to a reward's worker ({exc}): keep to plain "
+            "values and importable classes in Task.data"
+        ) from exc
+
+
+def _read(payload: Any) -> Outcome:
+    """The outcome that `_write` encoded."""
+    return Outcome(
+        OutcomeKind(payload["kind"]),
+        reward=payload["reward"],
+        turn_rewards=tuple(payload["turn_rewards"]),
+        success=payload["success"],
+        metrics=payload["metrics"],
+        message=payload["message"],
+    )

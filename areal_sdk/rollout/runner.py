@@ -1,7 +1,7 @@
-"""One attempt at one task: whatever happens becomes an `Episode`.
+"""Plays one attempt at one task with an agent. Every result and every failure is an `Episode`.
 
-The agent plays inside an attributed boundary and a deadline, against a session of the gateway. The
-session, not the exception that user code saw or swallowed, says whether the infrastructure failed.
+The agent plays inside an error boundary and a deadline, against a session of the gateway. The
+session says whether the infrastructure failed: user code may have caught the exception.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, guard
-from areal_sdk.rollout.agents.deadline import DeadlinePassed, within
+from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool
@@ -64,14 +64,14 @@ class EpisodeRunner(SharesHttpClient):
         self._retry_delay_s = retry_delay_s
         self._on_agent_error = on_agent_error
         self._ages: dict[str, Callable[[], int | None]] = {}
-        """By episode, from its first token to its verdict."""
+        """For each running episode, a function that returns the version of its first token."""
         self._warned = False
         self._turnstile = asyncio.Lock()
-        """One episode begins at a time: a first step often builds a client, which takes tens of ms,
-        and the event loop answers the others in between."""
+        """Lets one episode begin at a time. A first step often builds a client, which takes tens of
+        milliseconds; between two beginnings the event loop serves the other episodes."""
 
     async def run(self, request: EpisodeRequest) -> Episode:
-        """Play until it is decided. An infrastructure fault is tried again, as the same episode."""
+        """Play an episode. After an infrastructure fault it is tried again, as the same episode."""
         async with self._turnstile:
             await asyncio.sleep(0)
         attempt = 0
@@ -92,9 +92,9 @@ class EpisodeRunner(SharesHttpClient):
             attempt += 1
 
     def oldest_version(self, episode_id: str) -> int | None:
-        """The version of the first token of a running episode, be it judged already.
+        """The version of the first token of an episode that is being played or scored.
 
-        None: it has no token yet, or none that would be trained.
+        None if it has no token yet, or none that would be trained.
         """
         age = self._ages.get(episode_id)
         return age() if age is not None else None
@@ -114,7 +114,7 @@ class EpisodeRunner(SharesHttpClient):
         finally:
             del self._ages[
                 request.id
-            ]  # not before the verdict: until then the trainer holds for it
+            ]  # not before the verdict: until then the trainer waits for the episode
 
     async def _play_and_judge(
         self, request: EpisodeRequest, attempt: int, session: Session, seed: int
@@ -171,7 +171,7 @@ class EpisodeRunner(SharesHttpClient):
                     return await within(
                         guard(self._play, request.task, context), self._episode_timeout_s, what=what
                     )
-                except DeadlinePassed as exc:
+                except DeadlinePassedError as exc:
                     raise DeadlineError(
                         f"{exc}: raise rollout.episode_timeout_s if episodes take that long"
                     ) from None
@@ -181,7 +181,7 @@ class EpisodeRunner(SharesHttpClient):
     async def _judge(
         self, episode: Episode, played: PlayResult | EpisodeError, session: Session
     ) -> Episode:
-        """The episode with its verdict. Raises `EpisodeError` where there is none to be had."""
+        """The episode with its verdict. Raises `EpisodeError` if there is no verdict."""
         if isinstance(played, EpisodeError):
             return replace(episode, outcome=await self._judge_error(episode, played))
         async with boundary(AgentError, f"agent {self.name}"):
@@ -209,7 +209,7 @@ class EpisodeRunner(SharesHttpClient):
         if error.kind is not ErrorKind.AGENT:
             raise error
         if episode.truncated and self._rewards is not None:
-            return await self._score(episode)  # it raised because a limit ended it
+            return await self._score(episode)  # the agent raised because a limit ended the episode
         if self._on_agent_error is not None:
             scored = Outcome.scored(self._on_agent_error, success=False)
             metrics = {"agent_error": 1.0}
@@ -242,7 +242,7 @@ class EpisodeRunner(SharesHttpClient):
 
 
 def _named(outcome: Outcome) -> Outcome:
-    """An error that the agent declared itself is the agent's, unless it says otherwise."""
+    """The outcome; an error outcome without a kind gets the kind `agent`."""
     if outcome.kind is OutcomeKind.ERROR and outcome.error is None:
         return replace(outcome, error=ErrorKind.AGENT)
     return outcome
@@ -251,7 +251,7 @@ def _named(outcome: Outcome) -> Outcome:
 def _by_completion(
     rewards: Mapping[str, float], turns_of_reply: Mapping[str, Mapping[int, int]], *, num_turns: int
 ) -> Outcome:
-    """AReaL's rewards by completion id, each for the turn that the completion was."""
+    """The outcome of AReaL's rewards by completion id: each is the reward of that completion's turn."""
     if not rewards:
         return Outcome.abstained("the agent returned no rewards")
     per_turn: list[float | None] = [None] * num_turns

@@ -11,20 +11,20 @@ from areal_sdk.types import Trajectory
 class StalenessGate:
     """Admission control for asynchronous rollouts: bounds the flow, and names what is too old.
 
-    The pipeline may hold `max_staleness` batches beyond the one being trained. `kept` counts the
-    slots of every episode accepted since the run began and not dropped, the trained ones
-    included: training frees slots by raising `version`, and only a drop gives one back. `version`
+    The pipeline may hold `max_staleness` batches beyond the one being trained. `held` counts the
+    slots of every group that ended since the run began and was not dropped, including the trained
+    groups: training frees slots by raising `version`, and only a drop gives one back. `version`
     is what the engines serve, not what the trainer last computed.
 
     The gate bounds the flow, not the straggler: an episode overtaken by younger ones can still be
     too old when it ends, so batches are cut through `is_stale` as well.
 
     >>> gate = StalenessGate(batch=4, max_staleness=1, max_inflight=100)
-    >>> gate.free_slots(version=0, kept=0, running=0)   # two batches may be in the pipeline
+    >>> gate.free_slots(version=0, held=0, running=0)   # two batches may be in the pipeline
     8
-    >>> gate.free_slots(version=0, kept=4, running=4)   # full until the trainer steps
+    >>> gate.free_slots(version=0, held=4, running=4)   # full until the trainer steps
     0
-    >>> gate.free_slots(version=1, kept=4, running=4)   # it stepped
+    >>> gate.free_slots(version=1, held=4, running=4)   # it stepped
     4
     """
 
@@ -42,9 +42,9 @@ class StalenessGate:
                 f"max_staleness = {self.max_staleness} at least 0"
             )
 
-    def free_slots(self, *, version: int, kept: int, running: int) -> int:
+    def free_slots(self, *, version: int, held: int, running: int) -> int:
         """Episodes that may start now."""
-        by_staleness = (version + self.max_staleness + 1) * self.batch - kept - running
+        by_staleness = (version + self.max_staleness + 1) * self.batch - held - running
         by_capacity = self.max_inflight - running
         return max(0, min(by_staleness, by_capacity))
 

@@ -1,8 +1,7 @@
-"""Which task comes next: epochs, a seeded order, and what was consumed already.
+"""The tasks of a run in the order they are issued, and the request and seed of each episode.
 
-What is to be played, and whoever can play it.
-
-Seeds that mean the same in every process and every year: hashes of names, never `hash()`.
+A task is issued once an epoch, in a seeded order, and is consumed when its group was trained or
+given up. Seeds are hashes of names, so that they agree between processes; `hash()` does not.
 """
 
 import itertools
@@ -20,21 +19,21 @@ from areal_sdk.types import Episode, Task
 logger = logging.getLogger(__name__)
 
 TaskKey = tuple[int, str]
-"""(epoch, task id): what is consumed once, whatever process or run dispatched it."""
+"""(epoch, task id): consumed once, even if the run is resumed."""
 
 BLOCK = 10_000
-"""Tasks that a stream shuffles and counts as one epoch."""
+"""Number of tasks of a stream that are shuffled and counted as one epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class IssuedTask:
-    """One task to attempt in one epoch."""
+    """A task, issued for one epoch."""
 
     task: Task
     epoch: int
-    """Of a stream: the block."""
+    """Number of the epoch; of a stream, the number of the block."""
     position: int
-    """Place in the epoch's order."""
+    """Position in the order of the epoch."""
 
     @property
     def key(self) -> TaskKey:
@@ -42,15 +41,15 @@ class IssuedTask:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sorts draws as they were issued, in this run or a resumed one."""
+        """Sort key: the order of issue, which a resumed run keeps."""
         return (self.epoch, self.position)
 
 
 class TaskStream:
-    """Tasks that are too many to be held, or have no end: read as they are needed.
+    """Tasks that are read as they are needed, because they are too many for memory or endless.
 
-    They come in blocks of `size`, each shuffled and consumed as an epoch of its own. While one block
-    is issued the next is read, a task at a time. Where the tasks end, the next pass begins anew.
+    They are issued in blocks of `size`; each block is shuffled and consumed as an epoch. While one
+    block is issued, the next is read, one task at a time. When the tasks end, another pass begins.
     """
 
     def __init__(
@@ -61,23 +60,23 @@ class TaskStream:
         what: str,
         size: int = BLOCK,
     ) -> None:
-        """`first` is the pass that was begun, `again` begins another."""
+        """`first` is an iterator over the first pass; `again` makes one for each later pass."""
         self.what = what
         self.size = size
         self._first = first
         self._again = again
         self._items = self._passes(None)
         self._coming: dict[str, Task] = {}
-        """What is read of the next block."""
+        """The tasks of the next block that were read so far, by id."""
         self._is_whole = False
         self._is_over = False
 
     def limit(self, passes: int | None) -> None:
-        """Read the tasks so many times over at most. Before anything is read."""
+        """Make at most so many passes over the tasks. To be called before the first read."""
         self._items = self._passes(passes)
 
     def read_ahead(self) -> None:
-        """Read one more task of the next block, unless it is whole."""
+        """Read one more task of the next block, unless the block is complete."""
         if self._is_whole:
             return
         try:
@@ -86,7 +85,7 @@ class TaskStream:
             self._is_whole = self._is_over = True
             return
         if task is None:
-            self._is_whole = bool(self._coming)  # ids may come again in the next pass
+            self._is_whole = bool(self._coming)  # the next pass may repeat ids
             return
         if task.id in self._coming:
             raise ConfigError(
@@ -97,7 +96,7 @@ class TaskStream:
         self._is_whole = len(self._coming) == self.size
 
     def next_block(self) -> tuple[Task, ...]:
-        """The next block whole; empty once the last pass has ended."""
+        """All tasks of the next block; empty after the last pass."""
         while not self._is_whole:
             self.read_ahead()
         block = tuple(self._coming.values())
@@ -106,7 +105,7 @@ class TaskStream:
         return block
 
     def _passes(self, most: int | None) -> Iterator[Task | None]:
-        """The tasks of one pass after the other, and None where a pass ends."""
+        """The tasks of every pass, with a None after each pass."""
         for number in itertools.count() if most is None else range(most):
             is_empty = True
             for task in self._again() if number else self._first:
@@ -124,14 +123,14 @@ class TaskStream:
 
 @dataclass(slots=True)
 class _Consumed:
-    """The positions of one epoch that were consumed: nearly all come in order, so they are few."""
+    """The consumed positions of one epoch. Positions are consumed almost in order, so it is small."""
 
     order: int
-    """Which order they are positions in."""
+    """`TaskSource._order_id` of the order that the positions refer to."""
     below: int = 0
-    """Every position before this one, and"""
+    """Every position before this one is consumed."""
     beyond: set[int] = field(default_factory=set)
-    """these."""
+    """Consumed positions after `below`."""
 
     def __contains__(self, position: int) -> bool:
         return position < self.below or position in self.beyond
@@ -148,11 +147,11 @@ class _Consumed:
 
 
 class TaskSource:
-    """Issues every task once an epoch. A resumed run is issued what was never consumed.
+    """Issues every task once an epoch. A resumed run is issued the tasks that were not consumed.
 
-    In flight is not consumed: `consume` says when a group has been trained or given up, and
-    `state` is what a checkpoint keeps. Its cost is that of what is in flight, however many tasks
-    there are.
+    A task in flight is not consumed: `consume` is called when its group was trained or given up, and
+    `state` goes into checkpoints. The size of `state` grows with the tasks in flight, not with all
+    tasks.
     """
 
     def __init__(
@@ -180,12 +179,12 @@ class TaskSource:
         self._epochs = epochs
         self._consumed: dict[int, _Consumed] = {}
         self._first_epoch = 0
-        """Every epoch before this one is consumed whole."""
+        """Every epoch before this one is consumed completely."""
         self._issued: dict[TaskKey, int] = {}
         """The positions of the tasks in flight."""
         self._whole = self._order_id(self._tasks)
         self._sizes: dict[int, int] = {}
-        """Of the epochs of a stream that are not consumed whole."""
+        """Sizes of the epochs of a stream that are not yet consumed completely."""
         self._draws = self._issue()
 
     def next(self) -> IssuedTask | None:
@@ -210,7 +209,7 @@ class TaskSource:
             self._first_epoch += 1
 
     def state(self) -> dict[str, object]:
-        """JSON of what is consumed. `restore` it into a new source over the same tasks."""
+        """The consumed tasks as JSON, for `restore` of a new source over the same tasks."""
         consumed = {
             str(epoch): entry.to_json()
             for epoch, entry in sorted(self._consumed.items())
@@ -222,7 +221,7 @@ class TaskSource:
         return state
 
     def restore(self, state: Mapping[str, object]) -> None:
-        """Start again at the first task that was not consumed. Before any `next`."""
+        """Continue at the first task that was not consumed. To be called before `next`."""
         first, consumed = state.get("first_epoch"), state.get("consumed")
         if not isinstance(first, int) or not isinstance(consumed, Mapping):
             raise ConfigError(f"the checkpoint's consumed tasks are not readable: {state!r:.200}")
@@ -259,7 +258,7 @@ class TaskSource:
                     self._stream.read_ahead()
 
     def _epoch(self, epoch: int) -> Sequence[Task]:
-        """The tasks of the epoch that is issued next; none where there is none."""
+        """The tasks of the epoch that is issued next; empty if no epoch is left."""
         if self._stream is None:
             tasks = self._tasks if self._epochs is None or epoch < self._epochs else ()
             order = self._whole
@@ -285,24 +284,24 @@ class TaskSource:
         return generator.sample(tasks, len(tasks))
 
     def _order_id(self, tasks: Iterable[Task]) -> int:
-        """Tells whether positions that a checkpoint holds are of these tasks, in this order."""
+        """A checksum of tasks and order: positions in a checkpoint are valid only if it is equal."""
         digest = zlib.crc32(f"{self._seed} {self._shuffle}".encode())
         for task in tasks:
             digest = zlib.crc32(task.id.encode("utf-8", "surrogatepass") + b"\n", digest)
         return digest
 
     def _size(self, epoch: int) -> int | None:
-        """How many tasks the epoch has; None: that block is not read yet."""
+        """Number of tasks of the epoch; None if its block is not read yet."""
         return len(self._tasks) if self._stream is None else self._sizes.get(epoch)
 
     def _find(self, key: TaskKey) -> int | None:
-        """The position of a task that this source has not issued."""
+        """The position of a task that this source did not issue itself."""
         epoch, task_id = key
         order = enumerate(self._order(epoch, self._tasks))
         return next((position for position, task in order if task.id == task_id), None)
 
     def _by_ids(self, epoch: int, ids: Iterable[str]) -> _Consumed:
-        """Of a checkpoint that holds ids, as they did once. The dataset may have changed since."""
+        """Read a checkpoint of an older format, which holds ids. The dataset may have changed since."""
         wanted, consumed = set(ids), _Consumed(self._whole)
         for position, task in enumerate(self._order(epoch, self._tasks)):
             if task.id in wanted:
@@ -310,7 +309,7 @@ class TaskSource:
         return consumed
 
     def _skip(self, stream: TaskStream, first: int, *, block: object) -> None:
-        """Read the blocks that are consumed, which is how their number becomes a place."""
+        """Read past the first `first` blocks, which are consumed."""
         if not isinstance(block, int):
             raise ConfigError(
                 f"{stream.what} goes on after {stream.size} tasks, and the checkpoint is of a run "
@@ -332,7 +331,7 @@ def _first_repeated(ids: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeRequest:
-    """One attempt to make. `id` names the episode across its retries."""
+    """The request to play one episode. A retry keeps the `id`."""
 
     id: str
     task: Task
@@ -342,7 +341,7 @@ class EpisodeRequest:
 
 
 class PlaysEpisodes(Protocol):
-    """What an evaluation needs of an `EpisodeRunner`."""
+    """The part of `EpisodeRunner` that an evaluation uses."""
 
     async def run(self, request: EpisodeRequest) -> Episode:
         """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
@@ -350,10 +349,10 @@ class PlaysEpisodes(Protocol):
 
 
 class WatchesEpisodes(PlaysEpisodes, Protocol):
-    """What the dispatcher needs besides: how old a running episode is getting."""
+    """The part of `EpisodeRunner` that the dispatcher uses: it also tells the age of an episode."""
 
     def oldest_version(self, episode_id: str) -> int | None:
-        """The version of the first token of a running episode; None: it has no token yet."""
+        """The version of the first token of a running episode; None if there is no token yet."""
         ...
 
 
@@ -361,7 +360,7 @@ SEED_BITS = 63
 
 
 def stable_seed(*parts: int | str) -> int:
-    """A 63-bit seed for whatever `parts` name, such as (run seed, task id, epoch, sibling, turn).
+    """A 63-bit seed from `parts`, such as (run seed, task id, epoch, sibling, turn).
 
     >>> stable_seed(0, "task-1", 0, 2)
     6893916561925302899

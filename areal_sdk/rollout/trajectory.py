@@ -4,11 +4,9 @@ Turns form a forest (`Turn.parent`). Each leaf is one sequence: its prompt, whic
 ancestor's prompt and output, and its own output. A sampled token is trained in the first sequence
 that holds it; in the others it is context, with no logprob to inherit.
 
-Which turns are no consequence of which: several answers to one prompt lead different ways.
-
-Every later turn counts as a consequence of an earlier one, since an agent may write each prompt
-anew from what happened before. Only where one prompt was answered twice (samples to choose from,
-retries) the answers, and what goes on from them, are known to be apart.
+Every later turn counts as a consequence of an earlier one, since an agent may write a prompt from
+anything that happened before. The exception is a prompt that was answered several times (samples to
+choose from, retries): the answers and their continuations are alternatives of each other.
 """
 
 from collections import Counter
@@ -41,14 +39,14 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         ]
         if fresh:
             trained_turns.update(fresh)
-            last = episode.turns[fresh[-1]]  # what follows it would be context of nothing
+            last = episode.turns[fresh[-1]]  # later tokens are context of no trained token
             sequence = _sequence(episode, last.tokens, fresh if train else (), reward)
             trajectories.append(replace(sequence, turn_alternatives=turn_alternatives))
     return tuple(trajectories)
 
 
 def oldest_trainable(turns: Sequence[Turn]) -> int | None:
-    """The version of the oldest token that would be trained; None: there is none."""
+    """The version of the oldest token that would be trained; None if there is none."""
     trained = (turn.versions for turn in turns if turn.excluded is None)
     return min((version for versions in trained for version in versions), default=None)
 
@@ -56,7 +54,7 @@ def oldest_trainable(turns: Sequence[Turn]) -> int | None:
 def check_parents(turns: Sequence[Turn]) -> None:
     """ValueError unless each turn extends the tokens of the turn it names as its parent.
 
-    One that does not must not inherit logprobs, masks or versions by position.
+    Otherwise it would inherit the logprobs, masks and versions of other tokens.
     """
     for index, turn in enumerate(turns):
         parent = turn.parent
@@ -73,12 +71,12 @@ def check_parents(turns: Sequence[Turn]) -> None:
 
 
 def check_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> None:
-    """ValueError unless each turn is one of the recorded ones, and each of those is there once.
+    """ValueError unless each turn is a recorded turn, and no recorded turn is repeated.
 
-    Else a token would be trained twice, or with a logprob that nobody sampled it with. What a turn
-    says and where it hangs may have changed, and it may be excluded; it may not be included again.
+    Else a token would be trained twice, or with a logprob that it was not sampled with. An agent may
+    change the message and the parent of a turn, and exclude it; it may not undo an exclusion.
     """
-    # Excluded ones first: of turns that are alike, only they cannot stand for one that is trained.
+    # Excluded turns first: of equal turns, an excluded one must not match one that is trained.
     unused = sorted(recorded, key=lambda known: known.excluded is None)
     for index, turn in enumerate(turns):
         place = next((i for i, known in enumerate(unused) if _is_sampled_as(turn, known)), None)
@@ -149,7 +147,7 @@ def _sequence(
 
 
 def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
-    """For each turn, the later ones that are no consequence of it; empty where no turn has any.
+    """For each turn, the later turns that are not its consequence; empty if no turn has any.
 
     >>> one, other = (Turn((1, 2), (token,), (-0.5,), (0,)) for token in (3, 4))
     >>> alternatives([one, other])
@@ -160,7 +158,7 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
     if not repeated:
         return ()
     paths: list[dict[int, int]] = []
-    """For each turn, the answers that it goes on from, itself included, by repeated prompt."""
+    """For each turn, by repeated prompt, the answer that the turn continues or is."""
     for index, turn in enumerate(turns):
         path = {} if turn.parent is None else dict(paths[turn.parent])
         if prompts[index] in repeated:
@@ -177,9 +175,9 @@ def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:
 
 
 def _prompts(turns: Sequence[Turn]) -> list[int]:
-    """For each turn, the first one of the same prompt."""
+    """For each turn, the index of the first turn with the same prompt."""
     known: dict[tuple[int | None, int], list[int]] = {}
-    """Turns of different prompts, by what tells most prompts apart."""
+    """Turns with different prompts, by parent and length, which differ for most prompts."""
     first: list[int] = []
     for index, turn in enumerate(turns):
         alike = known.setdefault((turn.parent, turn.num_prompt), [])

@@ -1,4 +1,4 @@
-"""What a run says about itself: books, metrics, episodes, waits, and the directory they live in."""
+"""The record of a run: ledger, metrics, episodes, waits, and the directory that holds them."""
 
 from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary, EpisodeWriter
 from areal_sdk.telemetry.ledger import DropReason, Ledger

@@ -1,4 +1,4 @@
-"""Every episode of a run, on disk: written as they end, found again by id.
+"""The episodes of a run on disk: appended as they end, found by id.
 
 `episodes/000001.jsonl` holds one episode a line, `episodes/000001.index` one short line for each
 with where to find it. When the directory grows past its limit, the oldest pair goes.
@@ -39,7 +39,7 @@ class EpisodeRecord:
 
     episode: Episode
     trajectories: tuple[Trajectory, ...] = ()
-    """What was trained of it: tokens, loss masks, versions."""
+    """The trained sequences: tokens, loss masks, versions."""
     dropped: DropReason | None = None
     version: int | None = None
     """The policy version when it ended."""
@@ -64,7 +64,7 @@ class EpisodeSummary:
     error: str | None
     num_turns: int
     num_tokens: int
-    """Sampled ones."""
+    """Number of sampled tokens."""
     duration_s: float
     file: str
     offset: int
@@ -140,7 +140,7 @@ def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
 
 
 def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
-    """The whole of what `summary` stands for."""
+    """The full record of the episode that `summary` describes."""
     with (directory / summary.file).open("rb") as file:
         file.seek(summary.offset)
         row = orjson.loads(file.read(summary.length))

@@ -1,4 +1,4 @@
-"""Files that are whole whenever somebody reads them, whatever happened to the writer."""
+"""Files that readers always find complete, even if the writer crashed."""
 
 import contextlib
 import errno
@@ -90,7 +90,7 @@ class JsonLines:
 
 
 def cannot_write(path: Path, error: OSError) -> StorageError:
-    """What to say of a file of the run directory, with the cure."""
+    """The error for a file of the run directory that cannot be written, with the cure."""
     if error.errno in _OUT_OF_SPACE:
         return StorageError(
             f"no space left on the disk of {path.parent} ({error.strerror} at {path.name}): "
@@ -127,7 +127,7 @@ def read_json(path: Path) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What orjson does not know: tasks may hold anything."""
+    """A JSON value for an object that orjson does not know: tasks may hold any object."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Set):

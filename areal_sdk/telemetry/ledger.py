@@ -44,7 +44,7 @@ class DropReason(StrEnum):
     """Valid itself, but too few of its siblings were."""
     CANCELLED = "cancelled"
     LOST_AT_RESTART = "lost_at_restart"
-    """It ran or waited when the run was killed; its task is issued again."""
+    """The episode ran or was buffered when the run was killed; its task is issued again."""
 
 
 class Ledger:
@@ -80,8 +80,10 @@ class Ledger:
 
     @property
     def kept(self) -> int:
-        """Accepted since the run began and not dropped, the trained ones included: what the
-        staleness gate counts. Training never lowers it; only a drop gives a slot back."""
+        """Episodes accepted since the run began and not dropped, including the trained ones.
+
+        The staleness gate counts slots of whole groups instead: `TrajectoryBuffer.num_slots_held`.
+        """
         return self._buffered + self._trained
 
     def start(self, count: int = 1) -> None:
@@ -136,7 +138,7 @@ class Ledger:
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any]) -> Self:
-        """The books after a restart: what ran or waited then is `lost_at_restart`."""
+        """The books after a restart: episodes that ran or were buffered become `lost_at_restart`."""
         books = cls()
         try:
             books._started = snapshot["started"]
@@ -159,7 +161,7 @@ class Ledger:
         )
 
     def _move(self, what: str, count: int, **source: int) -> None:
-        """Refuse a move that its source cannot cover, before anything changes."""
+        """Raise LedgerError, before any count changes, if the source has fewer than `count` episodes."""
         for name, available in source.items():
             if count > available:
                 raise LedgerError(f"{what}({count}) with {available} {name}: {self}")

@@ -1,4 +1,4 @@
-"""What is measured while a run goes on: a log that only grows, and summaries that do not grow."""
+"""The metrics of a run: an append-only log of events, and a rate over the latest seconds."""
 
 import time
 from collections import deque
@@ -29,7 +29,7 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The `step` events by step. A step that a resumed run did again counts once, as last done."""
+    """The `step` events by step. Of a step that a resumed run repeated, the latest event counts."""
     by_step = {event["step"]: event for event in read_metrics(path, kind="step")}
     return [by_step[step] for step in sorted(by_step)]
 

@@ -1,4 +1,4 @@
-"""The run directory: the interface between a run and whoever looks at it, live or a year later.
+"""The run directory: everything that a run writes, for people and tools, during the run and after.
 
 config.toml     resolved configuration, without secrets
 call.json       the arguments that cannot be read back, where a run was begun from Python with objects
@@ -9,7 +9,7 @@ ledger.json     where every episode went
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
 logs/           one file a child process
-live.json       what the run is doing now: progress, and who waits for what
+live.json       current state of the run: progress and waits
 """
 
 import fcntl
@@ -35,7 +35,7 @@ REMOVED = "(removed)"
 BEST, WAITING = "best", "waiting"
 """In `checkpoints`: the best weights, and those that looked better while they changed."""
 MEASURED_FILE = "evaluation.json"
-"""Beside exported weights: what they achieved, and after which step."""
+"""File beside exported weights with their scores and their step."""
 
 _SECRET = re.compile(
     r"(^|_)(api_?key|admin_?key|secret|password|passwd|token|credentials?)$", re.IGNORECASE
@@ -90,7 +90,7 @@ class RunDir:
         return run
 
     def has_begun(self) -> bool:
-        """Whether it holds more than settings: a run that failed at its start left only those."""
+        """Whether the directory holds more than settings. A run that failed at its start has only these."""
         written = (self.metrics, *self.episodes.glob("*"))
         return any(path.is_file() and path.stat().st_size > 0 for path in written)
 
@@ -132,7 +132,7 @@ class RunDir:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep every other process from writing here; it ends with this one, however it ends."""
+        """Lock the directory against writers of other processes. The lock ends with this process."""
         with (self.path / ".lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,11 +197,11 @@ class RunDir:
         return tomllib.loads(self.config.read_text())
 
     def read_call(self) -> dict[str, str]:
-        """What `record_call` stored; empty where the settings say all."""
+        """The arguments that `record_call` stored; empty if the settings describe the whole run."""
         return read_json(self.call) or {}
 
     def how_to_resume(self, *, steps: int | None = None) -> str:
-        """The command, or the call, that goes on with this run; to `steps`, where they are given."""
+        """The command or Python call that resumes this run, with `steps` if they are given."""
         call = self.read_call()
         if not call:
             online = self._learns_online()
@@ -217,7 +217,7 @@ class RunDir:
         return f"areal_sdk.train({', '.join(arguments)})"
 
     def _learns_online(self) -> bool:
-        with suppress(OSError, tomllib.TOMLDecodeError):  # whoever reads them will say so
+        with suppress(OSError, tomllib.TOMLDecodeError):  # reading the settings reports the error
             settings = tomllib.loads(self.config.read_text())
             return bool(settings.get("serve", {}).get("learn"))
         return False
@@ -233,7 +233,7 @@ class RunDir:
         return ledger
 
     def read_live(self) -> dict[str, Any] | None:
-        """What the run was doing when it last said so; None if it never did."""
+        """The latest content of `live.json`; None if there is none."""
         live: dict[str, Any] | None = read_json(self.live)
         return live
 
@@ -289,13 +289,13 @@ def _clean(value: Any) -> Any:
 
 
 def read_measured(exported: Path) -> dict[str, Any] | None:
-    """What the weights in `exported` achieved; None where they were not measured, or are not there."""
+    """The scores of the weights in `exported`; None if they were not measured or do not exist."""
     measured: dict[str, Any] | None = read_json(exported / MEASURED_FILE)
     return measured
 
 
 def scores_of(measured: Mapping[str, Any]) -> str:
-    """What exported weights achieved, in words.
+    """The scores of exported weights as text.
 
     >>> scores_of({"step": 4, "success": 0.0, "reward": 0.71})
     'success 0.000, reward 0.710'

@@ -1,6 +1,6 @@
-"""The live view of a run: what it shows is a pure function of its state, how it paints is not.
+"""The live view of a run: pure functions from its status to lines, and a painter of these lines.
 
-In a terminal the view is repainted in place; elsewhere there is one plain line a step.
+In a terminal the view is repainted in place; elsewhere the view is one plain line a step.
 """
 
 import itertools
@@ -16,17 +16,17 @@ PLAIN_BARS = "_.-=+*#@"
 CURVE_WIDTH = 24
 
 _AS_GOOD_AS_FOREVER_S = 7 * 86400.0
-"""Callers may come when they like: a deadline so far away says nothing."""
+"""A deadline further away than this is not shown: a run that serves callers waits without one."""
 
 Span = tuple[str, str]
-"""(style, text): what a line is made of."""
+"""(style, text): a part of a line."""
 
 _STYLES = {"plain": "", "dim": "2", "bold": "1", "good": "32"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """What a run is doing now. Written to `live.json`, so `inspect --live` shows the same."""
+    """The state of a run at one moment. Also written to `live.json`, for `inspect --live`."""
 
     name: str = ""
     """The agent, and what it runs on."""
@@ -36,9 +36,9 @@ class RunStatus:
     total_steps: int = 0
     version: int = 0
     elapsed_s: float = 0.0
-    """Since the run began, loading and evaluations included."""
+    """Time since the run began, including loading and evaluations."""
     train_s: float = 0.0
-    """Spent on the steps so far, those before a resume included."""
+    """Time spent on steps so far, including the steps before a resume."""
     rewards: Sequence[float | None] = ()
     """Mean reward of each step so far."""
     success_before: float | None = None
@@ -46,7 +46,7 @@ class RunStatus:
     success: float | None = None
     """The latest held-out success."""
     success_step: int | None = None
-    """Of the weights that it was measured on."""
+    """Step of the weights that `success` was measured on."""
     staleness_mean: float | None = None
     """Of the last batch, in versions."""
     staleness_max: int | None = None
@@ -59,7 +59,7 @@ class RunStatus:
     waits: Sequence[Mapping[str, Any]] = ()
     """`Wait.as_json()` of each, the longest first."""
     note: str = ""
-    """One more line: what it does besides training."""
+    """One more line: an activity besides training, such as an evaluation."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,7 +97,7 @@ def plain_line(state: RunStatus) -> str:
 
 
 def _fates(ledger: Mapping[str, Any]) -> str:
-    """What became of the episodes so far, those that nobody has trained included."""
+    """How many episodes were trained, and where the others are."""
     counts = {name: ledger[name] for name in ("buffered", "running")}
     counts["dropped"] = sum(ledger["dropped"].values())
     others = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
@@ -106,7 +106,7 @@ def _fates(ledger: Mapping[str, Any]) -> str:
 
 
 def still_line(state: RunStatus) -> str:
-    """That the run goes on, and what it does, for logs and pipes that heard nothing for long.
+    """A sign of life between two steps, for logs and pipes: step, activity, longest wait, time.
 
     >>> still_line(RunStatus(step=3, total_steps=20, note="evaluating step-3: 7 of 9", elapsed_s=75))
     'step 3/20  evaluating step-3: 7 of 9  1:15'
@@ -119,7 +119,7 @@ def still_line(state: RunStatus) -> str:
 
 
 def curve(values: Sequence[float | None], *, width: int = CURVE_WIDTH, bars: str = BARS) -> str:
-    """`values` as one small bar each, averaged together where there are more than `width`.
+    """`values` as one bar each; of more than `width` values, neighbours are averaged.
 
     >>> curve([0.0, 0.5, 1.0])
     '▁▅█'
@@ -151,7 +151,7 @@ def clock(seconds: float) -> str:
 
 
 class TerminalView:
-    """Shows states on a stream: repainted in a terminal, one line a step elsewhere."""
+    """Shows a run's status on a stream: repainted in a terminal, one line a step elsewhere."""
 
     def __init__(self, stream: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:
         self._stream = stream
@@ -180,7 +180,7 @@ class TerminalView:
         self._stream.flush()
 
     def close(self) -> None:
-        """Leave the last view where it is; what is printed next comes below it."""
+        """Leave the last view on the screen; later output comes below the view."""
         self._num_painted = 0
 
     def _repaint(self, lines: Sequence[str]) -> None:
@@ -267,7 +267,7 @@ def _books(ledger: Mapping[str, Any]) -> list[Span]:
 def _waits(waits: Sequence[Mapping[str, Any]]) -> list[Span]:
     if not waits:
         return []
-    # That rollouts wait for the trainer is how they keep from getting stale: others tell more.
+    # Rollouts that wait for the trainer are normal: show another wait if there is one.
     longest = next((wait for wait in waits if not _is_throttled(wait)), waits[0])
     more = f"  (+{len(waits) - 1} more)" if len(waits) > 1 else ""
     if _is_throttled(longest):
@@ -282,7 +282,7 @@ def _waits(waits: Sequence[Mapping[str, Any]]) -> list[Span]:
 
 
 def _is_throttled(wait: Mapping[str, Any]) -> bool:
-    return str(wait["name"]).startswith("dispatcher: ")
+    return bool(wait.get("is_throttle"))
 
 
 def _clip(spans: Sequence[Span], width: int) -> list[Span]:
@@ -304,5 +304,5 @@ def _paint(spans: Sequence[Span], *, color: bool) -> str:
 
 
 def _printable(text: str) -> str:
-    """Without control characters: a task or model name must not steer the terminal."""
+    """`text` without control characters: the name of a task must not control the terminal."""
     return "".join(character if character.isprintable() else " " for character in text)

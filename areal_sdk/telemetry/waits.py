@@ -1,6 +1,6 @@
-"""Every wait has a name and a deadline, and whoever waits can say on what.
+"""Named waits with deadlines, and a registry of those in progress.
 
-One registry a process, on purpose: the signal handler and `live.json` must find all of them.
+The registry is one a process, on purpose: the signal handler and `live.json` must find every wait.
 """
 
 import asyncio
@@ -19,20 +19,27 @@ from areal_sdk.errors import WaitTimeoutError
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Somebody waits for something to happen."""
+    """One wait in progress."""
 
     name: str
     """Who waits for what: `"trainer: step 12"`."""
     since: float
     """`time.monotonic()` when it began."""
     timeout_s: float
+    is_throttle: bool = False
+    """Whether the wait keeps the rollouts from running too far ahead: a healthy run has one."""
 
     @property
     def waited_s(self) -> float:
         return time.monotonic() - self.since
 
     def as_json(self) -> dict[str, Any]:
-        return {"name": self.name, "waited_s": round(self.waited_s, 3), "timeout_s": self.timeout_s}
+        return {
+            "name": self.name,
+            "waited_s": round(self.waited_s, 3),
+            "timeout_s": self.timeout_s,
+            "is_throttle": self.is_throttle,
+        }
 
 
 _current: dict[int, Wait] = {}
@@ -40,29 +47,29 @@ _ids = itertools.count()
 
 
 @asynccontextmanager
-async def waiting(name: str, *, timeout_s: float) -> AsyncIterator[None]:
-    """Bound what is awaited inside by `timeout_s`; past it, `WaitTimeoutError` names the wait."""
+async def waiting(name: str, *, timeout_s: float, is_throttle: bool = False) -> AsyncIterator[None]:
+    """Bound the awaits inside by `timeout_s`; after it, `WaitTimeoutError` names the wait."""
     wait_id = next(_ids)
-    _current[wait_id] = Wait(name, time.monotonic(), timeout_s)
+    _current[wait_id] = Wait(name, time.monotonic(), timeout_s, is_throttle)
     deadline = asyncio.timeout(timeout_s)
     try:
         async with deadline:
             yield
     except TimeoutError as exc:
         if not deadline.expired():
-            raise  # somebody else's deadline, inside
+            raise  # the deadline of an inner timeout
         raise WaitTimeoutError(f"waited {timeout_s:g} s for {name}, and it did not happen") from exc
     finally:
         del _current[wait_id]
 
 
 def current_waits() -> list[Wait]:
-    """Everything that is being waited for now, the longest wait first."""
+    """The waits in progress, the longest first."""
     return sorted(_current.values(), key=lambda wait: wait.since)
 
 
 def describe_waits() -> str:
-    """Who waits for what, and where every task of the running loop stands."""
+    """The waits in progress, and the current line of every task of the running loop."""
     lines = ["waiting for:"]
     for wait in current_waits():
         lines.append(f"  {wait.waited_s:8.1f} s of {wait.timeout_s:g} s  {wait.name}")
@@ -91,7 +98,7 @@ def waits_on_signal(number: int = signal.SIGUSR1) -> Iterator[None]:
 
 
 def _place(task: "asyncio.Task[Any]") -> str:
-    """Where the innermost awaited coroutine of `task` stands."""
+    """The line that the innermost awaited coroutine of `task` is at."""
     inner: Any = task.get_coro()
     while getattr(inner, "cr_await", None) is not None and hasattr(inner.cr_await, "cr_frame"):
         inner = inner.cr_await

@@ -1,11 +1,11 @@
-"""Names the coroutine that blocks the event loop, while it does.
+"""Names the coroutine that blocks the event loop, while it blocks.
 
 One blocking call in one agent (`time.sleep`, `requests.get`, a long loop) stops the gateway and
 every other episode. The watchdog is a thread that asks the loop for a sign of life and, when none
 comes, looks at what the loop's thread is doing.
 
-A client that is not async is the worst: it waits for the gateway, which runs on the loop that it
-blocks. Nothing ends that but the user, who must be told.
+A blocking client of the gateway deadlocks: it waits for the gateway, which runs on the loop that it
+blocks. Only the user can end that, so the warning says so.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ _IDLE_FUNCTIONS = {("selectors.py", "select"), ("base_events.py", "_run_once")}
 _READS_SOCKET = {("socket.py", "readinto"), ("ssl.py", "read"), ("sync.py", "read")}
 
 REMIND_AFTER_S = 10.0
-"""A run that stands still says so again, then after twice that, and so on."""
+"""Time until the first reminder of a lasting blockage. The time doubles with each reminder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blockage:
-    """The event loop did not tick for `blocked_s`, and this is what it was doing."""
+    """A period without a tick of the event loop, and the code that blocked it."""
 
     coroutine: str
     """Qualified name of the user's innermost function; else of the innermost coroutine (or callback)."""
@@ -47,9 +47,9 @@ class Blockage:
     """When it was noticed; it may have lasted longer."""
     stack: str
     is_users: bool = True
-    """Whether it is code of the user's, who can mend it."""
+    """Whether the code is the user's."""
     awaits_answer: bool = False
-    """Whether it waits for a socket: for the gateway's answer, that wait has no end."""
+    """Whether the code waits for a socket. A wait for the gateway of this run never ends."""
     is_reminder: bool = False
     """Whether the same call was reported before, and still blocks."""
 
@@ -96,7 +96,7 @@ class Watchdog:
         self.threshold_s = threshold_s
         self.waiting_s = waiting_s
         self.longest_s = 0.0
-        """The longest that the loop went without a tick."""
+        """The longest period without a tick."""
         self._report = report
         self._reported: set[CodeType] = set()
         self._idle_code: CodeType | None = None
@@ -120,7 +120,7 @@ class Watchdog:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()  # the thread ends by itself: nobody waits for it
+        self._stop.set()  # the thread ends by itself
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int, clock: int | None) -> None:
         while not self._stop.wait(self.threshold_s / 2):
@@ -196,7 +196,7 @@ def _blocking_frame(innermost: FrameType) -> FrameType:
 
 
 def _caller_of_task(task: "asyncio.Task[object] | None") -> CodeType | None:
-    """What calls the current task: of asyncio's own loop a method, of uvloop whoever runs the loop."""
+    """What calls the current task: with asyncio a method of the loop, with uvloop the function that runs the loop."""
     frame: FrameType | None = getattr(task and task.get_coro(), "cr_frame", None)
     caller = frame and frame.f_back
     if caller is None or _function(caller) == ("events.py", "_run"):

@@ -1,18 +1,16 @@
-"""How a conformance check says what is wrong.
-
-What installed plugins registered, as a run finds it.
-"""
+"""What all conformance checks share: their error, a deadline, and the lookup of plugin items."""
 
 import asyncio
 from collections.abc import Awaitable
 from typing import Any, Literal, TypeVar
 
+from areal_sdk.errors import ArealError
 from areal_sdk.plugins import load_plugins
 
 T = TypeVar("T")
 
 
-class ConformanceError(AssertionError):
+class ConformanceError(ArealError, AssertionError):
     """A contract is broken; the message says which and how."""
 
 
@@ -23,7 +21,7 @@ def require(condition: bool, message: str) -> None:
 
 
 async def in_time(answer: Awaitable[T], *, timeout_s: float, what: str) -> T:
-    """The answer, or the error that it did not come."""
+    """The awaited result; ConformanceError if it takes longer than `timeout_s`."""
     deadline = asyncio.timeout(timeout_s)
     try:
         async with deadline:

@@ -156,7 +156,7 @@ def _check_tools(tools: Sequence[dict[str, Any]], name: str) -> None:
 
 
 def _nonsense(tools: Sequence[dict[str, Any]]) -> list[Message]:
-    """What untrained models say. None of it may raise: it is data, scored like the rest."""
+    """Messages of untrained models. An environment must answer them, not raise."""
     messages = [
         assistant(""),
         assistant("\x00\ud800 \N{PILE OF POO} <|im_end|>" + "la" * 5000),

@@ -1,4 +1,4 @@
-"""What a model might say, and episodes made of it."""
+"""Assistant messages and episodes for tests."""
 
 import json
 from collections.abc import Mapping, Sequence

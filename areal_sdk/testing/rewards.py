@@ -78,7 +78,7 @@ async def _score(
 
 
 def _strange(typical: Episode) -> list[Episode]:
-    """What a policy will do sooner or later, on the task of a typical episode."""
+    """Unusual episodes that every policy produces at some time, for the task of a typical episode."""
     data = typical.task.data
     texts = ["", "\x00 \ud800 \N{PILE OF POO}", "9" * 5000, "(" * 5000, "la " * 5000]
     episodes = [make_episode(text, data=data) for text in texts]

@@ -1,4 +1,4 @@
-"""An engine that says what a test tells it to: real tokens, versions, streaming and faults, no model.
+"""An engine that answers from a script: real tokens, versions, streaming and faults, no model.
 
 It keeps every promise of `InferenceEngine` except that nothing is sampled, so a test that passes
 against it exercises the same code as a run does.
@@ -71,8 +71,8 @@ class ScriptedEngine(InferenceEngine):
     """Answers requests from a script.
 
     Without `model_dir` text is tokenised byte by byte (token i is byte i), as the `tiny` model does,
-    and token 258 ends a turn. With `constrains_json` it accepts schemas; that the script keeps to them
-    is the test's business.
+    and token 258 ends a turn. With `constrains_json` it accepts schemas; the script must keep to them
+    itself.
 
     >>> engine = ScriptedEngine(["Hello", Reply("par", stop=False), Reply(fault=Fault.RAISE)])
     """
@@ -195,7 +195,7 @@ class ScriptedEngine(InferenceEngine):
                 await _fail(reply.fault)
 
     def _output(self, reply: Reply, request: GenerateRequest, *, limit: int) -> "_Output":
-        """What a real engine would have sampled for this reply under the request's limits."""
+        """The tokens of a reply, cut by the request's limits as a real engine would."""
         said = self.encode(reply.output) if isinstance(reply.output, str) else tuple(reply.output)
         own_stops = () if request.ignore_eos else self._info.stop_tokens
         if own_stops and reply.stop:

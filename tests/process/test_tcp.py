@@ -134,7 +134,7 @@ async def test_a_child_runs_nothing_for_a_main_process_that_does_not_know_the_to
                 await listener.accept({"far": spec}, timeout_s=5)
             assert await ended(process) == 1
             assert process.stderr is not None
-            assert "does not know the token: nothing of it is run" in process.stderr.read()
+            assert "does not know the token, so its entry is not run" in process.stderr.read()
 
 
 @pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b"\x02\0\0\0{}"])
@@ -185,4 +185,4 @@ def test_an_address_where_nobody_listens_names_the_cure() -> None:
     with connect("127.0.0.1:9", "token", "far") as process:
         assert process.wait(10) == 1
         assert process.stderr is not None
-        assert "nobody answers at 127.0.0.1:9" in process.stderr.read()
+        assert "no process answers at 127.0.0.1:9" in process.stderr.read()

@@ -388,14 +388,14 @@ async def test_a_step_that_just_ended_costs_no_worker(
 ) -> None:
     async with playing(sample_agents.plain_agent, model_dir, tmp_path) as play:
         (worker,) = play.pool._workers
-        worker._mark.enter(7)
+        worker._holder.enter(7)
         step = worker.step_over(0.0)
         assert step is not None
         if ends == "before":
-            worker._mark.enter(8)
+            worker._holder.enter(8)
         killing = asyncio.create_task(worker.kill_for_blocking(step))
         await asyncio.sleep(0)
-        worker._mark.leave()
+        worker._holder.leave()
         await killing
         assert not worker.is_lost
         assert (await play()).reward

@@ -17,8 +17,8 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks, Observer
-from areal_sdk.rollout.groups import Rejection, ScoredEpisode
+from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
+from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
@@ -79,7 +79,7 @@ async def learn(
     reward_wait_s: float = 60.0,
     before: Callable[[Gateway], None] = lambda gateway: None,
     rewards: RewardPool | None = None,
-    on_episode: Observer | None = None,
+    on_episode: EpisodeObserver | None = None,
 ) -> AsyncIterator[Learning]:
     """`before`: what callers do while the gateway listens and nobody learns yet."""
     gateway, _ = await start(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from areal_sdk.rollout.agents.deadline import INTERRUPTED, CancelledByItself, within
+from areal_sdk.rollout.agents.deadline import INTERRUPTED, CancelledByItselfError, within
 
 
 async def cancels_its_helper() -> None:
@@ -18,7 +18,7 @@ async def is_interrupted() -> None:
 
 
 async def test_a_cancellation_of_its_own_is_an_error() -> None:
-    with pytest.raises(CancelledByItself):
+    with pytest.raises(CancelledByItselfError):
         await within(cancels_its_helper(), 60, what="agent")
 
 

@@ -155,7 +155,7 @@ class OpensWithNoMessage(Countdown):
         (RewardsWithText, "RewardsWithText.step: ValueError: "),
         (RepliesWithNothing, "RepliesWithNothing.step: TypeError: it returned None, not messages"),
         (StepsOutsideItsCoroutine, "StepsOutsideItsCoroutine.step: KeyError: 'world'"),
-        (CancelsItself, "CancelsItself.step: CancelledByItself: "),
+        (CancelsItself, "CancelsItself.step: CancelledByItselfError: "),
         (LosesItsTools, "LosesItsTools.tools: KeyError: 'tools'"),
         (OpensWithNoMessage, "OpensWithNoMessage: its messages or tools were refused: "),
     ],

@@ -70,7 +70,7 @@ def test_the_view_tells_the_whole_story() -> None:
     assert waits == "waits for trainer: step 13, 3 s of 600 s"
 
 
-THROTTLED = {"name": "dispatcher: a slot in the gate (version 0)", "waited_s": 9, "timeout_s": 99}
+THROTTLED = {"name": "a slot", "waited_s": 9, "timeout_s": 99, "is_throttle": True}
 
 
 def test_rollouts_that_are_held_back_are_told_in_words_and_only_where_nothing_else_waits() -> None:

@@ -27,7 +27,7 @@ from safetensors import safe_open
 from torch.distributed import distributed_c10d
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.process import JSON, Channel, ChannelClosed, Request
+from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
 
 
 @dataclass(slots=True)
@@ -335,7 +335,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             request = channel.receive(timeout_s=None)
             if request is not None:
                 threading.Thread(target=_answer, args=(sender, request), daemon=True).start()
-    except ChannelClosed:
+    except ChannelClosedError:
         return
 
 
@@ -344,7 +344,7 @@ def _answer(sender: Sender, request: Request) -> None:
         payload = request.payload
         assert isinstance(payload, Mapping)
         answer = sender.methods[request.method](payload)
-    except ChannelClosed:
+    except ChannelClosedError:
         return
     except Exception as exc:  # noqa: BLE001 - whatever it is, the caller is told
         request.fail(exc)

@@ -1,13 +1,14 @@
-"""Everything that counts as an agent, behind one call: `await play(task, context)`.
+"""Adapts every kind of agent to one call: `await play(task, context)`.
 
-AReaL's own agent signatures, so that an AReaL user's agent runs as it is.
+Agents with AReaL's own signatures run unchanged:
 
 * `async def run(self, data, **extra)`: `data` is the task's data; `extra` has `base_url`,
   `api_key` and `http_client`. Returns a reward, or rewards by completion id.
 * `async def arun_episode(self, engine, data)`: `engine.agenerate(request)` takes an object with
   `input_ids` (and `gconfig.max_new_tokens`, `gconfig.temperature`, `gconfig.stop`) and answers with
-  `input_tokens, output_tokens, output_logprobs, output_versions, stop_reason`. What it returns is
-  read for its one reward only: the tokens are those that were recorded. None rejects the episode.
+  `input_tokens, output_tokens, output_logprobs, output_versions, stop_reason`. Only
+  the reward is read from its result: the tokens are those that were recorded. None rejects the
+  episode.
 """
 
 import asyncio
@@ -21,12 +22,14 @@ from areal_sdk.errors import AgentError, ConfigError
 from areal_sdk.process.threads import in_thread
 from areal_sdk.types import Episode, Outcome, Task, Turn
 
+_CALLS_USER_CODE = True  # read by areal_sdk.blame
+
 PlayResult = Episode | Outcome | float | Mapping[str, float] | None
 Play = Callable[[Task, EpisodeContext], Awaitable[PlayResult]]
 
 
 def as_play(agent: AgentLike) -> Play:
-    """How to play an episode with `agent`; ConfigError for what is not an agent.
+    """A function that plays an episode with `agent`; ConfigError if it is not an agent.
 
     Accepted: an `Agent`, a `RolloutWorkflow`, a function of (task, context), and objects with
     AReaL's own signatures, `run(self, data, **extra)` and `arun_episode(self, engine, data)`.
@@ -53,7 +56,7 @@ def as_play(agent: AgentLike) -> Play:
 
 
 def runs_in_thread(agent: AgentLike) -> bool:
-    """Whether a cancelled episode goes on in its thread: a plain function cannot be stopped."""
+    """Whether the agent is a plain function, which goes on in its thread after a cancellation."""
     if isinstance(agent, RolloutWorkflow) or hasattr(agent, "arun_episode"):
         return False
     function: Callable[..., object] = getattr(agent, "run", None) or cast(AgentFunction, agent)
@@ -61,13 +64,13 @@ def runs_in_thread(agent: AgentLike) -> bool:
 
 
 def agent_name(agent: object) -> str:
-    """What errors and logs call it."""
+    """The name of the agent in errors and logs."""
     name = getattr(agent, "name", None) or getattr(agent, "__name__", None)
     return name if isinstance(name, str) else type(agent).__name__
 
 
 def _call(function: Callable[[Task, EpisodeContext], Any], name: str) -> Play:
-    """Async functions run here; sync ones in a thread, so that they cannot block the others."""
+    """Async functions run on this loop; plain ones in a thread, so that they cannot block the loop."""
 
     async def play(task: Task, context: EpisodeContext) -> PlayResult:
         if _is_async(function):
@@ -88,7 +91,7 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 async def guard(play: Play, task: Task, context: EpisodeContext) -> PlayResult:
-    """Play, and keep an agent's `exit()` from ending the run."""
+    """Play; an `exit()` of the agent becomes an AgentError, so that it does not end the run."""
     try:
         return await play(task, context)
     except SystemExit as exc:
@@ -96,13 +99,13 @@ async def guard(play: Play, task: Task, context: EpisodeContext) -> PlayResult:
 
 
 def is_playing(task: "asyncio.Task[Any]") -> bool:
-    """Whether the task is an agent's, begun by `guard`."""
+    """Whether the task runs `guard`, and so an agent."""
     return getattr(task.get_coro(), "cr_code", None) is guard.__code__
 
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """One completion, under AReaL's names."""
+    """One completion, with AReaL's field names."""
 
     input_tokens: list[int]
     output_tokens: list[int]
@@ -121,7 +124,7 @@ class ModelResponse:
 
 
 class SessionEngine:
-    """The episode's token door, under AReaL's names."""
+    """`EpisodeContext.generate`, with AReaL's interface of an engine."""
 
     def __init__(self, context: EpisodeContext) -> None:
         self._context = context
@@ -172,7 +175,7 @@ async def play_arun_episode(
 
 
 def _reward_of(result: Mapping[str, Any]) -> float:
-    """The one reward in AReaL's result: a tensor or list `rewards`, or one object a completion."""
+    """The reward in AReaL's result: in a tensor or list `rewards`, or in one object per completion."""
     if "rewards" in result:
         rewards = result["rewards"]
         flat = rewards.flatten().tolist() if hasattr(rewards, "flatten") else rewards

@@ -1,9 +1,11 @@
-"""Run user code so that it ends: a deadline it cannot outlive."""
+"""A deadline for user code that holds even if the code ignores its cancellation."""
 
 import asyncio
 import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from areal_sdk.errors import ArealError
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -16,12 +18,12 @@ INTERRUPTED = "Ctrl-C"
 
 
 async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: str) -> T:
-    """The coroutine's result; TimeoutError after `timeout_s`, even if it ignores cancellation.
+    """The coroutine's result; DeadlinePassedError after `timeout_s`, even if it ignores cancellation.
 
-    It runs as a task of its own, so that a `TimeoutError` it raises itself stays its own error:
-    only `DeadlinePassed` is ours. So does its own `CancelledError`: here it would cancel the caller,
-    whom nobody cancelled. A coroutine that survives its cancellation is left behind and named in the
-    log, rather than holding the run.
+    The coroutine runs as a task of its own. A `TimeoutError` that it raises is passed on; only this
+    deadline raises `DeadlinePassedError`. Its own `CancelledError` becomes
+    `CancelledByItselfError`, since a `CancelledError` here would cancel the caller. A coroutine that
+    survives its cancellation is left behind and named in the log, so that it does not hold the run.
     """
     task = asyncio.create_task(coroutine, name=what)
     try:
@@ -31,23 +33,26 @@ async def within(coroutine: Coroutine[Any, Any, T], timeout_s: float, *, what: s
         raise
     if not done:
         await _end(task, what)
-        raise DeadlinePassed(f"{what}: no result within {timeout_s:g} s")
+        raise DeadlinePassedError(f"{what}: no result within {timeout_s:g} s")
     try:
         return task.result()
     except asyncio.CancelledError as exc:
         if exc.args == (INTERRUPTED,):
             raise
-        raise CancelledByItself(
+        raise CancelledByItselfError(
             "a CancelledError of its own ended it: catch it where a cancelled task is awaited"
         ).with_traceback(exc.__traceback__) from None
 
 
-class DeadlinePassed(Exception):
-    """Our deadline, as opposed to a `TimeoutError` of the code inside."""
+class DeadlinePassedError(ArealError):
+    """The deadline of `within` passed, as opposed to a `TimeoutError` that the code inside raised.
+
+    A signal to the caller of `within`, which raises a `DeadlineError` that names the setting.
+    """
 
 
-class CancelledByItself(Exception):
-    """The code inside ended in a `CancelledError`, though nobody out here cancelled it."""
+class CancelledByItselfError(ArealError):
+    """The code inside `within` raised a `CancelledError`, though its caller did not cancel it."""
 
 
 async def _end(task: asyncio.Task[Any], what: str) -> None:

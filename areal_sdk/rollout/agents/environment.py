@@ -12,26 +12,28 @@ from areal_sdk.environment import Environment, StepResult
 from areal_sdk.errors import (
     ConfigError,
     DeadlineError,
-    EnvironmentFailure,
+    EnvError,
     EpisodeError,
     boundary,
 )
 from areal_sdk.gateway.errors import ApiError
-from areal_sdk.rollout.agents.deadline import DeadlinePassed, within
+from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.types import Message, Outcome, Task, Turn
+
+_CALLS_USER_CODE = True  # read by areal_sdk.blame
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LIMIT_CODES = frozenset({"context_length_exceeded", "episode_limit_reached"})
-"""The refusals that end an episode as truncated: what was earned until then stands."""
+"""Refusals of the gateway that end an episode as truncated; it keeps the rewards so far."""
 
 
 class EnvironmentAgent(RolloutWorkflow):
-    """Plays one fresh environment an episode, through the token door.
+    """Plays each episode in a new environment, with `context.generate`.
 
-    Rewards of single turns stay with their turns; a reward that only the last turn got is the
-    episode's; no reward at all leaves scoring to the reward functions.
+    Rewards of single turns become turn rewards. If only the last turn has a reward, it is the reward
+    of the episode. Without any reward the reward functions score the episode.
     """
 
     def __init__(
@@ -42,14 +44,14 @@ class EnvironmentAgent(RolloutWorkflow):
         self._step_timeout_s = step_timeout_s
 
     async def run_episode(self, task: Task, context: EpisodeContext) -> Outcome | None:
-        async with boundary(EnvironmentFailure, f"environment {self.name}"):
+        async with boundary(EnvError, f"environment {self.name}"):
             environment = self._make()
         try:
             outcome = await self._play(environment, task, context)
         except BaseException:
             try:
                 await self._close(environment)
-            except EpisodeError as error:  # what ended the episode says more
+            except EpisodeError as error:  # the error that ended the episode is raised instead
                 logger.warning("%s", error)
             raise
         await self._close(environment)
@@ -76,15 +78,15 @@ class EnvironmentAgent(RolloutWorkflow):
     async def _generate(
         self, environment: Environment, messages: Sequence[Message], context: EpisodeContext
     ) -> Turn:
-        """The model's next turn. A request that no engine could answer was the environment's."""
-        async with boundary(EnvironmentFailure, f"environment {self.name}.tools"):
+        """The model's next turn. An invalid request is an error of the environment, which wrote it."""
+        async with boundary(EnvError, f"environment {self.name}.tools"):
             tools = tuple(environment.tools)
         try:
             return await context.generate(messages, tools=tools)
         except (ApiError, ConfigError) as refusal:
             if not _blames_the_request(refusal):
                 raise
-            raise EnvironmentFailure(
+            raise EnvError(
                 f"environment {self.name}: its messages or tools were refused: {refusal}"
             ) from refusal
 
@@ -94,16 +96,16 @@ class EnvironmentAgent(RolloutWorkflow):
     async def _ask(
         self, method: str, ask: Callable[[], Awaitable[Any]], read: Callable[[Any], T]
     ) -> T:
-        """What `read` makes of the answer. Whatever is wrong with it is the environment's error."""
+        """The result of `method`, converted by `read`. Every failure is an EnvError."""
         what = f"environment {self.name}.{method}"
 
         async def answer() -> Any:
             return await ask()
 
-        async with boundary(EnvironmentFailure, what):
+        async with boundary(EnvError, what):
             try:
                 return read(await within(answer(), self._step_timeout_s, what=what))
-            except DeadlinePassed as exc:
+            except DeadlinePassedError as exc:
                 raise DeadlineError(
                     f"{exc}: make it faster, or raise rollout.tool_timeout_s"
                 ) from None

@@ -11,9 +11,9 @@ from areal_sdk.process.threads import in_thread
 def shared_http_client(*, for_gateway: bool = True) -> Any:
     """A connection pool of the installed `openai` package, or None without it.
 
-    Closing a client closes its pool, and agents rightly close their clients: on this one only
-    `close_for_good` does, or the first episode to end would cut the others off. Proxy settings of
-    the environment do not apply to our own gateway, so there they are ignored.
+    Agents close their clients, which closes the pool of a client. This pool ignores `aclose`, or the
+    first episode to end would cut off the others; only `close_for_good` closes it. For the gateway
+    of this run the proxy settings of the environment are ignored.
     """
     if importlib.util.find_spec("openai") is None:
         return None
@@ -21,7 +21,7 @@ def shared_http_client(*, for_gateway: bool = True) -> Any:
 
     class SharedClient(DefaultAsyncHttpxClient):
         async def aclose(self) -> None:
-            """Leave it open for the other episodes."""
+            """Do nothing: other episodes use the pool."""
 
         async def close_for_good(self) -> None:
             await super().aclose()

@@ -1,8 +1,8 @@
-"""Whose code is on the event loop of a worker right now, readable after the worker's death.
+"""The episode whose code holds the event loop of a worker, readable after the worker's death.
 
-Many episodes share a worker. When its loop stands still or the process is gone, the one that did it
-must be told from those that were merely there. So each step of each task of an episode leaves the
-episode's number and the time in a few bytes of shared memory.
+Many episodes share a worker. When its loop is blocked or the process died, the episode that caused
+it must be told from the others. So each step of each task of an episode writes the episode's number
+and the time to a few bytes of shared memory.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ PLAYING: contextvars.ContextVar[int] = contextvars.ContextVar("playing", default
 """Number of the episode that the current code belongs to; tasks that it starts inherit it."""
 
 
-class Mark:
-    """The shared bytes. The main process makes them, its worker opens and writes them."""
+class LoopHolder:
+    """The shared bytes. The main process creates them; the worker opens and writes them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,13 +35,13 @@ class Mark:
 
     @classmethod
     def create(cls) -> Self:
-        descriptor, path = tempfile.mkstemp(prefix="areal-sdk-mark-")
+        descriptor, path = tempfile.mkstemp(prefix="areal-sdk-loop-")
         os.write(descriptor, bytes(_LAYOUT.size))
         os.close(descriptor)
         return cls(Path(path))
 
     def forget_path(self) -> None:
-        """Both sides have it open: the file system need not know it any more."""
+        """Remove the file, which both processes have opened."""
         self.path.unlink(missing_ok=True)
 
     def enter(self, number: int) -> None:
@@ -55,32 +55,34 @@ class Mark:
         return number, since
 
 
-class MarkedSteps(Coroutine[Any, Any, Any]):
-    """A coroutine that leaves its mark while it runs. Otherwise it is the one inside."""
+class RecordedSteps(Coroutine[Any, Any, Any]):
+    """A coroutine that records its episode as the holder of the loop while one of its steps runs."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, mark: Mark) -> None:
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, Any], number: int, holder: LoopHolder
+    ) -> None:
         self._coroutine = coroutine
         self._number = number
-        self._mark = mark
+        self._holder = holder
 
     def send(self, value: Any) -> Any:
-        self._mark.enter(self._number)
+        self._holder.enter(self._number)
         try:
             result = self._coroutine.send(value)
         except (SystemExit, KeyboardInterrupt):
-            raise  # this ends the worker, so the mark stays
+            raise  # this ends the worker, so its episode stays recorded
         except BaseException:
-            self._mark.leave()
+            self._holder.leave()
             raise
-        self._mark.leave()
+        self._holder.leave()
         return result
 
     def throw(self, *error: Any) -> Any:
-        self._mark.enter(self._number)
+        self._holder.enter(self._number)
         try:
             return self._coroutine.throw(*error)
         finally:
-            self._mark.leave()
+            self._holder.leave()
 
     def close(self) -> None:
         self._coroutine.close()
@@ -93,8 +95,8 @@ class MarkedSteps(Coroutine[Any, Any, Any]):
         return getattr(self._coroutine, name)
 
 
-def mark_tasks(loop: asyncio.AbstractEventLoop, mark: Mark) -> None:
-    """From now on every task that belongs to an episode leaves its mark."""
+def record_tasks(loop: asyncio.AbstractEventLoop, holder: LoopHolder) -> None:
+    """Make every task that `loop` creates for an episode record its steps in `holder`."""
 
     def make_task(
         loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any
@@ -102,7 +104,7 @@ def mark_tasks(loop: asyncio.AbstractEventLoop, mark: Mark) -> None:
         context: contextvars.Context | None = options.get("context")
         number = PLAYING.get() if context is None else context.get(PLAYING, 0)
         if number and asyncio.iscoroutine(coroutine):
-            coroutine = MarkedSteps(coroutine, number, mark)
+            coroutine = RecordedSteps(coroutine, number, holder)
         return asyncio.Task(coroutine, loop=loop, **options)
 
     loop.set_task_factory(make_task)

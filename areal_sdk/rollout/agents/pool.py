@@ -1,8 +1,8 @@
-"""Agents in processes of their own (`rollout.workers = N`): what one of them does costs no other.
+"""Agents in worker processes (`rollout.workers = N`), so that one agent cannot hold up another.
 
-To whoever plays episodes the pool is one more agent. An agent that computes no longer holds up the
-gateway, one that never yields or takes its process down ends only what was in that process, and a
-fresh worker takes its place.
+The runner plays the pool as it plays any agent. An agent that computes does not delay the gateway.
+An agent that blocks its event loop or kills its process ends only the episodes of that process, and
+a new worker replaces it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
 STOP_MARGIN_S = 10.0
-"""Over the longest that a worker may take to notice that an episode was cancelled."""
+"""Added to the longest time in which a worker notices that an episode was cancelled."""
 
 
 class AgentPool(RolloutWorkflow):
@@ -44,7 +44,7 @@ class AgentPool(RolloutWorkflow):
         """A worker is killed when one step of an episode holds its event loop `block_limit_s`."""
         self.name = spec.name
         self.num_started = 0
-        """Workers so far: more than `size` are replacements."""
+        """Workers started so far; those beyond `size` are replacements."""
         self._spec = spec
         self._size = size
         self._log_dir = log_dir
@@ -52,15 +52,15 @@ class AgentPool(RolloutWorkflow):
         self._start_timeout_s = start_timeout_s
         self._numbers = itertools.count(1)
         self._places: list[asyncio.Task[AgentProcess]] = []
-        """A worker each, or one that is starting."""
+        """For each of the `size` places, its worker, running or starting."""
         self._workers: set[AgentProcess] = set()
-        """Every living one: those that gave up their place included."""
+        """Every living worker, including the retired ones, which have no place."""
         self._chores: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of the workers that take episodes, by name."""
+        """Process ids of the workers that take episodes, by name."""
         return {worker.name: worker.pid for worker in self._workers if not worker.is_lost}
 
     async def start(self) -> None:
@@ -79,7 +79,7 @@ class AgentPool(RolloutWorkflow):
         self._own(self._watch(), "watch agent workers")
 
     async def run_episode(self, task: Task, context: EpisodeContext) -> Any:
-        """Whatever the agent returns, played by the worker that has the least to do."""
+        """The agent's result, played in the worker with the fewest episodes."""
         order = pack_order(task, context)
         worker = await self._pick()
         number = next(self._numbers)
@@ -131,7 +131,7 @@ class AgentPool(RolloutWorkflow):
         return worker
 
     async def _pick(self) -> AgentProcess:
-        """The least busy worker. Waits only where all are lost, for the first to be replaced."""
+        """The worker with the fewest episodes. If all are lost, waits for the first replacement."""
         if self._is_closed:
             raise ProcessError("the agent's workers are closed")
         self._fill_places(retry=True)
@@ -149,16 +149,18 @@ class AgentPool(RolloutWorkflow):
             self._fill_places(retry=False)
 
     def _fill_places(self, *, retry: bool) -> None:
-        """Start a worker in the place of each that is lost; `retry`: of each that did not start too."""
+        """Replace every lost worker; with `retry`, also every worker that failed to start."""
         for index, place in enumerate(self._places):
             if _is_vacant(place) and (retry or not _did_not_start(place)):
                 self._places[index] = self._begin(index)
 
     async def _watch(self) -> None:
-        """Replace lost workers; kill one that has been in one step of one episode for too long."""
+        """Replace lost workers; kill a worker whose event loop one step holds for too long."""
         while True:
             await asyncio.sleep(min(WATCH_EVERY_S, self._block_limit_s / 4))
-            self._fill_places(retry=False)  # what did not start is left to an episode
+            self._fill_places(
+                retry=False
+            )  # a worker that failed to start is tried again by the next episode
             for worker in list(self._workers):
                 if worker.is_gone:
                     self._workers.discard(worker)
@@ -166,7 +168,7 @@ class AgentPool(RolloutWorkflow):
                     self._own(worker.kill_for_blocking(step), f"kill {worker.name}")
 
     async def _stop(self, worker: AgentProcess, number: int) -> None:
-        """Cancel an episode. A worker with code that cannot be stopped gets no new episodes."""
+        """Cancel an episode. A worker whose code ignores that gets no new episodes."""
         timeout_s = self._block_limit_s + CANCEL_GRACE_S + STOP_MARGIN_S
         try:
             is_gone = await worker.stop(number, timeout_s=timeout_s)
@@ -174,9 +176,11 @@ class AgentPool(RolloutWorkflow):
             await worker.kill_for_blocking()
             return
         except ProcessError:
-            return  # it is gone, and the episode with it
+            return  # the worker died, and the episode with it
         if not is_gone and not worker.is_retired:
-            logger.info("%s holds code that ignores cancellation: it gets no more", worker.name)
+            logger.info(
+                "%s holds code that ignores cancellation: it gets no more episodes", worker.name
+            )
             worker.is_retired = True
             if not worker.aboard:
                 await self._end(worker)
@@ -205,7 +209,7 @@ def _is_taken(place: "asyncio.Task[AgentProcess]") -> bool:
 
 
 def _is_vacant(place: "asyncio.Task[AgentProcess]") -> bool:
-    """Whether its worker is lost, or could not be started."""
+    """Whether the worker of this place is lost, or could not be started."""
     return place.done() and (_did_not_start(place) or place.result().is_lost)
 
 

@@ -1,4 +1,4 @@
-"""One worker of agents as the main process sees it: episodes go in, results or errors come out."""
+"""The main process's side of one agent worker: plays episodes in it, and says why it died."""
 
 import asyncio
 import contextlib
@@ -21,10 +21,10 @@ from areal_sdk.errors import (
 )
 from areal_sdk.process import Child, ProcessSpec, Reply, spawn
 from areal_sdk.rollout.agents.adapters import PlayResult
-from areal_sdk.rollout.agents.loop_holder import Mark, Step
+from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
 from areal_sdk.rollout.agents.session_rpc import (
     error_of,
-    pack_answer,
+    pack_call_result,
     unpack_request,
     unpack_result,
 )
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 WORKER = "areal_sdk.rollout.agents.worker:main"
 SAY_BLOCKED_AFTER_S = 5.0
 STACKS_S = 0.2
-"""For a worker about to be killed to write to its log where it stands."""
+"""Time for a worker that is about to be killed to write its stacks to the log."""
 ANSWER_TIMEOUT_S = 60.0
 CLOSE_GRACE_S = 1.5
 EPISODE_BACKSTOP_S = 7 * 86400.0
@@ -47,26 +47,26 @@ FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 @dataclass(frozen=True, slots=True)
 class Postmortem:
-    """Why a worker is gone, and which of its episodes did it."""
+    """Why a worker died, and which of its episodes caused it."""
 
     culprit: int | None
-    """None: it cannot be known, or none of them did."""
+    """Number of that episode; None if it is unknown, or no episode caused it."""
     error: EpisodeError
-    """The culprit's own."""
-    what: str
-    """What the others are told."""
+    """The error of the culprit."""
+    for_others: str
+    """The message of the other episodes' errors."""
 
 
 class AgentProcess:
-    """A worker and the episodes aboard."""
+    """A worker and the episodes that play in it."""
 
-    def __init__(self, child: Child, mark: Mark, agent: str) -> None:
+    def __init__(self, child: Child, holder: LoopHolder, agent: str) -> None:
         self.aboard: set[int] = set()
         """Numbers of the episodes that play in it."""
         self.is_retired = False
         """It gets no new episodes, and ends with its last one."""
         self._child = child
-        self._mark = mark
+        self._holder = holder
         self._agent = agent
         self._postmortem: Postmortem | None = None
         self._blocked_in = ""
@@ -76,10 +76,10 @@ class AgentProcess:
     async def start(
         cls, spec: AgentSpec, *, name: str, log_dir: Path, block_limit_s: float, timeout_s: float
     ) -> Self:
-        mark = Mark.create()
+        holder = LoopHolder.create()
         arguments = {
             "agent": spec.as_json(),
-            "mark": str(mark.path),
+            "loop_holder": str(holder.path),
             "say_blocked_after_s": min(SAY_BLOCKED_AFTER_S, block_limit_s / 4),
         }
         try:
@@ -87,8 +87,8 @@ class AgentProcess:
                 ProcessSpec(name, WORKER, arguments), log_dir=log_dir, start_timeout_s=timeout_s
             )
         finally:
-            mark.forget_path()
-        return cls(child, mark, spec.name)
+            holder.forget_path()
+        return cls(child, holder, spec.name)
 
     @property
     def name(self) -> str:
@@ -108,20 +108,20 @@ class AgentProcess:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another must take its place."""
+        """Whether a new worker must replace it."""
         return self.is_gone or self.is_condemned or self.is_retired
 
     def step_over(self, limit_s: float) -> Step | None:
-        """The step that it has been in for longer than `limit_s`, unless that is dealt with."""
+        """The step that has held the loop for longer than `limit_s`; None if the worker is being killed."""
         if self.is_condemned or self._is_suspected:
             return None
-        step = self._mark.read()
+        step = self._holder.read()
         return step if _age_s(step) > limit_s else None
 
     async def play(self, number: int, order: bytes, context: EpisodeContext) -> PlayResult:
-        """What the agent returned. Raises `EpisodeError`, as playing it here would."""
+        """The agent's result. Raises `EpisodeError`, as playing in this process would."""
         self.aboard.add(number)
-        answers = _Answers(self._child, context)
+        calls = _SessionCalls(self._child, context)
         parts = self._child.stream(
             "play",
             {"number": number, "id": context.episode_id},
@@ -136,13 +136,13 @@ class AgentProcess:
                     if "blocked" in part.payload:
                         self._note_blocked(part.payload["blocked"])
                     else:
-                        answers.take(part)
+                        calls.take(part)
             raise InfrastructureError(f"{self.name} ended an episode without a result")
         except ChildDiedError as death:
             raise self._error_for(number, death) from death
         finally:
             self.aboard.discard(number)
-            await answers.aclose()
+            await calls.aclose()
 
     async def stop(self, number: int, *, timeout_s: float) -> bool:
         """Cancel an episode; returns whether its code is gone."""
@@ -150,19 +150,19 @@ class AgentProcess:
         return bool(reply.payload["is_gone"])
 
     async def kill_for_blocking(self, step: Step | None = None) -> None:
-        """End it with all aboard, because it does not come back from a step.
+        """Kill the worker, with all its episodes, because a step blocks its event loop.
 
-        Nothing happens if it has come back from `step`; None: from whatever it is at.
+        Does nothing if `step` has ended meanwhile. Without `step`, the current one is blamed.
         """
         self._is_suspected = True
         try:
-            if step is not None and self._mark.read() != step:
+            if step is not None and self._holder.read() != step:
                 return
             self._child.signal(signal.SIGUSR1)  # faulthandler writes every stack to the log
             await asyncio.sleep(STACKS_S)
-            if step is not None and self._mark.read() != step:
+            if step is not None and self._holder.read() != step:
                 return
-            self._condemn(step or self._mark.read())
+            self._condemn(step or self._holder.read())
         finally:
             self._is_suspected = False
         with contextlib.suppress(ProcessError):
@@ -207,12 +207,12 @@ class AgentProcess:
             self._postmortem = self._examine(death)
         if number == self._postmortem.culprit:
             return self._postmortem.error
-        return InfrastructureError(self._postmortem.what)
+        return InfrastructureError(self._postmortem.for_others)
 
     def _examine(self, death: ChildDiedError) -> Postmortem:
-        """Whose code ran when it died. One aboard needs no mark."""
+        """Whose code ran when it died. One aboard needs no holder."""
         end = self._child.exited.result()
-        number, _ = self._mark.read()
+        number, _ = self._holder.read()
         culprit: int | None = number or None
         if end.signal in FROM_OUTSIDE:
             culprit = None
@@ -227,49 +227,49 @@ class AgentProcess:
 
 
 def _age_s(step: Step) -> float:
-    """How long the step has taken so far; 0 where it is none."""
+    """How long the step has taken so far; 0 if no step runs."""
     number, since = step
     return time.monotonic() - since if number and since else 0.0
 
 
-class _Answers:
-    """Answers what one episode in a worker asks, from its session here."""
+class _SessionCalls:
+    """Serves the calls of one episode in a worker from its session in the main process."""
 
     def __init__(self, child: Child, context: EpisodeContext) -> None:
         self._child = child
         self._context = context
         self._open: dict[int, asyncio.Task[None]] = {}
 
-    def take(self, asked: Reply) -> None:
-        question = asked.payload["question"]
-        if asked.payload["ask"] == "withdraw":
-            if (task := self._open.get(question)) is not None:
+    def take(self, call: Reply) -> None:
+        number = call.payload["number"]
+        if call.payload["call"] == "withdraw":
+            if (task := self._open.get(number)) is not None:
                 task.cancel()
             return
-        task = asyncio.create_task(self._answer(question, asked), name=f"answer {question}")
-        self._open[question] = task
-        task.add_done_callback(lambda _: self._open.pop(question))
+        task = asyncio.create_task(self._answer(number, call), name=f"answer {number}")
+        self._open[number] = task
+        task.add_done_callback(lambda _: self._open.pop(number))
 
     async def aclose(self) -> None:
-        """Nobody waits any more: what is being sampled is cancelled."""
+        """Cancel the calls that are still being served."""
         tasks = list(self._open.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, question: int, asked: Reply) -> None:
+    async def _answer(self, number: int, call: Reply) -> None:
         try:
-            if asked.payload["ask"] == "turns":
-                packed = pack_answer(self._context.turns[asked.payload["since"] :])
+            if call.payload["call"] == "turns":
+                packed = pack_call_result(self._context.turns[call.payload["since"] :])
             else:
-                packed = pack_answer(
-                    await self._context.generate(**unpack_request(asked.buffers[0]))
+                packed = pack_call_result(
+                    await self._context.generate(**unpack_request(call.buffers[0]))
                 )
-        except Exception as exc:  # noqa: BLE001 - it is raised where the question came from
-            packed = pack_answer(error=exc)
-        with contextlib.suppress(ProcessError):  # gone: whoever reads the episode is told why
+        except Exception as exc:  # noqa: BLE001 - it is raised in the caller
+            packed = pack_call_result(error=exc)
+        with contextlib.suppress(ProcessError):  # the worker died: `play` raises the reason
             await self._child.call(
-                "answer", {"question": question}, [packed], timeout_s=ANSWER_TIMEOUT_S
+                "answer", {"number": number}, [packed], timeout_s=ANSWER_TIMEOUT_S
             )
 
 

@@ -1,9 +1,8 @@
-"""What crosses between the main process and an agent's worker, in both directions.
+"""An episode's session, called from a worker over RPC, and the messages that carry the calls.
 
-Pickles, because tasks and messages hold what users put there. Only our own types travel back, so
-that the main process imports nothing that an agent needs.
-
-The token door of an episode in a worker: its questions go to the session in the main process.
+The main process sends a `PlayOrder`; the worker plays it with a `RemoteSession`, whose calls the
+session in the main process answers. The messages are pickles, because tasks hold values of users.
+Only types of the SDK travel back, so that the main process imports nothing that an agent needs.
 """
 
 import asyncio
@@ -21,27 +20,27 @@ from areal_sdk.errors import (
     AgentError,
     CallTimeoutError,
     DeadlineError,
-    EnvironmentFailure,
+    EnvError,
     EpisodeError,
     InfrastructureError,
     RewardError,
 )
 from areal_sdk.gateway.errors import ApiError, session_closed
-from areal_sdk.process import ChannelClosed, Request
+from areal_sdk.process import ChannelClosedError, Request
 from areal_sdk.reward import as_outcome
 from areal_sdk.rollout.agents.adapters import PlayResult
 from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn
 
 _ERRORS: Mapping[str, type[EpisodeError]] = {
     error.kind.value: error
-    for error in (AgentError, RewardError, EnvironmentFailure, InfrastructureError, DeadlineError)
+    for error in (AgentError, RewardError, EnvError, InfrastructureError, DeadlineError)
 }
 _NOBODY = Episode("", Task(""), (), Outcome.abstained())
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """One episode to play: the task, and the fields of its `EpisodeContext` that are plain data."""
+class PlayOrder:
+    """An episode for a worker: the task, and the plain fields of its `EpisodeContext`."""
 
     task: Task
     base_url: str
@@ -53,7 +52,7 @@ class Order:
 
 
 def pack_order(task: Task, context: EpisodeContext) -> bytes:
-    order = Order(
+    order = PlayOrder(
         task=task,
         base_url=context.base_url,
         api_key=context.api_key,
@@ -71,7 +70,7 @@ def pack_order(task: Task, context: EpisodeContext) -> bytes:
         ) from exc
 
 
-def unpack_order(packed: bytes | memoryview) -> Order:
+def unpack_order(packed: bytes | memoryview) -> PlayOrder:
     try:
         return _unpickle(packed)  # type: ignore[no-any-return]
     except Exception as exc:
@@ -82,7 +81,7 @@ def unpack_order(packed: bytes | memoryview) -> Order:
 
 
 def pack_result(result: Any) -> bytes:
-    """What an agent returned, reduced to our own types. ValueError for what is no verdict."""
+    """The agent's result, reduced to types of the SDK. ValueError if the result is not a verdict."""
     return _pickle(_plain(result))
 
 
@@ -91,30 +90,30 @@ def unpack_result(packed: bytes | memoryview) -> PlayResult:
 
 
 def error_of(kind: str, message: str, *, trace: str) -> EpisodeError:
-    """The error that a worker reported, as it would have been raised here."""
+    """The `EpisodeError` that a worker reported, as the main process would have raised it."""
     return _ERRORS[kind].at("", message, trace=trace)
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What became of something that a worker asked of its session."""
+class CallResult:
+    """The value or the error of a call from a worker to its session."""
 
     value: Any = None
     error: Exception | None = None
 
 
-def pack_answer(value: Any = None, error: Exception | None = None) -> bytes:
-    """As it is; an exception that cannot travel becomes a `RuntimeError` with its name in it."""
+def pack_call_result(value: Any = None, error: Exception | None = None) -> bytes:
+    """The pickled result. An exception that cannot be pickled becomes a `RuntimeError` that names it."""
     if error is not None:
         return _pickle(_portable_error(error))
     return _pickle((value, None))
 
 
-def unpack_answer(packed: bytes | memoryview) -> Answer:
+def unpack_call_result(packed: bytes | memoryview) -> CallResult:
     value, error = _unpickle(packed)
     if isinstance(error, dict):  # an ApiError takes keywords, which pickle does not keep
         error = ApiError(**error)
-    return Answer(value, error)
+    return CallResult(value, error)
 
 
 def pack_request(**request: Any) -> bytes:
@@ -137,7 +136,7 @@ def _portable_error(error: Exception) -> tuple[None, Any]:
 
 
 def _plain(result: Any) -> Any:
-    """Numbers of numpy and torch become Python's; of an episode, what decides its training."""
+    """`result` with plain Python numbers; an `Episode` without its task's data."""
     if isinstance(result, Episode):
         return replace(result, task=Task(result.task.id), outcome=_plain(result.outcome))
     if isinstance(result, Outcome):
@@ -156,7 +155,7 @@ def _plain(result: Any) -> Any:
     if isinstance(result, Sequence) and not isinstance(result, (str, bytes)):
         return [_number(reward) for reward in result]
     if result is not None and not isinstance(result, (bool, int, float)):
-        as_outcome(result, _NOBODY)  # says what a verdict may be
+        as_outcome(result, _NOBODY)  # the error lists what a verdict may be
     return result
 
 
@@ -173,52 +172,54 @@ def _unpickle(packed: bytes | memoryview) -> Any:
 
 
 TURNS_TIMEOUT_S = 60.0
-"""The main process answers from memory; more means that it is in trouble."""
+"""Deadline of `turns`, which the main process answers from memory."""
 POLL_S = 0.1
 
 
-class Questions:
-    """Every question of this worker that is not answered yet. Thread-safe."""
+class PendingCalls:
+    """The calls of this worker to the main process that have no result yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._ids = itertools.count()
-        self._open: dict[int, Future[Answer]] = {}
+        self._open: dict[int, Future[CallResult]] = {}
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def ask(self, request: Request, question: str, packed: bytes = b"", **fields: Any) -> "Asked":
-        """Put a question to the main process, as a part of the answer to its `play`."""
-        answer: Future[Answer] = Future()
+    def begin(
+        self, request: Request, method: str, packed: bytes = b"", **fields: Any
+    ) -> "PendingCall":
+        """Call the main process: the call travels as a part of the streamed answer to `play`."""
+        answer: Future[CallResult] = Future()
         with self._lock:
             if self._is_closed:
                 raise session_closed()
             number = next(self._ids)
             self._open[number] = answer
-        asked = Asked(self, request, number, answer)
+        call = PendingCall(self, request, number, answer)
         try:
-            request.emit({"ask": question, "question": number, **fields}, [packed])
+            request.emit({"call": method, "number": number, **fields}, [packed])
         except BaseException:
             self.forget(number)
             raise
-        return asked
+        return call
 
     def settle(self, request: Request) -> None:
-        """Deliver an answer, unless nobody waits for it any more."""
+        """Deliver a result, unless its call was withdrawn."""
         request.reply()
-        answer = self.forget(request.payload["question"])
+        answer = self.forget(request.payload["number"])
         if answer is None:
             return
         try:
-            _settle(answer, unpack_answer(request.buffers[0]))
-        except Exception as exc:  # noqa: BLE001 - it belongs to whoever asked
-            _settle(answer, Answer(error=exc))
+            _settle(answer, unpack_call_result(request.buffers[0]))
+        except Exception as exc:  # noqa: BLE001 - it is raised in the caller
+            _settle(answer, CallResult(error=exc))
 
-    def forget(self, number: int) -> "Future[Answer] | None":
+    def forget(self, number: int) -> "Future[CallResult] | None":
         with self._lock:
             return self._open.pop(number, None)
 
     def close(self) -> None:
-        """The main process is gone, or wants us to be: nothing will be answered."""
+        """The channel is closed: refuse every pending call, and all later ones."""
         with self._lock:
             self._is_closed = True
             unanswered = list(self._open.values())
@@ -227,32 +228,32 @@ class Questions:
             _refuse(answer)
 
 
-class Asked:
-    """One question and its answer to come."""
+class PendingCall:
+    """One call to the main process, and the future of its result."""
 
     def __init__(
-        self, questions: Questions, request: Request, number: int, answer: "Future[Answer]"
+        self, calls: PendingCalls, request: Request, number: int, answer: "Future[CallResult]"
     ) -> None:
         self.number = number
         self.answer = answer
-        self._questions = questions
+        self._calls = calls
         self._request = request
 
     def withdraw(self) -> None:
-        """Nobody waits any more: the main process need not go on with it."""
-        if self._questions.forget(self.number) is not None:
-            with contextlib.suppress(RuntimeError, ChannelClosed):  # the episode has ended
-                self._request.emit({"ask": "withdraw", "question": self.number})
+        """The caller stopped waiting: have the main process cancel the call."""
+        if self._calls.forget(self.number) is not None:
+            with contextlib.suppress(RuntimeError, ChannelClosedError):  # the episode has ended
+                self._request.emit({"call": "withdraw", "number": self.number})
 
 
-class SessionDoor:
-    """`generate` and `turns` of one episode's context. After `close` it refuses, as sessions do."""
+class RemoteSession:
+    """`generate` and `turns` of an episode's context in a worker. Refuses calls after `close`."""
 
-    def __init__(self, request: Request, questions: Questions) -> None:
+    def __init__(self, request: Request, calls: PendingCalls) -> None:
         self._request = request
-        self._questions = questions
+        self._calls = calls
         self._known: list[Turn] = []
-        self._asked: set[Asked] = set()
+        self._pending: set[PendingCall] = set()
         self._is_closed = False
 
     async def generate(
@@ -264,7 +265,7 @@ class SessionDoor:
         temperature: float | None = None,
         stop: Sequence[str] = (),
     ) -> Turn:
-        """Sample one turn; it is recorded in the main process before it is here."""
+        """Sample one turn. The main process records the turn before it returns it."""
         packed = pack_request(
             prompt=prompt,
             tools=tools,
@@ -272,66 +273,66 @@ class SessionDoor:
             temperature=temperature,
             stop=stop,
         )
-        asked = self._ask("generate", packed)
+        call = self._ask("generate", packed)
         try:
-            answer = await asyncio.wrap_future(asked.answer)
+            answer = await asyncio.wrap_future(call.answer)
         finally:
-            self._asked.discard(asked)
-            asked.withdraw()
+            self._pending.discard(call)
+            call.withdraw()
         return cast(Turn, _value(answer))
 
     def turns(self) -> Sequence[Turn]:
-        """The turns recorded so far, whichever door they came through.
+        """The turns recorded so far, from HTTP requests and from `generate`.
 
-        Waits for the main process, not for its loop: the caller's own loop stands meanwhile.
+        Blocks the calling thread, and so its event loop, until the main process answers.
         """
         if self._is_closed:
             return self._known
-        asked = self._ask("turns", since=len(self._known))
+        call = self._ask("turns", since=len(self._known))
         try:
-            self._known += _value(self._wait_for(asked))
+            self._known += _value(self._wait_for(call))
         finally:
-            self._asked.discard(asked)
-            asked.withdraw()
+            self._pending.discard(call)
+            call.withdraw()
         return self._known
 
     def close(self) -> None:
-        """The episode is over: what still waits is refused, what comes later too."""
+        """The episode is over: refuse its pending calls, and all later ones."""
         self._is_closed = True
-        for asked in list(self._asked):
-            asked.withdraw()
-            _refuse(asked.answer)
+        for call in list(self._pending):
+            call.withdraw()
+            _refuse(call.answer)
 
-    def _wait_for(self, asked: Asked) -> Answer:
-        """Wait in this thread; once the episode is cancelled there will be no answer."""
+    def _wait_for(self, call: PendingCall) -> CallResult:
+        """Wait in this thread. A cancelled episode gets no result, so the wait ends."""
         for _ in range(round(TURNS_TIMEOUT_S / POLL_S)):
             try:
-                return asked.answer.result(timeout=POLL_S)
+                return call.answer.result(timeout=POLL_S)
             except TimeoutError:
                 if self._request.cancelled:
                     raise session_closed() from None
         raise CallTimeoutError(f"the main process did not answer within {TURNS_TIMEOUT_S:g} s")
 
-    def _ask(self, question: str, packed: bytes = b"", **fields: Any) -> Asked:
+    def _ask(self, method: str, packed: bytes = b"", **fields: Any) -> PendingCall:
         if self._is_closed or self._request.cancelled:
             raise session_closed()
-        asked = self._questions.ask(self._request, question, packed, **fields)
-        self._asked.add(asked)
+        call = self._calls.begin(self._request, method, packed, **fields)
+        self._pending.add(call)
         if self._is_closed:  # closed by another thread meanwhile
-            _refuse(asked.answer)
-        return asked
+            _refuse(call.answer)
+        return call
 
 
-def _value(answer: Answer) -> Any:
+def _value(answer: CallResult) -> Any:
     if answer.error is not None:
         raise answer.error
     return answer.value
 
 
-def _refuse(answer: "Future[Answer]") -> None:
-    _settle(answer, Answer(error=session_closed()))
+def _refuse(answer: "Future[CallResult]") -> None:
+    _settle(answer, CallResult(error=session_closed()))
 
 
-def _settle(answer: "Future[Answer]", value: Answer) -> None:
+def _settle(answer: "Future[CallResult]", value: CallResult) -> None:
     with contextlib.suppress(InvalidStateError):  # its `generate` was cancelled
         answer.set_result(value)

@@ -1,4 +1,4 @@
-"""An agent by name: what it takes to make it, here or in a process that has never seen it."""
+"""Where an agent is defined and its options, so that any process can make it."""
 
 import functools
 import inspect
@@ -16,7 +16,7 @@ from areal_sdk.process.user_code import load_user_object, reference_to
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 
 NUM_ARGUMENTS = 2
-"""Of an agent that is a function; the parameters after them are options."""
+"""Number of arguments of an agent function; the parameters after them are options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class AgentSpec:
     """`file.py::Name` or `package.module:Name`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     table: str = "agent"
-    """Where the user wrote the options."""
+    """Settings table of the options, for error messages."""
     step_timeout_s: float = 60.0
-    """Deadline of one step, where it is an environment."""
+    """Deadline of one step of an environment."""
 
     @classmethod
     def of(
@@ -43,9 +43,9 @@ class AgentSpec:
         table: str = "agent",
         step_timeout_s: float = 60.0,
     ) -> Self:
-        """For what `make_agent` takes; ConfigError for what another process could not find.
+        """The spec of an item that `make_agent` takes; ConfigError if another process could not import it.
 
-        `module` is where to look for an instance: it is found by the name it has there.
+        An instance is found by its name in `module`.
         """
         options = options or {}
         check_options(item, options, table=table)
@@ -53,7 +53,7 @@ class AgentSpec:
         return cls(name, reference, dict(options), table, step_timeout_s)
 
     def make(self) -> AgentLike:
-        """The agent; imports the code it is defined in."""
+        """Make the agent. Imports the module that defines it."""
         return make_agent(
             load_user_object(self.reference),
             name=self.name,
@@ -88,7 +88,7 @@ def make_agent(
 
 
 def check_options(item: object, options: Mapping[str, Any], *, table: str) -> dict[str, object]:
-    """`options`, converted to what `item` declares."""
+    """`options`, converted to the types that `item` declares."""
     if inspect.isclass(item):
         return validate_options(item, options, table=table)
     if not options:

@@ -1,7 +1,8 @@
-"""The process that plays episodes: many at once, on one event loop of its own.
+"""The entry of a worker process that plays many episodes at once, on one event loop.
 
-It has no session: what `context` offers besides HTTP is asked of the main process, where every turn
-is recorded. `play` is a streamed call whose parts are such questions; the answers come as calls.
+The sessions are in the main process, which records every turn. `play` is a streamed call of the
+main process; its parts are the calls of the episode's `RemoteSession`, and their results arrive as
+further calls.
 """
 
 import asyncio
@@ -16,22 +17,29 @@ from typing import Any
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
-from areal_sdk.process import JSON, Channel, ChannelClosed, Request, clean_text
+from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
 from areal_sdk.rollout.agents.adapters import Play, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import shared_http_client
-from areal_sdk.rollout.agents.loop_holder import PLAYING, Mark, mark_tasks
-from areal_sdk.rollout.agents.session_rpc import Questions, SessionDoor, pack_result, unpack_order
+from areal_sdk.rollout.agents.loop_holder import PLAYING, LoopHolder, record_tasks
+from areal_sdk.rollout.agents.session_rpc import (
+    PendingCalls,
+    RemoteSession,
+    pack_result,
+    unpack_order,
+)
 from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.telemetry.watchdog import Blockage, Watchdog
 
+_RUNS_EVENT_LOOP = "main"  # read by areal_sdk.blame
+
 EXIT_GRACE_S = 1.0
-"""For episodes to clean up when the worker is asked to leave."""
+"""Time for episodes to clean up when the channel closes."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
-    """The entry. `args`: the agent's spec, the mark's path, and when to say that the loop stands."""
+    """The entry. `args`: the agent's spec, the path of the `LoopHolder`, and when to report a blocked loop."""
     spec = AgentSpec(**args["agent"])
     agent = spec.make()
     http_client = None if isinstance(agent, EnvironmentAgent) else shared_http_client()
@@ -41,7 +49,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
         name=spec.name,
         leaves_threads=runs_in_thread(agent),
         http_client=http_client,
-        mark=Mark(Path(args["mark"])),
+        holder=LoopHolder(Path(args["loop_holder"])),
         say_blocked_after_s=args["say_blocked_after_s"],
     )
     loop = asyncio.new_event_loop()
@@ -54,7 +62,7 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
 
 
 class AgentWorker:
-    """Plays what it is told to until the main process closes the channel."""
+    """Plays episodes until the main process closes the channel."""
 
     def __init__(
         self,
@@ -64,7 +72,7 @@ class AgentWorker:
         name: str,
         leaves_threads: bool,
         http_client: Any,
-        mark: Mark,
+        holder: LoopHolder,
         say_blocked_after_s: float,
     ) -> None:
         self._channel = channel
@@ -72,17 +80,17 @@ class AgentWorker:
         self._name = name
         self._leaves_threads = leaves_threads
         self._http_client = http_client
-        self._mark = mark
+        self._holder = holder
         self._say_blocked_after_s = say_blocked_after_s
-        self._questions = Questions()
+        self._pending = PendingCalls()
         self._playing: dict[int, tuple[asyncio.Task[None], Request]] = {}
         self._chores: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
-        """Receive and play, until told to leave."""
+        """Receive and play until the channel closes."""
         loop = asyncio.get_running_loop()
-        mark_tasks(loop, self._mark)
+        record_tasks(loop, self._holder)
         threading.Thread(
             target=self._receive, args=(loop,), name="agent-worker receiver", daemon=True
         ).start()
@@ -97,20 +105,20 @@ class AgentWorker:
             await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A thread: answers must arrive even while the loop's own thread waits for one."""
+        """Runs in a thread: results must arrive even while the loop's thread waits for one."""
         try:
             while True:
                 request = self._channel.receive()
                 if request is None:
                     continue
                 if request.method == "answer":
-                    self._questions.settle(request)
+                    self._pending.settle(request)
                 elif request.method == "play":
                     loop.call_soon_threadsafe(self._begin, request)
                 else:
                     loop.call_soon_threadsafe(self._stop, request)
-        except ChannelClosed:
-            self._questions.close()
+        except ChannelClosedError:
+            self._pending.close()
             with contextlib.suppress(RuntimeError):  # the loop is closed already
                 loop.call_soon_threadsafe(self._closed.set)
 
@@ -125,8 +133,8 @@ class AgentWorker:
         task.add_done_callback(lambda _: self._playing.pop(number))
 
     async def _play(self, request: Request) -> None:
-        """One episode; its result or its error is the last part of the answer."""
-        door = SessionDoor(request, self._questions)
+        """Play one episode; its result or its error is the last part of the streamed answer."""
+        session = RemoteSession(request, self._pending)
         try:
             async with boundary(AgentError, f"agent {self._name}"):
                 order = unpack_order(request.buffers[0])
@@ -138,21 +146,23 @@ class AgentWorker:
                     seed=order.seed,
                     split=order.split,
                     http_client=self._http_client,
-                    session_generate=door.generate,
-                    session_turns=door.turns,
+                    session_generate=session.generate,
+                    session_turns=session.turns,
                 )
                 packed = pack_result(await guard(self._agent, order.task, context))
         except EpisodeError as error:
             traceback.print_exc()
             self._fail(request, error)
         except asyncio.CancelledError:
-            if not request.cancelled:  # not by us: the agent cancelled itself
+            if (
+                not request.cancelled
+            ):  # the main process did not cancel it: the agent cancelled itself
                 self._fail(request, AgentError(f"agent {self._name}: it cancelled its own task"))
             raise
         else:
             request.finish({"ended": "result"}, [packed])
         finally:
-            door.close()
+            session.close()
 
     def _fail(self, request: Request, error: EpisodeError) -> None:
         message = clean_text(str(error))
@@ -180,9 +190,9 @@ class AgentWorker:
         task.add_done_callback(self._chores.discard)
 
     def _say_blocked(self, blockage: Blockage) -> None:
-        """From the watchdog's thread, while the loop stands still."""
-        number, _ = self._mark.read()
+        """Called in the watchdog's thread while the loop is blocked."""
+        number, _ = self._holder.read()
         _, request = self._playing.get(number, (None, None))
         if request is not None and not blockage.is_reminder:
-            with contextlib.suppress(RuntimeError, ChannelClosed):  # it has ended meanwhile
+            with contextlib.suppress(RuntimeError, ChannelClosedError):  # it has ended meanwhile
                 request.emit({"blocked": f"{blockage.coroutine} ({blockage.place})"})
