@@ -1,4 +1,4 @@
-"""What a check finds, and the certificate that all findings add up to."""
+"""Findings of checks, and the certificate that they add up to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: Level
     check: str

@@ -1,6 +1,6 @@
-"""Issues a certificate: every check of the model, and every recorded client played on it.
+"""Issues certificates, and finds those that were issued on this machine before.
 
-Certificates that were issued on this machine, found again by what they are about.
+A certificate holds every check of the model and every recorded client, played on the model.
 """
 
 from collections.abc import Iterable, Iterator
@@ -77,7 +77,7 @@ _BUILT_IN = frozenset({"6f4b14d2559313875e46fdffd96e74d7", "10bfeecc91508ec8cdda
 
 
 def keep(certificate: Certificate, *, cache_dir: Path | None = None) -> Path:
-    """Write it to the cache, also one that says no."""
+    """Write a certificate to the cache, also a negative one."""
     path = _path(certificate.key, cache_dir)
     summary = {"certified": certificate.is_certified, "findings": certificate.findings}
     write_atomically(path, to_json(summary, indent=True) + b"\n")
@@ -103,7 +103,7 @@ def is_certified(
 def warning(
     model_dir: Path, *, tool_format: str | None = None, cache_dir: Path | None = None
 ) -> str | None:
-    """One line for whoever is about to train this model; None if it is certified."""
+    """A warning to show before training this model, in one line; None if it is certified."""
     certified = is_certified(model_dir, tool_format=tool_format, cache_dir=cache_dir)
     if certified:
         return None

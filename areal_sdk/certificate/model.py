@@ -24,7 +24,7 @@ _FILES = (
 )
 
 TODAY = datetime(2024, 5, 17, 12)
-"""What templates are told when they ask for the time."""
+"""The time that templates are given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ _TWO = {
 
 
 def probe(model: ChatModel) -> Iterator[Finding]:
-    """Everything that can be found out without a client."""
+    """All checks that need no client's conversation."""
     yield from _asks_for_an_answer(model)
     yield from _ends_turns(model)
     yield from _beginning_of_text(model)
@@ -251,7 +251,7 @@ def _missing(model: ChatModel, chat: TemplateInput, marks: Mapping[str, str]) ->
 
 
 def _injection(model: ChatModel) -> Iterator[Finding]:
-    """No text that somebody sends becomes a special token, however it is written."""
+    """No text that a client sends becomes a special token, however it is written."""
     check = "injection"
     tokens = sorted(model.tokenizer.added, key=lambda t: (not _MARKUP.fullmatch(t), len(t)))
     tokens = [token for token in tokens if token.strip()][:_MAX_ATTACK_TOKENS]

@@ -1,4 +1,4 @@
-"""The control plane: sessions, rewards, traces and the engine, for whoever holds the admin key."""
+"""The control plane: sessions, rewards, traces and the engine, for the holder of the admin key."""
 
 import asyncio
 import secrets
@@ -46,7 +46,7 @@ class ControlPlane:
         self._base_url = base_url
 
     def add_routes(self, router: web.UrlDispatcher, *, guard: Callable[[Handler], Handler]) -> None:
-        """What the holder of the admin key may do."""
+        """Add the routes that need the admin key."""
 
         def admin(handler: Handler) -> Handler:
             return guard(self._admin_only(handler))
@@ -66,7 +66,7 @@ class ControlPlane:
     def add_own_routes(
         self, router: web.UrlDispatcher, prefix: str, *, guard: Callable[[Handler], Handler]
     ) -> None:
-        """What callers may do with their own sessions."""
+        """Add the routes by which callers reward and end their own sessions."""
         router.add_post(f"{prefix}/reward", guard(self._reward_own))
         router.add_post(f"{prefix}/end", guard(self._end_own))
 
@@ -128,7 +128,7 @@ class ControlPlane:
         }
 
     async def _list(self, request: web.Request) -> web.Response:
-        """The open ones, and those that wait for their reward."""
+        """Summaries of the open sessions, and of those that wait for their reward."""
         waiting = [external.session for external in self._external if external.ended is not None]
         sessions = [*self._sessions, *waiting]
         return json_response({"sessions": [self._summary(session) for session in sessions]})

@@ -1,4 +1,4 @@
-"""What the gateway refuses, in the words of the API that its clients speak."""
+"""The gateway's errors, and their form in the wire formats of OpenAI and Anthropic."""
 
 from typing import Any
 
@@ -28,10 +28,10 @@ class ApiError(ArealError):
         self.code = code
         self.param = param
         self.retry = retry
-        """Tells the SDKs, which retry 409 and 5xx by themselves, whether that can help."""
+        """Whether a retry can help. SDKs retry 409 and 5xx by default; a header tells them this."""
         self.retry_after_s = retry_after_s
         self.fault = fault
-        """The infrastructure fault behind it, as noted on the session."""
+        """The infrastructure fault behind the error, as noted on the session."""
 
     @property
     def type(self) -> str:
@@ -112,7 +112,7 @@ def context_overflow(
 
 
 def limit_reached(what: str) -> ApiError:
-    """The episode used up what it may use: an outcome, so a 400 that no SDK retries."""
+    """A limit of the episode is used up. This is an outcome, so a 400 that no SDK retries."""
     return ApiError(400, f"The episode limit was reached: {what}.", code="episode_limit_reached")
 
 

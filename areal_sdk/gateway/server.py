@@ -18,13 +18,13 @@ _EXPOSED_HEADERS = "retry-after, x-should-retry, x-request-id, x-areal-reply"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9-]+(\s*,\s*[A-Za-z0-9-]+)*")
 
 HEAD_S = 30.0
-"""In which a new connection must have sent the head of its first request."""
+"""Deadline for the head of a new connection's first request."""
 
 UNREAD_S = 60.0
 """A client that reads nothing of what waits for it for so long is gone."""
 
 KEEP_ALIVE_S = 75.0
-"""Without another request a connection is closed."""
+"""A connection is closed after so long without another request."""
 
 _MOST_FILES = 65_536
 
@@ -43,7 +43,7 @@ class HttpServer:
 
     @property
     def is_loopback(self) -> bool:
-        """Only this machine reaches it."""
+        """Whether only this machine reaches the server."""
         return self._is_loopback
 
     @property
@@ -55,7 +55,7 @@ class HttpServer:
 
     @property
     def app(self) -> web.Application | None:
-        """What is served; None while nothing is."""
+        """The application that is served; None before `start` and after `aclose`."""
         return self._runner.app if self._runner is not None else None
 
     async def start(self, app: web.Application, *, host: str, port: int) -> None:

@@ -1,9 +1,7 @@
-"""Work that grows with a caller's text: above a size it leaves the event loop, which serves everybody.
+"""Two guards against what callers send: large texts leave the event loop, deep JSON is refused.
 
-Reads JSON that callers and models wrote, and refuses what could not be written again.
-
-orjson reads 1024 levels and writes 254. A value that is deeper than `MAX_DEPTH` would fail later: in
-a trace, in a prompt, in a digest of the history.
+Work on a large text would hold up all other requests, so a thread does it. orjson reads 1024 levels of
+JSON and writes 254: a value deeper than `MAX_DEPTH` would fail later, in a trace, a prompt or a digest.
 """
 
 import asyncio
@@ -60,7 +58,7 @@ def _give_memory_back() -> None:
 
 
 MAX_DEPTH = 200
-"""What is left to 254 is for the objects that we put around a caller's value."""
+"""Levels of a caller's value. The rest up to 254 is for the objects that hold the value."""
 
 _WRITTEN_DEPTH = 254
 

@@ -1,4 +1,4 @@
-"""The one path from a request to a recorded turn, used by every wire format and the token door."""
+"""The one path from a request to a recorded turn, used by every wire format and by `Session.generate`."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ _LONGEST_SHOWN = 100
 """Characters of a client's value in a notice."""
 
 OnAbandoned = Callable[[RecordAbandoned], None]
-"""Takes what would make a turn of a completion whose client left in its midst."""
+"""Takes the function that records an unfinished completion as a turn, after its client left."""
 
 
 class Completer:
@@ -136,7 +136,7 @@ class Completer:
         )
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
-        """Say once for each value that a client asks for and does not get."""
+        """Log each sampling value that a client asks for and the session replaces, once."""
         fixed = "this session's sampling is fixed by the run"
         replaced = session.sampling.overridden(request.sampling)
         notices = [
@@ -238,7 +238,7 @@ class Completer:
 
     @contextmanager
     def _client_errors(self, session: Session, *, schema_field: str) -> Iterator[None]:
-        """What goes wrong with the engine's chunks, as the client is told of it."""
+        """Turn errors of the engine into errors for the client."""
         try:
             yield
         except ContextOverflowError as exc:
@@ -263,7 +263,7 @@ class Completer:
 
 
 def _is_unlimited(session: Session, prepared: Prepared) -> bool:
-    """Nobody said how long the answer may be: then the time that it may take says so."""
+    """Whether neither the client nor the session limits the answer's length: only the deadline does."""
     return session.limits.max_new_tokens is None and prepared.request.max_new_tokens is None
 
 

@@ -8,7 +8,7 @@ from typing import Self
 class Deadline:
     """Bounds the time in which items of a stream are waited for.
 
-    `asyncio.timeout` around a loop that yields would fire in whoever consumes it; around each item
+    `asyncio.timeout` around a loop that yields would fire in the consumer; around each item
     it costs more than the item. This fires only between `wait` and `rest`:
 
         with Deadline(60.0) as deadline:
@@ -52,11 +52,11 @@ class Deadline:
         self._is_waiting = True
 
     def rest(self) -> None:
-        """What was waited for is there."""
+        """The awaited item has come: the deadline may not fire until the next `wait`."""
         self._is_waiting = False
 
     def expire(self) -> None:
-        """The time is up now: a wait ends, and so does the next one. Once only, if said again."""
+        """End the current wait and refuse later ones with `TimeoutError`. Safe to call twice."""
         self._is_over = True
         is_own = asyncio.current_task() is self._task  # it runs: the next wait is refused
         if self._is_waiting and not self._has_cancelled and not is_own:

@@ -1,6 +1,6 @@
-"""One completion as it is read: chunks of tokens into deltas, and in the end a recorded turn.
+"""Reads one completion: chunks of tokens become deltas, and at the end a recorded turn.
 
-Cuts text at a stop string, however the text arrives.
+Text is cut at a stop string, also where the string is spread over several chunks.
 """
 
 import math
@@ -236,7 +236,7 @@ class CompletionReader:
         return self._record(duration_s)
 
     def record_left(self, duration_s: float) -> Completed:
-        """Add what was sampled until its client left: a turn like any other, without its end."""
+        """Add the tokens that were sampled before the client left, as an unfinished turn."""
         return self._record(duration_s)
 
     @property

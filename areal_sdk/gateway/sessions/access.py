@@ -24,7 +24,7 @@ class Caller:
 
 
 class Access:
-    """Reads addresses and keys. Whoever holds neither gets a 401.
+    """Finds the caller of a request by its address and key. A request with neither gets a 401.
 
     | address | key | speaks in |
     |---|---|---|
@@ -43,7 +43,7 @@ class Access:
         self._accounts = accounts
 
     def caller(self, request: web.Request) -> Caller:
-        """Who speaks; 401 for nobody we know, 409 for a session that is over."""
+        """The caller of a request; 401 for an unknown key, 409 for a closed session."""
         slug, key = request.match_info.get("slug"), key_of(request)
         if slug is not None:
             if (session := self._sessions.by_secret(slug)) is not None:

@@ -19,7 +19,7 @@ _BUSY_RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one user may use. What is over it gets a 429 that says when to come again."""
+    """Limits of one user. A request over a limit gets a 429 with the time to wait."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -66,13 +66,13 @@ class Account:
             raise _over_quota(f"{self.quota.max_sessions} open sessions", _BUSY_RETRY_S)
 
     def spend_tokens(self, count: int) -> None:
-        """What was sampled is known only afterwards: the next request waits for it."""
+        """Charge sampled tokens. Their number is known only after a request, so the next request waits."""
         self._tokens.spend(count)
 
 
 @dataclass(slots=True)
 class Allowance:
-    """So much a minute, refilled continuously: nobody waits for the end of a minute.
+    """An amount per minute that refills continuously, so no request waits for a full minute.
 
     >>> now = 0.0
     >>> allowance = Allowance(60, lambda: now)
@@ -113,7 +113,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who was given a key."""
+    """A user as the configuration names it: a name, a key and a quota."""
 
     name: str
     api_key: str = field(repr=False)

@@ -80,7 +80,7 @@ def _text_of(part: Any, param: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Text that can be encoded: no marks of ours, no halves of a surrogate pair."""
+    """Text that can be encoded: without the renderer's marks, without halves of a surrogate pair."""
     if text.isascii():
         return text
     text = _RESERVED.sub("\ufffd", text)

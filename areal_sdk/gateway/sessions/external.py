@@ -1,8 +1,8 @@
-"""Live sessions: opened by whoever calls, ended by them or by time, rewarded then or later.
+"""External sessions: episodes of callers outside the run.
 
-    open -> takes turns -> ended (by its client, a reward, silence) -> rewarded, or nobody did in time
+    open -> takes turns -> ended (by its client, a reward, silence) -> rewarded, or the wait is over
 
-Somebody who observes is told when a session opens and when nothing more can change about it.
+An observer is told when a session opens, and when neither turns nor rewards can be added any more.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class ExternalLimits:
     """After its end, how long a reward may still come."""
     session: SessionLimits = field(default_factory=SessionLimits)
     group_size: int | None = None
-    """Siblings that every group must have, where somebody learns from groups."""
+    """Required size of every group, on a server that learns from groups."""
     keeps_rewards: bool = True
     """Off: nobody will ever learn from the sessions that callers name, or write them down."""
 
@@ -90,16 +90,16 @@ class ExternalSession:
 
 
 class SessionObserver(Protocol):
-    """Whoever records live sessions, or learns from them."""
+    """The part of a run that records external sessions or learns from them."""
 
     def opened(self, external: ExternalSession) -> None: ...
 
     def finished(self, external: ExternalSession) -> None:
-        """It takes no more turns, and no more rewards."""
+        """The session takes no more turns and no more rewards."""
 
 
 class ExternalSessions:
-    """The sessions of callers. One that nobody observes is forgotten when it ends."""
+    """The sessions of callers. Without an observer a session is forgotten when it ends."""
 
     def __init__(
         self,
@@ -116,10 +116,10 @@ class ExternalSessions:
         """Several where another provider gives several replies one id."""
         self._running_now: set[ExternalSession] = set()
         self._waiting: dict[Account, OrderedDict[str, ExternalSession]] = {}
-        """Ended, without a verdict yet; longest ended first."""
+        """Sessions that ended and wait for a reward; the one that ended first comes first."""
         self._used_names: OrderedDict[str, None] = OrderedDict()
         self._judged: OrderedDict[str, Account] = OrderedDict()
-        """Sessions and replies whose episode is over and has its reward, and whose they were."""
+        """Ids of sessions and replies whose finished episodes have a reward -> the account of each."""
 
     def observe(self, observer: SessionObserver | None) -> None:
         """Tell `observer` of every session from now on, those that are open among them."""

@@ -1,4 +1,4 @@
-"""Replies that may be lost on the way, whole or in part: a retry must not make a second turn."""
+"""Replies that a client may not have received: a retry must not make a second turn."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class KeptReplies:
-    """Replies of all sessions by request, as many as fit: a retry comes within seconds.
+    """The latest replies of all sessions, found by the digest of their request, up to a total size.
 
     >>> kept = KeptReplies(most_bytes=8)
     >>> kept.keep("a", b"request 1", b"reply"); kept.keep("b", b"request 2", b"reply")
@@ -49,11 +49,11 @@ class AbandonedReply:
 
 
 class AbandonedReplies:
-    """What was sampled for clients that left. Whether it is a turn shows with the next that comes.
+    """Replies whose clients left midway. The session's next request decides whether each is a turn.
 
-    A user who stopped it asks something else, or rewards it: it was said, so it is a turn. An SDK
-    whose connection broke sends the same request again, and counts that as a retry: its reader never
-    saw the beginning, and the answer to the retry is the turn.
+    A user who stopped a reply asks something else or rewards it: the reply is a turn. An SDK whose
+    connection broke repeats the request and counts a retry: nobody read the first reply, and only the
+    answer to the retry is a turn.
     """
 
     def __init__(self) -> None:

@@ -90,11 +90,11 @@ class Session:
         self.faults: list[str] = []
         """Infrastructure faults. They, not what the agent raised, decide the episode's error."""
         self.notices: list[str] = []
-        """What the client should know: parameters overridden, tool calls that were left as text."""
+        """Notices for the client: overridden parameters, malformed tool calls left as text."""
         self.placing = asyncio.Lock()
         """Held while a request is placed in `history`, which may take a thread."""
         self.metadata: dict[str, Any] = {}
-        """What clients sent that changes nothing: the latest value of each field."""
+        """Request fields without effect here, such as `user`: the latest value of each."""
         self.raw_inputs: dict[str, str] = {}
         """Arguments for custom tools that are not the one text they take, by call id: clients got
         them as they are."""
@@ -103,7 +103,7 @@ class Session:
         self.oldest_version: int | None = None
         """The version of the first token sampled for it, in a turn that may still be in flight."""
         self.rewards: list[PostedReward] = []
-        """Posted through the control plane, in order; a later one replaces what it speaks of."""
+        """Posted rewards in order. A later one replaces an earlier one for the same turn or episode."""
         self.turns_of_reply: dict[str, dict[int, int]] = {}
         """By each reply's id, which is all that a client knows: the index of each choice's turn."""
         self.repeated_replies: set[str] = set()
@@ -202,7 +202,7 @@ class Session:
 
     @contextmanager
     def noting_faults(self) -> Iterator[None]:
-        """An infrastructure fault that the client is told of is noted as it leaves."""
+        """Note the infrastructure fault of an error that is on its way to the client."""
         try:
             yield
         except ApiError as exc:
@@ -252,14 +252,15 @@ class Session:
         return len(self._turns) - 1
 
     def owe(self, digest: bytes) -> None:
-        """A request with this body got no answer: its retry must not get another one's."""
+        """A request with this body got no answer: its retry must not get the answer of another request."""
         self._owed[digest] += 1
 
     def answered(self, digest: bytes, reply: bytes, *, num_retries: int) -> None:
         """A request body got its whole answer: keep the bytes, in case they are lost on the way.
 
         The faults that its earlier attempts met are forgotten: the SDK asked again, and nobody's
-        code saw them. One an attempt: others are those of requests with an equal body.
+        code saw them. Each earlier attempt gives up one fault: further faults under the same digest
+        belong to other requests with an identical body.
         """
         met = self._faults_of.get(digest, [])
         for attempt, fault in dict(met).items():
@@ -276,7 +277,7 @@ class Session:
         return self._replies.find(self.slug, digest)
 
     def note_reply(self, reply_id: str, turn: int, *, choice: int = 0) -> None:
-        """The turn is that choice of the reply that the client knows by this id."""
+        """Remember which turn is this choice of the reply with this id."""
         self.turns_of_reply.setdefault(reply_id, {})[choice] = turn
 
     def gave(self, reply_id: str) -> bool:
@@ -296,7 +297,7 @@ class Session:
             over.set()
 
     def leave(self, left: AbandonedReply) -> None:
-        """Its client left. It becomes a turn with the next that comes, unless that is its retry."""
+        """Keep a reply whose client left. The next request makes it a turn, unless it is its retry."""
         if not self._closed:
             self._left.add(left)
 
@@ -306,7 +307,7 @@ class Session:
         self.keep_left()
 
     def keep_left(self) -> None:
-        """Make turns of what clients left: nobody asks for it again."""
+        """Record abandoned replies as turns, since no retry of them came."""
         for left in self._left.take():
             self.note_reply(left.reply_id, left.record(), choice=left.choice)
 

@@ -1,4 +1,4 @@
-"""What one chat template expects of the messages it is given, found out by asking it.
+"""Traits of a chat template: which form of message it expects, found out by rendering probes.
 
 Templates disagree on small things: arguments as an object or as text, an empty content or none,
 a developer role or not, tools or not. Each is probed once, when the model is loaded.
@@ -45,7 +45,7 @@ PROBE_RESULT: Message = {"role": "tool", "tool_call_id": "probecall", "content":
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """How to write messages for one template."""
+    """The form in which one template takes messages."""
 
     arguments_as_text: bool = False
     empty_content: str | None = ""

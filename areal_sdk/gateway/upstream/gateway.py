@@ -1,7 +1,7 @@
-"""Another provider behind our door: calls are passed on, and their text is kept.
+"""Passes calls on to another provider and records their text.
 
-No tokens, so nothing of it can be trained: it is for watching an agent that works elsewhere, and for
-collecting what it does. Nothing is changed on the way, streams least of all.
+The provider sends no tokens, so nothing recorded here can be trained. Use it to watch an agent that runs
+on another model, and to collect its episodes. Requests, replies and streams pass unchanged.
 """
 
 import secrets
@@ -76,7 +76,7 @@ def check_address(url: str) -> None:
 
 
 class UpstreamGateway:
-    """Serves another provider's models to our callers, under our keys, with its key."""
+    """Serves another provider's models. Callers use this gateway's keys; the gateway uses the provider's."""
 
     def __init__(
         self,
@@ -316,7 +316,7 @@ class _Trace:
 
 
 class _NoModel:
-    """What samples where there is no model of ours."""
+    """The turn sampler of a gateway without a model: it refuses every request."""
 
     async def complete(self, session: Session, request: ChatRequest) -> Turn:
         raise ConfigError("another provider answers here: there are no tokens to sample")
@@ -347,7 +347,7 @@ def _path(request: web.Request) -> str:
 
 
 def _is_plain(path: str) -> bool:
-    """Whether the provider reads the path as we do: no segment leads elsewhere, or away."""
+    """Whether no segment of the path is empty, `.` or `..`, which the provider may read differently."""
     return not any(segment in ("", ".", "..") for segment in unquote(path).split("/"))
 
 
@@ -375,7 +375,7 @@ async def _openapi(request: web.Request) -> web.Response:
 
 
 def _chosen(headers: Mapping[str, str], prefixes: Sequence[str]) -> dict[str, str]:
-    """Those headers that mean the same on both sides; keys, cookies and hops stay here."""
+    """The headers whose names begin with `prefixes`. Keys, cookies and connection headers are left out."""
     return {
         name: value for name, value in headers.items() if name.lower().startswith(tuple(prefixes))
     }

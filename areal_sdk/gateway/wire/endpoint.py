@@ -151,7 +151,7 @@ class _RequestAttempt:
 
     @contextmanager
     def owed(self) -> Iterator[None]:
-        """What ends in here, by an error or with its client, got no answer.
+        """Note that the request got no answer, where an error or its client ends it in this context.
 
         An infrastructure fault is noted here, once a request, however many choices it met.
         """

@@ -1,4 +1,4 @@
-"""What every endpoint does with a request before and after its own work.
+"""Reading of bodies, writing of errors and events: common to all endpoints.
 
 Server-sent events: written as they come, together when several wait, kept alive when none do.
 """
@@ -28,7 +28,7 @@ _JSON_BYTES = 6
 """Of one character that is written as an escape."""
 
 BODY_S = 120.0
-"""In which a whole body must have come."""
+"""Deadline for a whole request body."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -123,7 +123,7 @@ def json_response(
 
 
 async def not_found(request: web.Request) -> web.StreamResponse:
-    """For every path that is none of ours."""
+    """A 404 for a path that the gateway does not serve."""
     raise ApiError(404, f"Invalid URL ({request.method} {request.path})", code="unknown_url")
 
 

@@ -1,4 +1,4 @@
-"""What a wire format has to do: read a request, and write its reply whole or as events."""
+"""The contract of a wire format: read a request, and write its reply whole or as events."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ class ReplyWriter(Protocol):
     """One parsed request and the writer of its reply; used once."""
 
     id: str
-    """What the client will know this reply by."""
+    """The id that the client sees."""
     requests: Sequence[ChatRequest]
     """What to sample: one request, or one a prompt; each brings `num_choices` choices."""
     stream: bool
