@@ -64,6 +64,8 @@ class History:
         """Chain key of an answer's calls with their ids -> chain key of the whole answer."""
         self._order_of_calls: dict[frozenset[str], tuple[str, ...]] = {}
         """The ids of an answer's calls -> the order in which they were sampled."""
+        self._spoken: dict[int, tuple[int | None, str]] = {}
+        """The text of a turn's answer, and the turn before it that answers the same question."""
         self._parents: set[int] = set()
         self._roots: set[Key] = set()
         self._seen: set[Key] = set()
@@ -122,7 +124,8 @@ class History:
         message = canonical(message, splits_reasoning=self._splits_reasoning)
         answer = _RecordedAnswer(turn, message, reasoning_of(message))
         chain = placement.chain
-        for said in ways_to_send_back(message, stops):
+        before = self._speak(placement, message, turn)
+        for said in ways_to_send_back(message, stops, before=before):
             key = _link(chain.keys[-1], said)
             if answer.reasoning:  # choices may say the same after other thoughts
                 self._answers.setdefault(_link_thought(key, answer.reasoning), answer)
@@ -138,6 +141,18 @@ class History:
         self._longest = max(self._longest, len(chain.messages))
         if placement.parent is not None:
             self._parents.add(placement.parent)
+
+    def _speak(self, placement: Placement, message: Message, turn: int) -> str:
+        """Remember the text of an answer; returns what was said to its question before."""
+        new = placement.chain.messages[placement.num_matched :]
+        asked = any(m.get("role") != "tool" for m in new)
+        earlier = None if asked else placement.parent
+        self._spoken[turn] = earlier, message.get("content") or ""
+        texts: list[str] = []
+        while earlier is not None and not message.get("tool_calls"):
+            earlier, text = self._spoken[earlier]
+            texts.append(text)
+        return "".join(reversed(texts))
 
     def reason(self, placement: Placement) -> ForkReason | None:
         """Why the request does not simply go on from the latest turn; None if it does."""

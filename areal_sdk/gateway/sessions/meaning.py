@@ -56,14 +56,19 @@ def meaning(message: Message, call_positions: Mapping[Any, int] = _NO_CALLS) -> 
     return orjson.dumps([role, message.get("name"), content])
 
 
-def ways_to_send_back(message: Message, stops: Sequence[str]) -> list[bytes]:
-    """The meanings under which clients send an answer back; its own comes first."""
+def ways_to_send_back(message: Message, stops: Sequence[str], *, before: str = "") -> list[bytes]:
+    """The meanings under which clients send an answer back; its own comes first.
+
+    `before`: what was said to the same question beside calls; semantic-kernel's stream ends with all of it.
+    """
     content = message.get("content") or ""
     ways = [meaning(message)]
     if calls := message.get("tool_calls"):
         ways.append(_calls_as_written(content, calls))
     else:  # a stop string ended it: some clients write down what was cut off
         ways += [meaning({**message, "content": content + stop}) for stop in stops]
+        if before.strip():
+            ways.append(meaning({**message, "content": before + content}))
     return ways
 
 

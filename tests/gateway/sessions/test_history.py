@@ -545,3 +545,25 @@ def test_a_question_with_other_instructions_and_tools_is_anothers() -> None:
     recorder.turn(title, ASK, answer=_with(ANSWER, content="Sums"))
     assert recorder.turn(SYSTEM, ASK, answer=CALL, tools=(TOOL,)) == (None, ForkReason.SUBAGENT)
     assert recorder.turn(SYSTEM, ASK, CALL, RESULT, answer=ANSWER, tools=(TOOL,)) == (1, None)
+
+
+def _said_then_called(text: str) -> Message:
+    return {**CALL, "content": text}
+
+
+def test_texts_of_a_question_that_come_back_joined_are_no_change() -> None:
+    """semantic-kernel's stream ends with one message of all that was said since the question."""
+    recorder = Recorder()
+    first, last = _said_then_called("Let me see. "), ANSWER
+    recorder.turn(ASK, answer=first, tools=(TOOL,))
+    called = {**first, "content": None}
+    recorder.turn(ASK, called, RESULT, answer=last, tools=(TOOL,))
+    joined = _with(ANSWER, content=f"Let me see. {ANSWER['content']}")
+    assert recorder.turn(ASK, called, RESULT, joined, NEXT, answer=ANSWER, tools=(TOOL,)) == (
+        1,
+        None,
+    )
+    # What was said to the question before is no part of it.
+    twice = _with(ANSWER, content=f"Let me see. {ANSWER['content']}{ANSWER['content']}")
+    chat = (ASK, called, RESULT, joined, NEXT, twice, ASK)
+    assert recorder.turn(*chat, answer=ANSWER, tools=(TOOL,)) == (1, ForkReason.EDITED)
