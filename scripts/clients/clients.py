@@ -86,6 +86,52 @@ CLIENTS = [
     ),
     Client("crewai", "crewai_agent", ["chat"], ["crewai==1.15.30"], "crewai"),
     Client("agno", "agno_agent", CHAT_AND_RESPONSES, ["agno==3.1.10", "openai==3.54.0"], "agno"),
+    Client("haystack", "haystack_agent", CHAT_AND_RESPONSES, ["haystack-ai==3.4.0"], "haystack-ai"),
+    Client(
+        "semantic-kernel",
+        "semantic_kernel_agent",
+        ["chat"],
+        ["semantic-kernel==1.45.0"],
+        "semantic-kernel",
+    ),
+    Client(
+        "llama-index",
+        "llama_index_agent",
+        ["chat"],
+        ["llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"],
+        "llama-index-core",
+    ),
+    Client(
+        "autogen",
+        "autogen_agent",
+        ["chat"],
+        ["autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"],
+        "autogen-agentchat",
+    ),
+    Client(
+        "google-adk",
+        "google_adk_agent",
+        ["chat"],
+        ["google-adk==2.13.0", "litellm==1.106.2", "mcp==2.3.0"],
+        "google-adk",
+    ),
+    Client(
+        "strands", "strands_agent", ["chat"], ["strands-agents[openai]==1.62.0"], "strands-agents"
+    ),
+    Client(
+        "agent-framework",
+        "agent_framework_agent",
+        CHAT_AND_RESPONSES,
+        ["agent-framework-openai==1.17.0"],
+        "agent-framework-openai",
+    ),
+    Client(
+        "mirascope",
+        "mirascope_calls",
+        CHAT_AND_RESPONSES,
+        ["mirascope[openai]==2.8.2"],
+        "mirascope",
+    ),
     Client(
         "npm openai", "openai_sdk", CHAT_AND_RESPONSES, ["openai@7.57.0"], "openai", is_npm=True
     ),
