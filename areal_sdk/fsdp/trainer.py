@@ -20,7 +20,7 @@ from areal_sdk.fsdp.directories import CheckpointError, PublishDir, allocate, fo
 from areal_sdk.fsdp.spec import SftRow, TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
 from areal_sdk.launch import Launcher, LocalLauncher
-from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ProcessSpec, Reply
+from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
 from areal_sdk.process.threads import in_thread
 from areal_sdk.types import TrajectoryGroup, WeightUpdate
 
@@ -63,7 +63,7 @@ class TrainerClient:
         self._log_dir = log_dir.absolute()
         self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
         self._ranks: list[Child] = []
-        self._last_call: asyncio.Task[Reply] | None = None
+        self._last_call: asyncio.Task[ChildReply] | None = None
         self._own_publish_dir: PublishDir | None = None
         self._shares_memory = True
         self.num_parameters = 0
@@ -198,7 +198,7 @@ class TrainerClient:
 
     async def _call(
         self, method: str, payload: JSON, buffers: Sequence[Buffer] = (), *, timeout_s: float
-    ) -> Reply:
+    ) -> ChildReply:
         """The answer of rank 0, once all ranks have answered.
 
         No rank hears that its caller was cancelled: one that had begun and one that had not would
@@ -214,7 +214,7 @@ class TrainerClient:
 
     async def _ask_all(
         self, method: str, payload: JSON, buffers: Sequence[Buffer], *, timeout_s: float
-    ) -> Reply:
+    ) -> ChildReply:
         """Ranks that fail alone would leave the others waiting in a collective: those get a moment
         to fail likewise and are then ended."""
         calls = [

@@ -1,7 +1,7 @@
 """Child processes: start them, call them, learn of their death, and leave none behind."""
 
 from areal_sdk.process.channel import Channel, ChannelClosedError, Request
-from areal_sdk.process.child import Child, Reply
+from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.family import end_own_family, found_family
 from areal_sdk.process.frames import JSON, Buffer, clean_text
 from areal_sdk.process.spawn import spawn
@@ -16,7 +16,7 @@ __all__ = [
     "Child",
     "ChildExit",
     "ProcessSpec",
-    "Reply",
+    "ChildReply",
     "Request",
     "clean_text",
     "end_own_family",

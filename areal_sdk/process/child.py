@@ -14,7 +14,7 @@ from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ChildReply:
     """An answer, or one part of a streamed answer."""
 
     payload: JSON
@@ -53,7 +53,7 @@ class Child:
         self.exited: asyncio.Future[ChildExit] = loop.create_future()
         self._body = body
         self._connection = connection
-        self._started: asyncio.Future[Reply] = loop.create_future()
+        self._started: asyncio.Future[ChildReply] = loop.create_future()
         self._pending: dict[int, Callable[[Frame | ProcessError], None]] = {}
         self._next_id = 1
         self._is_closing = False
@@ -78,9 +78,9 @@ class Child:
         buffers: Sequence[Buffer] = (),
         *,
         timeout_s: float,
-    ) -> Reply:
+    ) -> ChildReply:
         """Send one request and await its reply. A deadline or a cancellation cancels it in the child."""
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ChildReply] = asyncio.get_running_loop().create_future()
 
         def on_answer(answered: Frame | ProcessError) -> None:
             if answer.done():
@@ -88,7 +88,7 @@ class Child:
             if isinstance(answered, ProcessError):
                 answer.set_exception(answered)
             else:
-                answer.set_result(Reply(answered.payload, _views(answered)))
+                answer.set_result(ChildReply(answered.payload, _views(answered)))
 
         request = self._request(method, payload, buffers, on_answer)
         try:
@@ -106,7 +106,7 @@ class Child:
         buffers: Sequence[Buffer] = (),
         *,
         idle_timeout_s: float,
-    ) -> AsyncGenerator[Reply, None]:
+    ) -> AsyncGenerator[ChildReply, None]:
         """The parts of a streamed answer. `aclose` it early (or leave `aclosing`) to cancel it."""
         parts: asyncio.Queue[Frame | ProcessError] = asyncio.Queue()
         # Unbounded on purpose: holding back one slow reader would hold back every other call.
@@ -123,7 +123,7 @@ class Child:
                     raise part
                 is_last = part.kind is FrameKind.REPLY
                 if not is_last or part.payload is not None or part.buffers:
-                    yield Reply(part.payload, _views(part))
+                    yield ChildReply(part.payload, _views(part))
                 if is_last:
                     return
         finally:
@@ -229,7 +229,7 @@ class Child:
     def _on_frame(self, frame: Frame) -> None:
         if frame.kind is FrameKind.READY:
             if not self._started.done():
-                self._started.set_result(Reply(frame.payload))
+                self._started.set_result(ChildReply(frame.payload))
             return
         if frame.kind is FrameKind.FAIL and frame.id == 0:
             if not self._started.done():

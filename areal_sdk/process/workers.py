@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
-from areal_sdk.process.child import Child, Reply
+from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
@@ -88,7 +88,7 @@ class WorkerPool:
         *,
         timeout_s: float,
         queue_timeout_s: float = 3600.0,
-    ) -> Reply:
+    ) -> ChildReply:
         """Run one call on a free worker. Its deadline begins when it has the worker.
 
         `RemoteError`: the code raised. `CallTimeoutError`: it was killed at its deadline.

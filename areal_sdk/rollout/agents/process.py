@@ -19,7 +19,7 @@ from areal_sdk.errors import (
     InfrastructureError,
     ProcessError,
 )
-from areal_sdk.process import Child, ProcessSpec, Reply, spawn
+from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
 from areal_sdk.rollout.agents.adapters import PlayResult
 from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
 from areal_sdk.rollout.agents.session_rpc import (
@@ -240,7 +240,7 @@ class _SessionCalls:
         self._context = context
         self._open: dict[int, asyncio.Task[None]] = {}
 
-    def take(self, call: Reply) -> None:
+    def take(self, call: ChildReply) -> None:
         number = call.payload["number"]
         if call.payload["call"] == "withdraw":
             if (task := self._open.get(number)) is not None:
@@ -257,7 +257,7 @@ class _SessionCalls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, number: int, call: Reply) -> None:
+    async def _answer(self, number: int, call: ChildReply) -> None:
         try:
             if call.payload["call"] == "turns":
                 packed = pack_call_result(self._context.turns[call.payload["since"] :])
@@ -273,7 +273,7 @@ class _SessionCalls:
             )
 
 
-def _ended(part: Reply) -> PlayResult:
+def _ended(part: ChildReply) -> PlayResult:
     if part.payload["ended"] == "error":
         told = part.payload
         raise error_of(told["kind"], told["message"], trace=told["trace"])
