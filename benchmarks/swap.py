@@ -5,7 +5,7 @@
 One server of the tiny model in fp32 on the CPU, eight requests always in flight. Every update brings
 another checkpoint; after each, sampled tokens are re-scored by a plain transformers forward under
 the right checkpoint and under the one before. `stall` is the time in which the server sampled
-nothing, attestation of label and checksums included, also as a share of a 5 s training step. On a
+nothing, verification of label and checksums included, also as a share of a 5 s training step. On a
 shared machine most of it is waiting for a core; the least of the stalls comes closest to a quiet one.
 """
 
@@ -53,7 +53,7 @@ class Measured:
             transport,
             f"{1e3 * min(stalls):.0f} / {1e3 * median:.0f} / {1e3 * max(stalls):.0f}",
             f"{1e3 * statistics.median(s.pushed_s for s in self.swaps):.0f}",
-            f"{1e3 * statistics.median(s.attested_s for s in self.swaps):.0f}",
+            f"{1e3 * statistics.median(s.verified_s for s in self.swaps):.0f}",
             f"{100 * min(stalls) / STEP_S:.2f} / {100 * median / STEP_S:.2f} %",
             f"{max(self.errors_right):.1e}",
             f"{min(self.errors_wrong):.1e}",

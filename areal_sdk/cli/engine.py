@@ -8,7 +8,7 @@ import click
 if TYPE_CHECKING:
     from areal_sdk.backends.remote.processes import ServerProcess
     from areal_sdk.backends.sglang.install import SGLangEnvironment
-    from areal_sdk.backends.sglang.registry import Record
+    from areal_sdk.backends.sglang.registry import ServerRecord
 
 _START_TIMEOUT_S = 900.0
 _NONE = (
@@ -69,7 +69,7 @@ def start(
     """
     from areal_sdk.backends.remote.processes import free_port
     from areal_sdk.backends.sglang.install import find_environment
-    from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.backends.sglang.registry import ServerRegistry
     from areal_sdk.backends.sglang.servers import ServerOptions, start_server
     from areal_sdk.errors import ConfigError
     from areal_sdk.models import resolve_model
@@ -86,7 +86,7 @@ def start(
     )
     port = port or free_port()
     name = name or f"sglang-{port}"
-    registry = Registry()
+    registry = ServerRegistry()
     if any(r.is_running and r.name == name for r in registry.records()):
         raise ConfigError(f"{name} runs already: stop it first, or choose another --name")
     _check_port(port)
@@ -107,9 +107,9 @@ def stop(name: str | None, stop_all: bool) -> None:
     """Stop a server that `start` started."""
     import asyncio
 
-    from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.backends.sglang.registry import ServerRegistry
 
-    registry = Registry()
+    registry = ServerRegistry()
     if stop_all and not registry.records():
         click.echo(_NONE)
     for record in registry.records() if stop_all else [registry.get(name)]:
@@ -127,9 +127,9 @@ def status(as_json: bool) -> None:
     """List servers that `start` started, and what they serve; a dead one until it is stopped."""
     import asyncio
 
-    from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.backends.sglang.registry import ServerRegistry
 
-    rows = asyncio.run(_describe(Registry().records()))
+    rows = asyncio.run(_describe(ServerRegistry().records()))
     if as_json:
         import orjson
 
@@ -146,10 +146,10 @@ def status(as_json: bool) -> None:
 @click.option("-n", "--lines", default=40, show_default=True)
 def logs(name: str | None, lines: int) -> None:
     """Show the end of a server's log."""
-    from areal_sdk.backends.sglang.registry import Registry
+    from areal_sdk.backends.sglang.registry import ServerRegistry
     from areal_sdk.errors import ConfigError
 
-    registry = Registry()
+    registry = ServerRegistry()
     if not registry.records():
         raise ConfigError(_NONE)
     record = registry.get(name)
@@ -198,7 +198,7 @@ def _wait(server: "ServerProcess", environment: "SGLangEnvironment") -> None:
         ) from None
 
 
-async def _describe(records: "list[Record]") -> list[dict[str, object]]:
+async def _describe(records: "list[ServerRecord]") -> list[dict[str, object]]:
     import aiohttp
 
     from areal_sdk.backends.remote.client import Deadlines

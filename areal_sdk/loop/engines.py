@@ -2,7 +2,7 @@
 
 Starts an engine again when it dies; gives up when it dies too often.
 
-Wherever an engine is open, `kept` watches it: in training, warm-up, evaluations and `serve` alike.
+Wherever an engine is open, `supervised` watches it: in training, warm-up, evaluations and `serve` alike.
 
 Whose turn it is on a device that engine and trainer share; where they do not, nothing happens.
 
@@ -92,14 +92,14 @@ DEATH_GRACE_S = 0.5
 
 
 @asynccontextmanager
-async def kept(
+async def supervised(
     engine: InferenceEngine, *, say: Callable[[str], None]
-) -> AsyncIterator["KeptEngine"]:
+) -> AsyncIterator["SupervisedEngine"]:
     """The started `engine`, started again whenever it dies until the block ends.
 
     One that dies too often ends the block with `ChildDiedError`, in an exception group.
     """
-    keeper = KeptEngine(engine, say=say)
+    keeper = SupervisedEngine(engine, say=say)
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(keeper.watch(), name="engine keeper")
         try:
@@ -109,7 +109,7 @@ async def kept(
 
 
 @asynccontextmanager
-async def watched(trainer: TrainerClient) -> AsyncIterator[None]:
+async def fail_with_ranks(trainer: TrainerClient) -> AsyncIterator[None]:
     """A rank that dies ends the block, also while nothing is asked of it: rollouts can take long."""
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(_watch_ranks(trainer), name="trainer watch")
@@ -119,7 +119,7 @@ async def watched(trainer: TrainerClient) -> AsyncIterator[None]:
             watch.cancel()
 
 
-class KeptEngine(InferenceEngine):
+class SupervisedEngine(InferenceEngine):
     """An engine that may die on the way: what is asked of it meanwhile waits until it is back.
 
     Requests in flight at its death fail; the runner tries their episodes again, as the same ones.

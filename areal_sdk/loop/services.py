@@ -26,7 +26,7 @@ from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.sessions.accounts import Quota, User
 from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
-from areal_sdk.loop.engines import KeptEngine, kept, make_engine, watched
+from areal_sdk.loop.engines import SupervisedEngine, fail_with_ranks, make_engine, supervised
 from areal_sdk.loop.program import Program
 from areal_sdk.loop.weights import sampling_dtype
 from areal_sdk.plugins import Plugins, validate_options
@@ -48,7 +48,7 @@ class Rig:
     plugins: Plugins
     agent: AgentLike
     model_dir: Path
-    engine: KeptEngine
+    engine: SupervisedEngine
     gateway: Gateway
     rewards: RewardPool | None
     trainer: TrainerClient | None
@@ -118,9 +118,9 @@ async def open_rig(
                 starting.create_task(agent.start())
             if trainer is not None:
                 starting.create_task(trainer.start())
-        served = await stack.enter_async_context(kept(engine, say=say))
+        served = await stack.enter_async_context(supervised(engine, say=say))
         if trainer is not None:
-            await stack.enter_async_context(watched(trainer))
+            await stack.enter_async_context(fail_with_ranks(trainer))
         rollout = config.rollout
         sampling = rollout_sampling(rollout)
         gateway = await in_thread(  # a tokenizer takes a second to load

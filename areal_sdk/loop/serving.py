@@ -20,7 +20,7 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.loop.engines import kept, make_engine
+from areal_sdk.loop.engines import make_engine, supervised
 from areal_sdk.loop.services import live_limits, make_gateway, quota_of, read_users
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.callers import to_episode
@@ -50,7 +50,7 @@ async def run_server(
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=log_dir)
         stack.push_async_callback(engine.aclose)
         await engine.start()
-        served = await stack.enter_async_context(kept(engine, say=say))
+        served = await stack.enter_async_context(supervised(engine, say=say))
         sampling = SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
         gateway = make_gateway(config, served, model_dir=model_dir, sampling=sampling)
         if run_dir is not None:

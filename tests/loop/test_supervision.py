@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.loop.engines import KeptEngine
+from areal_sdk.loop.engines import SupervisedEngine
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,
@@ -138,4 +138,6 @@ def test_every_part_of_the_contract_is_passed_on() -> None:
         for name, part in vars(InferenceEngine).items()
         if isinstance(part, property | FunctionType) and not name.startswith("_")
     }
-    assert ours <= set(vars(KeptEngine)), "it would answer with the contract's default instead"
+    assert ours <= set(vars(SupervisedEngine)), (
+        "it would answer with the contract's default instead"
+    )

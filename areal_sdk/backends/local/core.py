@@ -14,7 +14,7 @@ from areal_sdk.backends.local.architecture import Architecture, stop_tokens
 from areal_sdk.backends.local.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
 from areal_sdk.backends.local.model import Model, can_pack
-from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, Sampling, sample
+from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, RowSampling, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
@@ -87,7 +87,7 @@ class EngineCore:
         grammar = None if schema is None else self._compile(schema)
         sequence = Sequence(
             np.asarray(request.tokens, dtype=np.int32),
-            Sampling.of(request, grammar),
+            RowSampling.of(request, grammar),
             StopRule(
                 max_new_tokens,
                 frozenset((*own_stops, *request.stop_tokens)),

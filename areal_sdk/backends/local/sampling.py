@@ -77,7 +77,7 @@ _BLOCK = 256
 
 
 @dataclass(slots=True)
-class Sampling:
+class RowSampling:
     """One request's choices and its random state. Fields as in `GenerateRequest`."""
 
     temperature: float = 1.0
@@ -98,7 +98,7 @@ class Sampling:
     output_counts: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, request: GenerateRequest, grammar: Grammar | None = None) -> "Sampling":
+    def of(cls, request: GenerateRequest, grammar: Grammar | None = None) -> "RowSampling":
         return cls(
             temperature=request.temperature,
             top_p=request.top_p,
@@ -140,14 +140,14 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledRows:
     tokens: list[int]
     logprobs: list[float]
     top_logprobs: list[dict[int, float]]
 
 
 @torch.inference_mode()
-def sample(logits_SV: Tensor, rows: Sequence[Sampling]) -> Sampled:
+def sample(logits_SV: Tensor, rows: Sequence[RowSampling]) -> SampledRows:
     """One token per row, with log softmax(logits / T) over the full vocabulary (T = 1 if greedy).
 
     Penalties, biases and top-p, top-k, min-p restrict the choice; they never touch the logprob.
@@ -168,7 +168,7 @@ def sample(logits_SV: Tensor, rows: Sequence[Sampling]) -> Sampled:
         greedy = torch.tensor([row.is_greedy for row in rows], device=tokens_S.device)
         tokens_S = torch.where(greedy, choice_SV[: len(rows)].argmax(-1), tokens_S)
     logprobs_S = _logprob(scaled_SV[: len(rows)], policy_SV[: len(rows)], tokens_S)
-    return Sampled(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(scaled_SV, rows))
+    return SampledRows(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(scaled_SV, rows))
 
 
 def _logprob(scaled_SV: Tensor, policy_SV: Tensor, tokens_S: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ def _logprob(scaled_SV: Tensor, policy_SV: Tensor, tokens_S: Tensor) -> Tensor:
     return logprobs_S
 
 
-def _draw(probabilities_SV: Tensor, rows: Sequence[Sampling]) -> Tensor:
+def _draw(probabilities_SV: Tensor, rows: Sequence[RowSampling]) -> Tensor:
     """Inverse transform sampling: one uniform number a row, in two levels.
 
     Much cheaper than noise on every logit (Gumbel, exponential race), and it makes a generator per
@@ -214,7 +214,7 @@ def _first_above(edges: Tensor, target_S1: Tensor) -> Tensor:
     return found.clamp(max=edges.shape[1] - 1)
 
 
-def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[Sampling]) -> Tensor:
+def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[RowSampling]) -> Tensor:
     """What each row chooses from; rows without restrictions keep the policy."""
     choice_SV = policy_SV.clone()
     for index, row in enumerate(rows):
@@ -227,7 +227,7 @@ def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[Sampling]) 
     return choice_SV
 
 
-def _shifted(logits_V: Tensor, row: Sampling) -> Tensor:
+def _shifted(logits_V: Tensor, row: RowSampling) -> Tensor:
     """Penalties on what was said before (repetition: prompt and output, others: output), biases,
     and minus infinity for what a grammar does not allow.
 
@@ -252,7 +252,7 @@ def _shifted(logits_V: Tensor, row: Sampling) -> Tensor:
     return logits_V
 
 
-def _without_tail(probabilities_V: Tensor, row: Sampling) -> Tensor:
+def _without_tail(probabilities_V: Tensor, row: RowSampling) -> Tensor:
     """top-k, then top-p over what is left, then min-p against the most likely token."""
     sorted_V, order_V = probabilities_V.sort(descending=True)
     keep_V = torch.ones_like(sorted_V, dtype=torch.bool)
@@ -270,7 +270,7 @@ def _without_tail(probabilities_V: Tensor, row: Sampling) -> Tensor:
     return result_V
 
 
-def _top_logprobs(scaled_SV: Tensor, rows: Sequence[Sampling]) -> list[dict[int, float]]:
+def _top_logprobs(scaled_SV: Tensor, rows: Sequence[RowSampling]) -> list[dict[int, float]]:
     most = max((row.num_top_logprobs for row in rows), default=0)
     if most == 0:
         return [{} for _ in rows]

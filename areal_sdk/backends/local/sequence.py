@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from areal_sdk.backends.local.kv_cache import Tokens
-from areal_sdk.backends.local.sampling import Sampling
+from areal_sdk.backends.local.sampling import RowSampling
 from areal_sdk.types import FinishReason
 
 
-class Detokenizer(Protocol):
+class TokenDecoder(Protocol):
     """The one method we use of a `tokenizers.Tokenizer`."""
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str: ...
@@ -30,7 +30,7 @@ class StopRule:
     max_new_tokens: int
     tokens: frozenset[int]
     strings: tuple[str, ...] = ()
-    detokenizer: Detokenizer | None = None
+    detokenizer: TokenDecoder | None = None
     """Needed for `strings`."""
 
     def check(self, output: list[int]) -> Finish | None:
@@ -58,7 +58,7 @@ class Sequence:
     """Prompt, output so far, and how much of both has its KV computed."""
 
     prompt: Tokens
-    sampling: Sampling
+    sampling: RowSampling
     stop: StopRule
     output: list[int] = field(default_factory=list)
     num_computed: int = 0

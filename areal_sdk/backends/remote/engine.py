@@ -21,7 +21,7 @@ from areal_sdk.backends.remote.client import (
     ServerFailedError,
 )
 from areal_sdk.backends.remote.connect import check_agreement, common_context, connect
-from areal_sdk.backends.remote.failover import Continuation, fitted
+from areal_sdk.backends.remote.failover import ResumableRequest, fitted
 from areal_sdk.backends.remote.http import HttpClient
 from areal_sdk.backends.remote.lending import lend, take_back
 from areal_sdk.backends.remote.model_info import read_model_info
@@ -33,11 +33,11 @@ from areal_sdk.backends.remote.supervisor import Supervisor
 from areal_sdk.backends.remote.swap import SwapTimes, interrupt
 from areal_sdk.backends.remote.transport import DiskTransport, WeightSender
 from areal_sdk.backends.remote.verify import (
-    Attestor,
     Canary,
     CanaryScorer,
+    Verifier,
 )
-from areal_sdk.backends.remote.weights import Publisher
+from areal_sdk.backends.remote.weights import WeightDistributor
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _KEEPALIVE_S = 3.0
-"""Servers close idle connections after 5 s: a call that meets this would look like a fault."""
+"""Servers close idle connections after 5 s: a call on a closed one would look like a failure."""
 
 
 class RemoteEngine(InferenceEngine):
@@ -86,7 +86,7 @@ class RemoteEngine(InferenceEngine):
         self._log_dir = log_dir
         self._info: EngineInfo | None = None
         self._pool = Pool([])
-        self._publisher: Publisher | None = None
+        self._distributor: WeightDistributor | None = None
         self._exit = AsyncExitStack()
         self._supervisor: Supervisor
         self._watches: list[asyncio.Task[None]] = []
@@ -130,7 +130,7 @@ class RemoteEngine(InferenceEngine):
                     group.create_task(connect(server, self._model, self.options))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
-        self._publisher = self._make_publisher()
+        self._distributor = self._make_distributor()
         self._info = replace(
             self.info,
             max_context=common_context(self.info, self._pool.servers),
@@ -139,7 +139,7 @@ class RemoteEngine(InferenceEngine):
         )
         await check_agreement(self._pool.servers, self.canary, self._model)
         for server in self._pool.servers:
-            await self._publisher.adopt(server)
+            await self._distributor.adopt(server)
         if self.options.router is not None:
             router = Router(self.make_client(self.options.router, session))
             await router.adopt(self._pool)
@@ -148,7 +148,7 @@ class RemoteEngine(InferenceEngine):
             self._watches = [asyncio.create_task(router.keep(self._pool), name="keep the router")]
         supervisor = self._supervisor = Supervisor(
             self._pool,
-            self._publisher,
+            self._distributor,
             model=self._model,
             restart=self._launcher.restart if self._launcher is not None else None,
             options=self.options.supervision,
@@ -164,7 +164,7 @@ class RemoteEngine(InferenceEngine):
         """A client of the server, or router, of `address`."""
         return self.client(address, session, deadlines=self.options.deadlines)
 
-    def _make_publisher(self) -> Publisher:
+    def _make_distributor(self) -> WeightDistributor:
         options = self.options
         first = self._pool.servers[0].info
         assert first is not None
@@ -179,13 +179,13 @@ class RemoteEngine(InferenceEngine):
         self._exit.push_async_callback(sender.aclose)
         disk = DiskTransport(self._model)
         self._exit.push_async_callback(disk.aclose)
-        return Publisher(
+        return WeightDistributor(
             self._pool,
             sender,
             version=self._first_version,
             transport=options.transport_of(sender, disk),
             disk=disk,
-            attestor=Attestor(sender, self.canary, scorer=self._scorer),
+            verifier=Verifier(sender, self.canary, scorer=self._scorer),
             mode=options.interrupt,
             drain_timeout_s=options.drain_timeout_s,
             no_server_timeout_s=options.no_server_timeout_s,
@@ -230,7 +230,7 @@ class RemoteEngine(InferenceEngine):
 
     @cached_property
     def canary(self) -> Canary:
-        """The prompt that attests every push."""
+        """The prompt that verifies every push."""
         return Canary.for_vocabulary(self.info.vocab_size)
 
     async def update_weights(self, update: WeightUpdate) -> None:
@@ -255,7 +255,7 @@ class RemoteEngine(InferenceEngine):
         self._pool.running.set()
 
     async def release_memory(self) -> None:
-        """Every server lends its memory; see `colocation`."""
+        """Every server lends its memory; see `lending`."""
         await self.pause()
         patience_s = self.options.supervision.start_timeout_s
         label = self._started().label
@@ -276,7 +276,7 @@ class RemoteEngine(InferenceEngine):
     # generation
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
-        continuation = Continuation(
+        resumable = ResumableRequest(
             fitted(request, self.info, reserved_tokens=self.client.reserved_tokens), self._decode
         )
         num_faults = 0
@@ -284,11 +284,11 @@ class RemoteEngine(InferenceEngine):
             server = await self._pool.acquire(
                 request.session, timeout_s=self.options.no_server_timeout_s
             )
-            continuation.begin_attempt()
+            resumable.begin_attempt()
             server.began()
             final: Delta | None = None
             try:
-                async with aclosing(self._attempt(server, continuation)) as deltas:
+                async with aclosing(self._attempt(server, resumable)) as deltas:
                     async for delta in deltas:
                         if delta.finish_reason is None:
                             yield delta.chunk()
@@ -306,14 +306,14 @@ class RemoteEngine(InferenceEngine):
             finally:
                 server.ended()
             if final is not None and final.finish_reason is not FinishReason.ABORT:
-                yield final.chunk(num_stale_kv=continuation.num_stale_kv)
+                yield final.chunk(num_stale_kv=resumable.num_stale_kv)
                 return
             if final is not None and final.tokens:  # we aborted it ourselves, for a swap
                 yield replace(final, finish_reason=None).chunk()
-            if continuation.budget == 0:
+            if resumable.budget == 0:
                 yield Delta(finish_reason=FinishReason.LENGTH).chunk()
                 return
-            if request.json_schema is not None and continuation.sampled:
+            if request.json_schema is not None and resumable.sampled:
                 raise EngineError(
                     "an answer constrained to a schema was interrupted, and a grammar cannot be "
                     'continued from its middle (with interrupt = "retract" swaps do not interrupt)'
@@ -321,25 +321,25 @@ class RemoteEngine(InferenceEngine):
             self.num_failovers += 1
 
     async def _attempt(
-        self, server: Server, continuation: Continuation
+        self, server: Server, resumable: ResumableRequest
     ) -> AsyncGenerator[Delta, None]:
         """One server's part of a request. Ends after a final delta, `ABORT` included."""
-        publisher = self._started()
+        distributor = self._started()
         keeps_kv = self.options.interrupt == "in_place"
         attempt = Attempt(
-            continuation.request,
-            continuation.sampled,
-            f"{continuation.request.request_id or 'areal'}-{next(self._request_ids)}",
+            resumable.request,
+            resumable.sampled,
+            f"{resumable.request.request_id or 'areal'}-{next(self._request_ids)}",
             submitted_version=self._pool.least_version(server),
-            version_of=publisher.version_of,
-            cache_key=publisher.label(server.version) if keeps_kv else None,
+            version_of=distributor.version_of,
+            cache_key=distributor.label(server.version) if keeps_kv else None,
         )
         async with aclosing(server.client.generate(attempt)) as deltas:
             async for delta in deltas:
                 server.last_token_at = time.monotonic()
                 if not delta.tokens and delta.finish_reason is None:
                     continue
-                delta = continuation.add(delta)
+                delta = resumable.add(delta)
                 if delta.finish_reason is FinishReason.ABORT and not server.is_interrupting:
                     if delta.tokens:
                         yield replace(delta, finish_reason=None)
@@ -380,10 +380,10 @@ class RemoteEngine(InferenceEngine):
 
         return Tokenizer.from_file(str(self._model / "tokenizer.json"))
 
-    def _started(self) -> Publisher:
-        if self._publisher is None:
+    def _started(self) -> WeightDistributor:
+        if self._distributor is None:
             raise EngineError("the engine is not started: await start() first")
-        return self._publisher
+        return self._distributor
 
 
 def _report_bug(watch: asyncio.Task[None]) -> None:

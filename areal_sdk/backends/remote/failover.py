@@ -12,7 +12,7 @@ Decode = Callable[[list[int]], str]
 
 
 @dataclass(slots=True)
-class Continuation:
+class ResumableRequest:
     """Tokens handed out are final: the next attempt's prompt ends with them."""
 
     request: GenerateRequest

@@ -15,9 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 async def lend(server: Server, *, label: str, patience_s: float) -> None:
-    """Nothing of ours may run there. A server of ours that will not let go is ended: it comes back.
+    """Have a server give its memory away. The engine's requests on it have ended before.
 
-    `patience_s` is for a restart in progress, which takes memory too.
+    A server that does not is ended, if the engine started it; the supervisor starts it again later.
+    `patience_s` is how long a restart in progress, which takes memory too, may still last.
     """
     try:
         async with asyncio.timeout(patience_s):
@@ -33,7 +34,7 @@ async def lend(server: Server, *, label: str, patience_s: float) -> None:
 
 
 async def take_back(pool: Pool, server: Server) -> None:
-    """A server that cannot is down, and the supervisor's again."""
+    """Have a server take its memory back. A server that cannot is down until the supervisor revives it."""
     if not server.is_lending:
         return
     try:
@@ -48,7 +49,7 @@ async def take_back(pool: Pool, server: Server) -> None:
 
 
 async def reclaim(server: Server) -> None:
-    """For the server that lent it only: one that was started again since has memory of its own."""
+    """Take the memory back, unless the server was started again since: then it has memory already."""
     if server.lent_as and await server.client.weight_label() == server.lent_as:
         await server.client.resume_memory()
     server.lent_as = ""

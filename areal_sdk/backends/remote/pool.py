@@ -29,7 +29,7 @@ class State(StrEnum):
 
 
 class Server:
-    """One server of the pool, and what we know of it."""
+    """One server of the pool, and its state as last seen."""
 
     def __init__(self, client: ServerClient, process: ServerProcess | None = None) -> None:
         self.client = client
@@ -41,7 +41,7 @@ class Server:
         self.version = -1
         """What it serves, as last confirmed by the server."""
         self.is_tainted = False
-        """A push failed on it: whatever its label says, it must be given the weights again."""
+        """A push failed on it: it must be given the weights again, even if its label is the right one."""
         self.num_running = 0
         self.idle = asyncio.Event()
         self.idle.set()
@@ -50,13 +50,13 @@ class Server:
         self.gate.set()
         self.swap_lock = asyncio.Lock()
         self.care = asyncio.Lock()
-        """Held by whoever looks after it."""
+        """Held while the supervisor checks or restarts it, and while its memory is lent."""
         self.is_lending = False
         """Its memory is the trainer's, for now; `care` is then held by the engine."""
         self.lent_as = ""
         """The label under which it gave its memory away; empty while it has it."""
         self.is_interrupting = False
-        """We aborted its requests ourselves, for a swap: that is not a fault."""
+        """The engine aborts its requests for a swap: an aborted stream is then no failure."""
         self.last_token_at = 0.0
         """On the monotonic clock."""
         self.wake = asyncio.Event()

@@ -12,7 +12,7 @@ from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.lending import reclaim
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerProcess
-from areal_sdk.backends.remote.weights import Publisher
+from areal_sdk.backends.remote.weights import WeightDistributor
 from areal_sdk.errors import EngineError
 
 logger = logging.getLogger(__name__)
@@ -35,14 +35,14 @@ class Supervisor:
     def __init__(
         self,
         pool: Pool,
-        publisher: Publisher,
+        distributor: WeightDistributor,
         *,
         model: Path,
         restart: Callable[[ServerProcess], ServerProcess] | None,
         options: SupervisionOptions,
     ) -> None:
         self._pool = pool
-        self._publisher = publisher
+        self._distributor = distributor
         self._model = model
         self._restart = restart
         self._options = options
@@ -78,7 +78,7 @@ class Supervisor:
             else:
                 await self._readmit(server)
         elif server.state is State.BEHIND:
-            await self._publisher.catch_up(server)
+            await self._distributor.catch_up(server)
             logger.info("%s serves version %d again", server.address, server.version)
         elif server.state is State.SUSPECT or self._is_quiet(server):
             if server.swap_lock.locked():
@@ -89,13 +89,13 @@ class Supervisor:
                 await self._readmit(server)
 
     async def _readmit(self, server: Server) -> None:
-        """It answers again: as it was, or after a restart that we did not make."""
+        """Take back a server that answers again, as it was or after a restart by somebody else."""
         await reclaim(server)
         await server.client.resume()  # it may have been left paused
         server.info = await server.client.inspect(self._model)
         self._down_since.pop(server, None)
         await self._pool.set_state(server, State.BEHIND, "it must show its version first")
-        await self._publisher.catch_up(server)
+        await self._distributor.catch_up(server)
         self._num_restarts.pop(server, None)
 
     async def _revive(self, server: Server, why: str) -> None:
@@ -120,7 +120,7 @@ class Supervisor:
         await self._readmit(server)
 
     async def _leave_down(self, server: Server, why: str) -> None:
-        """Another start would fail as the last ones did; the other servers go on."""
+        """Stop restarting a server whose starts keep failing; the other servers go on."""
         assert server.process is not None
         self._left_down.add(server)
         reason = (
@@ -137,7 +137,7 @@ class Supervisor:
             )
             self._down_since[server] = time.monotonic()
         await self._pool.set_state(server, State.DOWN, reason)
-        await self._publisher.forget(server)
+        await self._distributor.forget(server)
 
     def _is_quiet(self, server: Server) -> bool:
         return time.monotonic() - server.last_token_at > self._options.check_every_s

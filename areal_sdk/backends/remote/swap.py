@@ -1,4 +1,4 @@
-"""Give one server the prepared weights while requests are in flight, and attest the result."""
+"""Give one server the prepared weights while requests are in flight, and verify the result."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from areal_sdk.backends.remote.client import InterruptMode, ServerFailedError
 from areal_sdk.backends.remote.pool import Server, State
 from areal_sdk.backends.remote.transport import Transport
-from areal_sdk.backends.remote.verify import Attestor
+from areal_sdk.backends.remote.verify import Verifier
 from areal_sdk.errors import EngineError
 
 
@@ -21,7 +21,7 @@ class SwapTimes:
     """No token was sampled for this long."""
     pushed_s: float
     """Of that, moving weights."""
-    attested_s: float
+    verified_s: float
     """Of that, checking them; the canary comes after and interrupts nobody."""
 
 
@@ -31,7 +31,7 @@ async def swap(
     version: int,
     label: str,
     transport: Transport,
-    attestor: Attestor,
+    verifier: Verifier,
     mode: InterruptMode,
     drain_timeout_s: float,
 ) -> SwapTimes:
@@ -44,14 +44,14 @@ async def swap(
             push_began = time.monotonic()
             await transport.push(server, label=label, flush=mode != "in_place")
             pushed = time.monotonic()
-            await attestor.check_paused(server, label=label)
-            attested = time.monotonic()
+            await verifier.check_paused(server, label=label)
+            verified = time.monotonic()
             server.version = version
             if mode in ("retract", "in_place"):
                 await server.client.resume()
             server.gate.set()
             ended = time.monotonic()
-            await attestor.check_serving(server, cache_key=label if mode == "in_place" else None)
+            await verifier.check_serving(server, cache_key=label if mode == "in_place" else None)
         except BaseException as exc:
             server.is_tainted = True
             server.state, server.reason = State.BEHIND, str(exc)  # before anything is sent there
@@ -59,7 +59,7 @@ async def swap(
         finally:
             server.gate.set()
         server.is_tainted = False
-        return SwapTimes(ended - began, pushed - push_began, attested - pushed)
+        return SwapTimes(ended - began, pushed - push_began, verified - pushed)
 
 
 async def relabel(server: Server, *, version: int, label: str, mode: InterruptMode) -> None:
@@ -127,10 +127,10 @@ async def interrupt(server: Server, behind: Sequence[Server] = ()) -> None:
 
 
 async def discard_requests(server: Server) -> None:
-    """After a swap that failed: nothing may go on under weights nobody can name.
+    """Drop the requests of a server whose swap failed: its weights have no version.
 
-    Our streams are closed (they continue elsewhere), the server's requests dropped, its pause
-    lifted and its label spoilt, so that nobody takes its weights for a version.
+    The engine closes its streams, which continue on other servers, has the server drop its requests
+    and end its pause, and spoils its label, so that its weights are not taken for a version.
     """
     server.client.abandon()
     for ask in (

@@ -59,7 +59,7 @@ class Canary:
 
 
 @dataclass(slots=True)
-class Attestor:
+class Verifier:
     """Checks servers against one published version at a time."""
 
     sender: WeightSender

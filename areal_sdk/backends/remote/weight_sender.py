@@ -61,7 +61,7 @@ class Bucket:
 
 
 @dataclass(slots=True)
-class Weights:
+class PublishedWeights:
     """One published version, mapped from its files and cast to what servers hold."""
 
     dtype: torch.dtype | None
@@ -70,7 +70,7 @@ class Weights:
     _handles: dict[Path, Any] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, path: Path, *, dtype: str) -> "Weights":
+    def open(cls, path: Path, *, dtype: str) -> "PublishedWeights":
         files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
         if not files:
             raise ConfigError(f"{path} holds no safetensors file")
@@ -114,11 +114,11 @@ class Sender:
         self._device = device
         self._fused = fused
         self._vocabulary_multiple = vocabulary_multiple
-        self._weights: Weights | None = None
+        self._weights: PublishedWeights | None = None
         self._buckets: list[Bucket] = []
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._scorer: torch.nn.Module | None = None
-        self._scored: Weights | None = None
+        self._scored: PublishedWeights | None = None
         self._lock = threading.Lock()
         self.methods: dict[str, Callable[[Mapping[str, Any]], JSON]] = {
             "open": self.open,
@@ -135,7 +135,7 @@ class Sender:
         """Map a version; everything below is about this one from now on."""
         path = Path(payload["path"])
         _verify(path, payload["checksum"])
-        self._weights = Weights.open(path, dtype=self._dtype)
+        self._weights = PublishedWeights.open(path, dtype=self._dtype)
         return None
 
     def fill(self, payload: Mapping[str, Any]) -> JSON:
@@ -247,11 +247,11 @@ class Sender:
                 self._scored = weights
             return self._scorer
 
-    def _current(self) -> Weights:
+    def _current(self) -> PublishedWeights:
         assert self._weights is not None, "open comes first"
         return self._weights
 
-    def _plan(self, weights: Weights) -> list[Bucket]:
+    def _plan(self, weights: PublishedWeights) -> list[Bucket]:
         """Buckets of about `bucket_bytes`, wide types first so that every offset is aligned."""
         tensors = [(name, weights.get(name)) for name in weights.names]
         tensors.sort(key=lambda item: (-item[1].itemsize, item[0]))
@@ -286,7 +286,9 @@ def _verify(path: Path, checksum: str) -> None:
         )
 
 
-def _parts_of(name: str, weights: Weights, fused_names: Mapping[str, Sequence[str]]) -> list[str]:
+def _parts_of(
+    name: str, weights: PublishedWeights, fused_names: Mapping[str, Sequence[str]]
+) -> list[str]:
     """The published parameters that make up a server's parameter; empty when it is not known."""
     if name in weights:
         return [name]

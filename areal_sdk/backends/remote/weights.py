@@ -9,14 +9,14 @@ from areal_sdk.backends.remote.client import InterruptMode
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.swap import SwapTimes, discard_requests, relabel, swap
 from areal_sdk.backends.remote.transport import DiskTransport, Transport, WeightSender
-from areal_sdk.backends.remote.verify import Attestor
+from areal_sdk.backends.remote.verify import Verifier
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import WeightUpdate
 
 logger = logging.getLogger(__name__)
 
 
-class Publisher:
+class WeightDistributor:
     """Owns the current version. A server is ready only while it serves that one.
 
     Labels carry a token of this run, so that weights left behind by another run, or a server that
@@ -31,7 +31,7 @@ class Publisher:
         version: int,
         transport: Transport,
         disk: DiskTransport,
-        attestor: Attestor,
+        verifier: Verifier,
         mode: InterruptMode,
         drain_timeout_s: float,
         no_server_timeout_s: float,
@@ -44,7 +44,7 @@ class Publisher:
         self._sender = sender
         self._transport = transport
         self._disk = disk
-        self._attestor = attestor
+        self._verifier = verifier
         self._mode: InterruptMode = mode
         self._drain_timeout_s = drain_timeout_s
         self._no_server_timeout_s = no_server_timeout_s
@@ -162,7 +162,7 @@ class Publisher:
         self, servers: Sequence[Server], update: WeightUpdate, transport: Transport
     ) -> None:
         await transport.prepare(update, servers)
-        await self._attestor.prepare(update, servers)
+        await self._verifier.prepare(update, servers)
 
     async def _push(
         self, servers: Sequence[Server], update: WeightUpdate, transport: Transport
@@ -173,7 +173,7 @@ class Publisher:
                 version=update.version,
                 label=self.label(update.version),
                 transport=transport,
-                attestor=self._attestor,
+                verifier=self._verifier,
                 mode=self._mode,
                 drain_timeout_s=self._drain_timeout_s,
             )

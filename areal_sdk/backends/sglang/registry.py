@@ -10,7 +10,7 @@ from areal_sdk.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ServerRecord:
     name: str
     address: str
     model: str
@@ -28,27 +28,29 @@ class Record:
         return ServerProcess(self.address, self.pid, Path(self.log))
 
 
-class Registry:
+class ServerRegistry:
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory or _default_directory()
 
-    def add(self, name: str, server: ServerProcess, *, model: Path) -> Record:
+    def add(self, name: str, server: ServerProcess, *, model: Path) -> ServerRecord:
         started = start_time(server.pid)
         if started is None:
             raise ConfigError(
                 f"the server died at once; the end of its log:\n{server.last_lines()}"
             )
-        record = Record(name, server.address, str(model), str(server.log_path), server.pid, started)
+        record = ServerRecord(
+            name, server.address, str(model), str(server.log_path), server.pid, started
+        )
         self._directory.mkdir(parents=True, exist_ok=True)
         self._path(name).write_text(json.dumps(asdict(record), indent=2) + "\n")
         return record
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[ServerRecord]:
         """By name. Files of servers that are gone are kept: their logs say why."""
         files = sorted(self._directory.glob("*.json"))
-        return [Record(**json.loads(file.read_text())) for file in files]
+        return [ServerRecord(**json.loads(file.read_text())) for file in files]
 
-    def get(self, name: str | None) -> Record:
+    def get(self, name: str | None) -> ServerRecord:
         """The named one, or the only one."""
         records = self.records()
         known = ", ".join(record.name for record in records) or "none"

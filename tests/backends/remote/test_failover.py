@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.backends.remote.client import Delta
-from areal_sdk.backends.remote.failover import Continuation
+from areal_sdk.backends.remote.failover import ResumableRequest
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.types import FinishReason
 
@@ -18,8 +18,8 @@ def delta(text: bytes, finish: FinishReason | None = None) -> Delta:
     return Delta(tuple(text), (-1.0,) * count, (0,) * count, finish_reason=finish)
 
 
-def continuation(*stop: str, budget: int = 100) -> Continuation:
-    return Continuation(GenerateRequest((1,), budget, stop=stop), bytes_to_text)
+def continuation(*stop: str, budget: int = 100) -> ResumableRequest:
+    return ResumableRequest(GenerateRequest((1,), budget, stop=stop), bytes_to_text)
 
 
 def test_the_budget_counts_what_earlier_attempts_sampled() -> None:
@@ -49,7 +49,7 @@ def test_the_first_attempt_leaves_stop_strings_to_the_server() -> None:
 
 
 def test_stop_tokens_of_the_request_hold_when_those_of_the_model_do_not() -> None:
-    request = Continuation(
+    request = ResumableRequest(
         GenerateRequest((1,), 9, stop_tokens=(99,), ignore_eos=True), bytes_to_text
     )
     request.begin_attempt()

@@ -12,7 +12,7 @@ from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.probe import dtype_when_auto
-from areal_sdk.backends.sglang.registry import Registry, start_time
+from areal_sdk.backends.sglang.registry import ServerRegistry, start_time
 from areal_sdk.backends.sglang.servers import ServerOptions, SGLangLauncher
 from areal_sdk.backends.sglang.settings import server_addresses
 from areal_sdk.cli.engine import engine
@@ -189,7 +189,7 @@ def test_arguments_that_hide_the_gpus_are_refused_before_a_server_starts(
 def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:
     import os
 
-    registry = Registry(tmp_path)
+    registry = ServerRegistry(tmp_path)
     server = ServerProcess(ADDRESS, os.getpid(), tmp_path / "log")
     record = registry.add("mine", server, model=tmp_path)
     assert registry.get(None) == record
@@ -217,7 +217,7 @@ def test_a_server_that_died_is_listed_with_the_way_to_its_log(
         told("logs")
     process = subprocess.Popen(["sleep", "60"])
     server = ServerProcess(ADDRESS, process.pid, tmp_path / "log")
-    Registry().add("mine", server, model=tmp_path)
+    ServerRegistry().add("mine", server, model=tmp_path)
     process.kill()
     process.wait(timeout=60)
     assert "mine  died" in told("status")
