@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.environment import Environment
     from areal_sdk.reward import RewardFn
+    from areal_sdk.trainer import Trainer
 
 PROJECT = "areal_sdk"
 """The pluggy project name and the entry point group that plugin distributions declare."""
@@ -54,6 +55,11 @@ def register_agents(register: "Register[AgentLike | type]") -> None:
 @hookspec
 def register_engines(register: "Register[type[InferenceEngine]]") -> None:
     """`register(name, cls)` for each inference engine: `--engine name`."""
+
+
+@hookspec
+def register_trainers(register: "Register[Callable[..., Trainer]]") -> None:
+    """`register(name, make)` for each trainer: `trainer.name = "..."`, options in `[trainer.name]`."""
 
 
 @hookspec

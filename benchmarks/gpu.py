@@ -49,7 +49,7 @@ try:
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.errors import ConfigError
     from areal_sdk.fsdp.spec import TrainerSpec
-    from areal_sdk.fsdp.trainer import TrainerClient
+    from areal_sdk.fsdp.trainer import FSDPTrainer
 except ModuleNotFoundError as exc:
     sys.exit(f"{exc.name} is not installed: the head of {__file__} says how to carry it")
 
@@ -105,7 +105,7 @@ class Benchmark:
                     await self._measure_both("local engine", engine, trainer)
             await self._measure_sglang(trainer)
 
-    def _make_trainer(self) -> TrainerClient:
+    def _make_trainer(self) -> FSDPTrainer:
         plan = self._plan
         trainer = TrainerSection(
             device=self._device,
@@ -113,7 +113,7 @@ class Benchmark:
             share_prompts=False,  # nothing to share in random trajectories
         )
         spec = TrainerSpec(self._model, trainer=trainer, publish_dtype=plan.dtype)
-        return TrainerClient(spec, log_dir=self._logs)
+        return FSDPTrainer(spec, log_dir=self._logs)
 
     def _make_engine(self) -> LocalEngine:
         plan = self._plan
@@ -127,7 +127,7 @@ class Benchmark:
             kv_memory_gb=KV_MEMORY_GB if self._device == "cuda" else None,
         )
 
-    async def _measure_trainer(self, trainer: TrainerClient) -> None:
+    async def _measure_trainer(self, trainer: FSDPTrainer) -> None:
         await measure_trainer(
             self._report,
             trainer,
@@ -136,9 +136,7 @@ class Benchmark:
             peak_tflops=self._peak_tflops,
         )
 
-    async def _measure_both(
-        self, name: str, engine: InferenceEngine, trainer: TrainerClient
-    ) -> None:
+    async def _measure_both(self, name: str, engine: InferenceEngine, trainer: FSDPTrainer) -> None:
         report, plan = self._report, self._plan
         await self._part(
             f"{name}: new weights", lambda: measure_swap(report, name, engine, trainer)
@@ -147,7 +145,7 @@ class Benchmark:
             f"{name}: together", lambda: measure_together(report, name, engine, trainer, plan)
         )
 
-    async def _measure_sglang(self, trainer: TrainerClient | None) -> None:
+    async def _measure_sglang(self, trainer: FSDPTrainer | None) -> None:
         try:
             environment = find_environment()
         except ConfigError:

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from areal_sdk.backends.local import LocalEngine
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, InferenceEngine
-from areal_sdk.fsdp.trainer import TrainerClient
+from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.models import make_tiny_model
 from areal_sdk.types import Trajectory, TrajectoryGroup
 
@@ -159,7 +159,7 @@ def batch(plan: Plan) -> list[TrajectoryGroup]:
 
 async def measure_trainer(
     report: Report,
-    trainer: TrainerClient,
+    trainer: FSDPTrainer,
     plan: Plan,
     *,
     parameters: int,
@@ -184,7 +184,7 @@ async def measure_trainer(
 
 
 async def measure_swap(
-    report: Report, name: str, engine: InferenceEngine, trainer: TrainerClient
+    report: Report, name: str, engine: InferenceEngine, trainer: FSDPTrainer
 ) -> None:
     times = []
     first = engine.version + 1
@@ -208,7 +208,7 @@ def stall_of(engine: InferenceEngine) -> float:
 
 
 async def measure_together(
-    report: Report, name: str, engine: InferenceEngine, trainer: TrainerClient, plan: Plan
+    report: Report, name: str, engine: InferenceEngine, trainer: FSDPTrainer, plan: Plan
 ) -> None:
     """Training steps with a publish and an in-flight update each, while requests never cease."""
     concurrency = plan.concurrency[-2] if len(plan.concurrency) > 2 else plan.concurrency[-1]

@@ -54,7 +54,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     from areal_sdk.config import TrainerSection
     from areal_sdk.engine import GenerateRequest
     from areal_sdk.fsdp.spec import TrainerSpec
-    from areal_sdk.fsdp.trainer import TrainerClient
+    from areal_sdk.fsdp.trainer import FSDPTrainer
     from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
     from areal_sdk.gateway.tokens.template import ChatTemplate
     from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     renderer = Renderer(Tokenizer.load(model), ChatTemplate.load(model))
     logs = Path(tempfile.mkdtemp())
     engine = LocalEngine(model, log_dir=logs, dtype="bfloat16")
-    trainer = TrainerClient(
+    trainer = FSDPTrainer(
         TrainerSpec(model, trainer=TrainerSection(share_prompts=share_prompts, learning_rate=1e-6)),
         log_dir=logs,
     )

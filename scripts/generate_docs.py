@@ -72,7 +72,7 @@ def _config() -> Iterator[str]:
     yield f"# Settings\n\n{NOTE}\n"
     yield "In a TOML file for `--config`, or one at a time with `--set section.key=value`. A command's own"
     yield "flags win over `--set`, which wins over the file. An unknown key is an error.\n"
-    yield "Beside these, `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]` and `[algorithm.NAME]`"
+    yield "Beside these, `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]` and `[algorithm.NAME]`"
     yield "hold the options of the agent and of plugins, and `weight` in `[reward.NAME]` is the reward's"
     yield "weight.\n"
     sections = {n: f for n, f in Config.model_fields.items() if _is_section(f.annotation)}

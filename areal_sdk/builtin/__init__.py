@@ -6,6 +6,7 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.hookspecs import Register, hookimpl
 from areal_sdk.reward import RewardFn
+from areal_sdk.trainer import Trainer
 
 _REWARDS = ("exact_match", "contains_answer", "numeric_match")
 
@@ -31,3 +32,8 @@ def register_algorithms(register: Register[Callable[..., object]]) -> None:
 def register_engines(register: Register[type[InferenceEngine]]) -> None:
     register("local", "areal_sdk.backends.local:LocalEngine")
     register("sglang", "areal_sdk.backends.sglang:SGLangEngine")
+
+
+@hookimpl
+def register_trainers(register: Register[Callable[..., Trainer]]) -> None:
+    register("fsdp", "areal_sdk.fsdp.trainer:make_trainer")

@@ -156,6 +156,8 @@ class RolloutSection(Section):
 class TrainerSection(Section):
     """The optimiser and where it runs."""
 
+    name: str = "fsdp"
+    """`fsdp`, or a plugin's trainer, which reads those of these settings that it has a use for."""
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     """Of AdamW, constant after the warm-up."""
     warmup_steps: NonNegative = 5

@@ -11,13 +11,13 @@ REMOVED = "(removed)"
 """What run directories store in the place of a secret."""
 
 
-_SECTIONS_WITH_TABLES = ("engine", "algorithm")
+_SECTIONS_WITH_TABLES = ("engine", "trainer", "algorithm")
 """`[engine.NAME]` holds the options of that engine."""
 
 
 def gather_options(values: JSON) -> JSON:
-    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[algorithm.NAME]` and `[agent]` tables
-    as `options`.
+    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]`, `[algorithm.NAME]` and
+    `[agent]` tables as `options`.
 
     A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
     """
@@ -74,7 +74,7 @@ def _gather_env(values: JSON, options: dict[str, JSON]) -> None:
 
 
 def _gather_inside(values: JSON, options: dict[str, JSON], section: str) -> None:
-    """The tables in `[engine]` and `[algorithm]` are of the engine and the algorithm they name."""
+    """The tables in `[engine]`, `[trainer]` and `[algorithm]` are of the item they name."""
     inside = values.get(section)
     if not isinstance(inside, dict):
         return

@@ -77,7 +77,7 @@ def _idle_clipping(config: Config) -> Iterator[str]:
 
 
 def _idle_tables(config: Config) -> Iterator[str]:
-    """Options of an environment, an engine, an algorithm or an agent that is not the one at work."""
+    """Options of an environment, an engine, a trainer, an algorithm or an agent that does not work."""
     for table, options in config.options.items():
         kind, _, name = table.partition(".")
         if not options:
@@ -86,6 +86,8 @@ def _idle_tables(config: Config) -> Iterator[str]:
             why = f"the environment played is {config.env!r}" if config.env else "no env is played"
         elif kind == "engine" and name != config.engine.backend:
             why = f"the engine is {config.engine.name!r}"
+        elif kind == "trainer" and name != config.trainer.name:
+            why = f"the trainer is {config.trainer.name!r}"
         elif kind == "algorithm" and name != config.algorithm.name:
             why = f"the algorithm is {config.algorithm.name!r}"
         elif table == "agent" and config.env is not None:

@@ -36,7 +36,7 @@ from areal_sdk.fsdp.directories import (
     partial_of,
     whole_directory,
 )
-from areal_sdk.fsdp.step import Trainer
+from areal_sdk.fsdp.step import RankTrainer
 
 JSON = Any
 
@@ -48,7 +48,7 @@ _NOT_COPIED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "
 """Weights in any form: an export brings its own."""
 
 
-def save_checkpoint(trainer: Trainer, directory: Path, extra: Mapping[str, JSON]) -> None:
+def save_checkpoint(trainer: RankTrainer, directory: Path, extra: Mapping[str, JSON]) -> None:
     """Write all that `load_checkpoint` needs to go on bit by bit. A collective.
 
     Where one rank fails, all raise, and what was at `directory` before is still there.
@@ -79,7 +79,7 @@ def _finish(directory: Path, state: Mapping[str, JSON]) -> None:
     commit(directory)
 
 
-def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
+def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]:
     """Bring `trainer` to where it was; returns the saved `extra`. A collective."""
     try:
         state = json.loads((directory / STATE_FILE).read_text())
@@ -107,7 +107,7 @@ def load_checkpoint(trainer: Trainer, directory: Path) -> Mapping[str, JSON]:
     return extra
 
 
-def export_model(trainer: Trainer, directory: Path, *, dtype: torch.dtype) -> None:
+def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -> None:
     """A directory that transformers loads: safetensors, config, tokenizer. A collective."""
     weights = whole_weights(trainer, dtype=dtype)
     trainer.ranks.on_first(lambda: _write_export(trainer.spec.model_dir, directory, weights))
@@ -133,7 +133,7 @@ def export_checkpoint(
     _write_export(model_dir, directory, weights)
 
 
-def whole_weights(trainer: Trainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
+def whole_weights(trainer: RankTrainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
     """The model in host memory, on rank 0; elsewhere nothing stays. A collective."""
     weights: dict[str, Tensor] = {}
     for name, parameter in trainer.policy.named_weights().items():
@@ -164,7 +164,7 @@ def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor
         path.chmod((partial / "config.json").stat().st_mode)  # `save_file` lets nobody else read it
 
 
-def _write(trainer: Trainer, partial: Path, directory: Path) -> None:
+def _write(trainer: RankTrainer, partial: Path, directory: Path) -> None:
     tensors = _tensors(trainer, with_moments=trainer.num_updates > 0)
     rng = {f"rng.{trainer.ranks.rank}": torch.get_rng_state()}
     try:
@@ -195,7 +195,9 @@ def _first_failure(error: CheckpointException) -> BaseException:
     return behind or failure
 
 
-def _tensors(trainer: Trainer, *, with_moments: bool, allocate: bool = False) -> dict[str, Tensor]:
+def _tensors(
+    trainer: RankTrainer, *, with_moments: bool, allocate: bool = False
+) -> dict[str, Tensor]:
     """Weights and optimiser moments under stable names; `allocate` makes moments to load into."""
     tensors: dict[str, Tensor] = {}
     optimizer = trainer.optimizer

@@ -18,7 +18,7 @@ from areal_sdk.fsdp.collectives import join_ranks
 from areal_sdk.fsdp.directories import PublishDir, shares_memory
 from areal_sdk.fsdp.publish import Publisher
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.step import Trainer
+from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.wire import decode_demonstrations, decode_groups
 from areal_sdk.process import Channel, ChannelClosedError, Request
 
@@ -50,7 +50,7 @@ def main(channel: Channel, args: JSON) -> None:
         is_shared = shares_memory(spec.publish_dir, boot=args["boot"])
         if ranks.rank == 0 and not is_shared:
             own = PublishDir(size=spec.published_size)  # the main process fetches from here
-        rank = _Rank(Trainer(spec, ranks), own.path if own else spec.publish_dir)
+        rank = _Rank(RankTrainer(spec, ranks), own.path if own else spec.publish_dir)
         channel.ready(
             {
                 "num_parameters": rank.num_parameters,
@@ -99,13 +99,13 @@ def _device(name: str) -> torch.device:
 class _Rank:
     """A trainer behind named methods."""
 
-    def __init__(self, trainer: Trainer, publish_dir: Path) -> None:
+    def __init__(self, trainer: RankTrainer, publish_dir: Path) -> None:
         self._trainer = trainer
         self._dtype: torch.dtype = getattr(torch, trainer.spec.publish_dtype)
         self._publisher = Publisher(publish_dir, dtype=self._dtype)
         self._methods: dict[str, Callable[[Request], JSON]] = {
             "step": self._step,
-            "sft_step": self._sft_step,
+            "imitate": self._imitate,
             "publish": self._publish,
             "fetch": self._fetch,
             "release_memory": self._release_memory,
@@ -138,7 +138,7 @@ class _Rank:
         metrics = self._trainer.step(groups, version=payload["version"])
         return {"metrics": metrics, "notices": self._trainer.notices}
 
-    def _sft_step(self, request: Request) -> JSON:
+    def _imitate(self, request: Request) -> JSON:
         return self._trainer.imitate(decode_demonstrations(request.payload, request.buffers))
 
     def _publish(self, request: Request) -> JSON:

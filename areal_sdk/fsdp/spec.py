@@ -8,29 +8,12 @@ from pydantic import TypeAdapter
 
 from areal_sdk.config import AlgorithmSection, RunSection, SftSection, TrainerSection
 from areal_sdk.models.families import stored_dtype
+from areal_sdk.trainer import PresetSpec
 
 JSON = Any
 
 NUM_PUBLISHED = 2
 """Versions kept for engines: the one they read, and the one being written."""
-
-
-@dataclass(frozen=True, slots=True)
-class SftRow:
-    """A demonstration: tokens, and which of them to imitate."""
-
-    tokens: tuple[int, ...]
-    loss_mask: tuple[bool, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PresetSpec:
-    """An algorithm and the options of its table, found and checked again in each rank."""
-
-    reference: str = "areal_sdk.algorithms.presets:grpo"
-    """Of the preset, as `process.user_code` reads it: it may stand in a user's file."""
-    options: dict[str, JSON] = field(default_factory=dict)
-    """As the user wrote them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,9 @@ from areal_sdk.config.options import validate_options
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.collectives import Ranks, global_grad_norm
 from areal_sdk.fsdp.policy import load_policy
-from areal_sdk.fsdp.spec import SftRow, TrainerSpec
+from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.process.user_code import load_user_object
+from areal_sdk.trainer import Demonstration
 from areal_sdk.types import TrajectoryGroup
 
 BETAS = (0.9, 0.999)
@@ -70,7 +71,7 @@ class _Meter:
         self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - began
 
 
-class Trainer:
+class RankTrainer:
     """Policy, optimiser and objective of one rank."""
 
     def __init__(self, spec: TrainerSpec, ranks: Ranks | None = None) -> None:
@@ -135,7 +136,7 @@ class Trainer:
             )
         return metrics | self._cost(minibatches, meter, began)
 
-    def imitate(self, rows: Sequence[SftRow]) -> dict[str, float]:
+    def imitate(self, rows: Sequence[Demonstration]) -> dict[str, float]:
         """One update of supervised fine-tuning on demonstrations."""
         meter, began = _Meter(), time.monotonic()
         with meter.phase("plan"):

@@ -1,27 +1,31 @@
-"""The trainer as the main process sees it. Light: torch lives in the ranks."""
+"""The built-in trainer (`trainer.name = "fsdp"`), in the main process. Light: torch lives in the ranks."""
 
 import asyncio
 import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from areal_sdk.errors import (
+    ArealError,
     ChildDiedError,
     ConfigError,
     ProcessError,
     RemoteError,
     require_package,
 )
-from areal_sdk.fsdp.directories import CheckpointError, PublishDir, allocate, forget_old, this_boot
-from areal_sdk.fsdp.spec import SftRow, TrainerSpec
+from areal_sdk.fsdp.directories import CheckpointError, PublishDir, allocate, this_boot
+from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
-from areal_sdk.launch import Launcher, LocalLauncher
+from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher, first_exit
+from areal_sdk.models.families import check_trained
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
+from areal_sdk.process.listen import Listener
 from areal_sdk.process.threads import in_thread
+from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.types import TrajectoryGroup, WeightUpdate
 
 JSON = Any
@@ -38,6 +42,8 @@ FAILURE_GRACE_S = 10.0
 """How long the other ranks have to report what made one of them fail."""
 DEATH_GRACE_S = 1.0
 """How long to wait, after one rank died, for the news that another had died first."""
+EXPLANATION_GRACE_S = 0.5
+"""How long a call in progress has to say why a rank died."""
 
 KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20),
@@ -47,45 +53,81 @@ KEEP_FREED_MEMORY = {
 step. Steps are alike, so all but the largest tensors stay."""
 
 
-class TrainerClient:
-    """Drives the ranks of one trainer; a rank's death fails the call in progress at once.
+OpenLauncher = Callable[[], Awaitable[Launcher]]
 
-    One call at a time: a cancelled one goes on in the ranks, and the next waits for its end. After a
-    failure of `step`, `sft_step` or `load` the ranks no longer agree on anything: close the client
-    and start another from a checkpoint.
-    """
+
+def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
+    """The trainer of a run; ConfigError for a model that it does not train."""
+    check_trained(setup.model_dir)
+    config = setup.config
+    spec = TrainerSpec(
+        setup.model_dir,
+        run=config.run,
+        trainer=config.trainer,
+        sft=config.sft,
+        algorithm=config.algorithm,
+        preset=setup.preset,
+        publish_dtype=setup.publish_dtype,
+    )
+    return FSDPTrainer(
+        spec,
+        log_dir=setup.log_dir,
+        open_launcher=lambda: open_launcher(setup),
+    )
+
+
+async def open_launcher(setup: TrainerSetup) -> Launcher:
+    """A launcher that starts ranks as children, or that takes in ranks the user starts."""
+    section = setup.config.trainer
+    if section.launcher == "local":
+        return LocalLauncher(log_dir=setup.log_dir, start_timeout_s=START_TIMEOUT_S)
+    listener = await Listener.open(section.listen_host, section.listen_port)
+    launcher = TorchrunLauncher(listener, start_timeout_s=START_TIMEOUT_S)
+    setup.say(f"start the {section.ranks} trainer ranks with: {launcher.command}")
+    return launcher
+
+
+class FSDPTrainer(Trainer):
+    """FSDP2 in rank processes. A rank's death fails the call in progress at once."""
 
     def __init__(
-        self, spec: TrainerSpec, *, log_dir: Path, launcher: Launcher | None = None
+        self,
+        spec: TrainerSpec,
+        *,
+        log_dir: Path,
+        open_launcher: OpenLauncher | None = None,
     ) -> None:
-        """`log_dir` lies in the run directory, which every rank has to see: it saves there."""
+        """`log_dir` lies in the run directory. Every rank must see it: ranks save there."""
         self.spec = replace(spec, model_dir=spec.model_dir.absolute())
         self._log_dir = log_dir.absolute()
-        self._launcher = launcher or LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
+        self._open_launcher = open_launcher
+        self._launcher: Launcher | None = None
         self._ranks: list[Child] = []
         self._last_call: asyncio.Task[ChildReply] | None = None
         self._own_publish_dir: PublishDir | None = None
         self._shares_memory = True
-        self.num_parameters = 0
-        self.device = ""
-        self.learns_alone = False
-        """Whether its algorithm learns from episodes without siblings; known once started."""
-        self.notices: Sequence[str] = ()
-        """What the latest step says to the user."""
+        self._info = TrainerInfo()
 
     async def start(self) -> None:
-        """Start the ranks; returns when every one has loaded the model."""
+        """Start the ranks; return when every rank has loaded the model."""
         for package in ("torch", "transformers"):
             require_package(package, extra="train", needed_for="training")
         if self.spec.publish_dir is None:
             self._own_publish_dir = PublishDir(size=self.spec.published_size)
             self.spec = replace(self.spec, publish_dir=self._own_publish_dir.path)
         self._log_dir.mkdir(parents=True, exist_ok=True)
+        if self._open_launcher is None:
+            launcher: Launcher = LocalLauncher(
+                log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
+            )
+        else:
+            launcher = await self._open_launcher()
+        self._launcher = launcher
         # Its name is new: a rank that finds it sees this directory, and not one like it.
         with tempfile.NamedTemporaryFile(prefix=".seen-by-ranks-", dir=self._log_dir) as probe:
-            await self._launch({"probe": probe.name, "boot": this_boot()})
+            await self._launch(launcher, {"probe": probe.name, "boot": this_boot()})
 
-    async def _launch(self, surroundings: Mapping[str, str]) -> None:
+    async def _launch(self, launcher: Launcher, surroundings: Mapping[str, str]) -> None:
         specs = [
             ProcessSpec(
                 name=f"trainer-{rank}",
@@ -97,25 +139,40 @@ class TrainerClient:
             for rank in range(self.spec.trainer.ranks)
         ]
         try:
-            self._ranks = await self._launcher.launch(specs)
+            self._ranks = await launcher.launch(specs)
         except RemoteError as exc:
             if exc.kind == ConfigError.__name__:  # asked for wrongly, not broken
                 raise ConfigError(exc.message) from exc
             raise
         hello = self._ranks[0].hello
-        self.num_parameters, self.device = hello["num_parameters"], hello["device"]
-        self.learns_alone = hello["learns_alone"]
         self._shares_memory = hello["shares_memory"]
+        self._info = TrainerInfo(hello["num_parameters"], hello["device"], hello["learns_alone"])
+
+    @property
+    def info(self) -> TrainerInfo:
+        return self._info
 
     @property
     def children(self) -> Sequence[Child]:
-        """One per rank; their `exited` futures tell of deaths between calls."""
+        """One per rank."""
         return self._ranks
+
+    @property
+    def is_alive(self) -> bool:
+        return not any(rank.exited.done() for rank in self._ranks)
+
+    async def died(self) -> ArealError:
+        dead = await first_exit(self._ranks)
+        await asyncio.sleep(EXPLANATION_GRACE_S)
+        return ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        return {rank.name: rank.pid for rank in self._ranks if rank.pid}
 
     async def step(
         self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
     ) -> Mapping[str, float]:
-        """One optimiser step from `version`. `num_trained` is 0 when there was nothing to learn."""
         # A large batch takes half a second, and callers and engines are served on this loop.
         encoded, buffers = await in_thread(lambda: encode_groups(groups), name="encode batch")
         payload = {"groups": encoded, "version": version}
@@ -123,20 +180,14 @@ class TrainerClient:
         self.notices = tuple(reply.payload["notices"])
         return _metrics(reply.payload["metrics"])
 
-    async def sft_step(
-        self, rows: Sequence[SftRow], *, timeout_s: float = 600.0
+    async def imitate(
+        self, demonstrations: Sequence[Demonstration], *, timeout_s: float = 600.0
     ) -> Mapping[str, float]:
-        """One update of supervised fine-tuning."""
-        payload, buffers = encode_demonstrations(rows)
-        reply = await self._call("sft_step", payload, buffers, timeout_s=timeout_s)
+        payload, buffers = encode_demonstrations(demonstrations)
+        reply = await self._call("imitate", payload, buffers, timeout_s=timeout_s)
         return _metrics(reply.payload)
 
     async def publish(self, version: int) -> WeightUpdate:
-        """The current weights as `version`, in memory that engines can map.
-
-        The files of the last two publishes exist; publish again only when every engine has
-        confirmed the one before.
-        """
         reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)
         size = reply.payload.pop("size")
         update = WeightUpdate(**reply.payload)
@@ -161,37 +212,26 @@ class TrainerClient:
         return replace(update, path=str(path))
 
     async def release_memory(self) -> None:
-        """Leave to others what no step needs in between: caches, not weights or moments."""
         await self._call("release_memory", {}, timeout_s=RELEASE_TIMEOUT_S)
 
-    async def save(
-        self, directory: Path, extra: Mapping[str, JSON], *, keep: int | None = None
-    ) -> None:
-        """Checkpoint into `directory`, which appears whole or not at all.
-
-        With `keep`, only the newest `keep` numbered siblings of `directory` remain.
-        """
+    async def save(self, directory: Path, extra: Mapping[str, JSON]) -> None:
         payload = {**_place(directory), "extra": dict(extra)}
         await self._call("save", payload, timeout_s=SAVE_TIMEOUT_S)
-        if keep is not None:
-            await in_thread(lambda: forget_old(directory, keep=keep), name="forget old")
 
     async def load(self, directory: Path) -> Mapping[str, JSON]:
-        """Go on from a checkpoint; returns the `extra` it was saved with."""
         reply = await self._call("load", _place(directory), timeout_s=SAVE_TIMEOUT_S)
         extra: Mapping[str, JSON] = reply.payload
         return extra
 
     async def export(self, directory: Path) -> None:
-        """Write a model directory that transformers and engines load."""
         await self._call("export", _place(directory), timeout_s=SAVE_TIMEOUT_S)
 
     async def aclose(self) -> None:
-        """End the ranks and remove what they published. Idempotent."""
         await asyncio.gather(*(child.aclose() for child in self._ranks))
         if self._last_call is not None:
             await asyncio.wait({self._last_call})  # with the ranks it has ended
-        await self._launcher.aclose()
+        if self._launcher is not None:
+            await self._launcher.aclose()
         if self._own_publish_dir is not None:
             published, self._own_publish_dir = self._own_publish_dir, None
             await in_thread(published.remove, name="remove published weights")  # may be gigabytes

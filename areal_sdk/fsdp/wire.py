@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_sdk.fsdp.spec import SftRow
 from areal_sdk.process import Buffer
+from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Trajectory, TrajectoryGroup
 
 JSON = Any
@@ -81,9 +81,9 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
     ]
 
 
-def encode_demonstrations(rows: Sequence[SftRow]) -> tuple[JSON, list[Buffer]]:
+def encode_demonstrations(rows: Sequence[Demonstration]) -> tuple[JSON, list[Buffer]]:
     """
-    >>> rows = [SftRow((1, 2, 3), (False, True, True)), SftRow((4,), (False,))]
+    >>> rows = [Demonstration((1, 2, 3), (False, True, True)), Demonstration((4,), (False,))]
     >>> decode_demonstrations(*encode_demonstrations(rows)) == rows
     True
     """
@@ -93,10 +93,10 @@ def encode_demonstrations(rows: Sequence[SftRow]) -> tuple[JSON, list[Buffer]]:
     ]
 
 
-def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[SftRow]:
+def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[Demonstration]:
     tokens = _split(buffers[0], np.int32, payload)
     masks = _split(buffers[1], np.bool_, payload)
-    return [SftRow(*row) for row in zip(tokens, masks, strict=True)]
+    return [Demonstration(*row) for row in zip(tokens, masks, strict=True)]
 
 
 def _joined(parts: Iterable[Sequence[Any]], dtype: type[np.generic]) -> NDArray[Any]:

@@ -26,11 +26,11 @@ from areal_sdk.engine import (
     GenerateResult,
     InferenceEngine,
 )
-from areal_sdk.errors import ChildDiedError, ConfigError, EngineError
-from areal_sdk.fsdp.trainer import TrainerClient
-from areal_sdk.launch import Restarts, first_exit
+from areal_sdk.errors import ConfigError, EngineError
+from areal_sdk.launch import Restarts
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import waiting
+from areal_sdk.trainer import Trainer
 from areal_sdk.types import WeightUpdate
 
 
@@ -87,9 +87,6 @@ def _default(field: str) -> object:
 
 RESTART_TIMEOUT_S = 600.0
 
-DEATH_GRACE_S = 0.5
-"""For a call in progress to say why the rank died."""
-
 
 @asynccontextmanager
 async def supervised(
@@ -109,7 +106,7 @@ async def supervised(
 
 
 @asynccontextmanager
-async def fail_with_ranks(trainer: TrainerClient) -> AsyncIterator[None]:
+async def fail_with_ranks(trainer: Trainer) -> AsyncIterator[None]:
     """A rank that dies ends the block, also while nothing is asked of it: rollouts can take long."""
     async with asyncio.TaskGroup() as group:
         watch = group.create_task(_watch_ranks(trainer), name="trainer watch")
@@ -239,10 +236,8 @@ class SupervisedEngine(InferenceEngine):
             await self._back.wait()
 
 
-async def _watch_ranks(trainer: TrainerClient) -> None:
-    dead = await first_exit(trainer.children)
-    await asyncio.sleep(DEATH_GRACE_S)  # a call in progress explains the death better
-    raise ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")
+async def _watch_ranks(trainer: Trainer) -> None:
+    raise await trainer.died()
 
 
 HANDOVER_TIMEOUT_S = 900.0
@@ -256,7 +251,7 @@ async def hand_to_trainer(engine: InferenceEngine) -> None:
             await engine.release_memory()
 
 
-async def hand_to_engine(engine: InferenceEngine, trainer: TrainerClient) -> None:
+async def hand_to_engine(engine: InferenceEngine, trainer: Trainer) -> None:
     """After `publish`: what the trainer does not keep between steps is the engine's again."""
     if engine.info.shares_device:
         await trainer.release_memory()

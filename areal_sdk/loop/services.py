@@ -6,6 +6,7 @@ From `[trainer]` and `[algorithm]` to a trainer that is not started yet.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,24 +20,23 @@ from areal_sdk import certificate
 from areal_sdk.agent import AgentLike
 from areal_sdk.config import Config, Positive, RolloutSection, Section, read_toml
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.spec import PresetSpec, TrainerSpec
-from areal_sdk.fsdp.trainer import START_TIMEOUT_S, TrainerClient
+from areal_sdk.errors import ConfigError, require_package
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.sessions.accounts import Quota, User
 from areal_sdk.gateway.sessions.external import ExternalLimits
-from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher
 from areal_sdk.loop.engines import SupervisedEngine, fail_with_ranks, make_engine, supervised
 from areal_sdk.loop.program import Program
-from areal_sdk.loop.weights import sampling_dtype
+from areal_sdk.loop.weights import check_served, find_model, sampling_dtype
 from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.family import cpu_seconds
-from areal_sdk.process.listen import Listener
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.runner import EpisodeRunner
 from areal_sdk.telemetry import RunDir
+from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Rig:
     engine: SupervisedEngine
     gateway: Gateway
     rewards: RewardPool | None
-    trainer: TrainerClient | None
+    trainer: Trainer | None
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time used so far by this process, and by those of engine and trainer on this machine."""
@@ -59,7 +59,7 @@ class Rig:
         if self.engine.pid is not None:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
-            pids |= {child.name: child.pid for child in self.trainer.children if child.pid}
+            pids |= self.trainer.pids
         if isinstance(self.agent, AgentPool):
             pids |= self.agent.pids
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
@@ -106,7 +106,7 @@ async def open_rig(
         if train:
             if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
                 say(doubt)
-            trainer = await make_trainer(
+            trainer = make_trainer(
                 config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say
             )
         stack.push_async_callback(_close_together, engine, trainer)
@@ -133,7 +133,7 @@ async def open_rig(
         yield Rig(config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer)
 
 
-async def _close_together(engine: InferenceEngine, trainer: TrainerClient | None) -> None:
+async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> None:
     """Side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
     closing = [engine.aclose(), *([trainer.aclose()] if trainer is not None else [])]
     await asyncio.gather(*closing)
@@ -268,19 +268,35 @@ COMPARE_SIBLINGS = ("grpo",)
 """The built-in algorithms that learn nothing from an episode without siblings."""
 
 
-async def make_trainer(
+def make_trainer(
     config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
-) -> TrainerClient:
-    spec = TrainerSpec(
-        model_dir,
-        run=config.run,
-        trainer=config.trainer,
-        sft=config.sft,
-        algorithm=config.algorithm,
-        preset=find_preset(config, plugins),
-        publish_dtype=sampling_dtype(config, model_dir),
+) -> Trainer:
+    """The trainer that `trainer.name` names, not started."""
+    name = config.trainer.name
+    make = plugins.configure("trainer", name, config.options.get(f"trainer.{name}", {}))
+    return make(
+        TrainerSetup(
+            config,
+            model_dir,
+            preset=find_preset(config, plugins),
+            publish_dtype=sampling_dtype(config, model_dir),
+            log_dir=log_dir,
+            say=say,
+        )
     )
-    return TrainerClient(spec, log_dir=log_dir, launcher=await _launcher(config, log_dir, say))
+
+
+def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
+    """The directory of the model that a run starts from; ConfigError unless the run can use it.
+
+    Installed packages are looked at first, since a model may have to be fetched.
+    """
+    for package in ("torch", "transformers", "safetensors"):
+        require_package(package, extra="train", needed_for="training")
+    directory = find_model(config.init_from or config.model)
+    make_trainer(config, directory, plugins=plugins, log_dir=Path(), say=logger.warning)
+    check_served(config, directory, plugins)
+    return directory
 
 
 def check_learns(config: Config, *, learns_alone: bool | None = None) -> None:
@@ -304,14 +320,3 @@ def check_learns(config: Config, *, learns_alone: bool | None = None) -> None:
         "makes one of each, so it would learn nothing: raise rollout.group_size, or choose "
         'algorithm.name = "running_baseline"'
     )
-
-
-async def _launcher(config: Config, log_dir: Path, say: Callable[[str], None]) -> Launcher:
-    """Ranks as our children, or those that the user starts with the line this says."""
-    section = config.trainer
-    if section.launcher == "local":
-        return LocalLauncher(log_dir=log_dir, start_timeout_s=START_TIMEOUT_S)
-    listener = await Listener.open(section.listen_host, section.listen_port)
-    launcher = TorchrunLauncher(listener, start_timeout_s=START_TIMEOUT_S)
-    say(f"start the {section.ranks} trainer ranks with: {launcher.command}")
-    return launcher

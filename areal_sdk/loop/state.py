@@ -15,10 +15,12 @@ from areal_sdk.config import Config
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.trainer import TrainerClient
+from areal_sdk.fsdp.directories import forget_old
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, REMOVED, read_measured, without_secrets
+from areal_sdk.trainer import Trainer
 
 
 @dataclass(slots=True)
@@ -120,10 +122,11 @@ class Checkpoints:
     def is_due(self, step: int) -> bool:
         return bool(self.every) and step % self.every == 0
 
-    async def save(self, trainer: TrainerClient, state: RunState) -> Path:
+    async def save(self, trainer: Trainer, state: RunState) -> Path:
         """Save, then forget the oldest. A failed save leaves the earlier ones as they were."""
         path = self.directory / f"{PREFIX}{state.step:06d}"
-        await trainer.save(path, state.to_json(), keep=self.keep)
+        await trainer.save(path, state.to_json())
+        await in_thread(lambda: forget_old(path, keep=self.keep), name="forget old")
         return path
 
     def has_saved(self, state: RunState) -> bool:

@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
-from areal_sdk.fsdp.spec import SftRow
-from areal_sdk.fsdp.trainer import TrainerClient
 from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -39,6 +37,7 @@ from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import waiting
+from areal_sdk.trainer import Demonstration, Trainer
 from areal_sdk.types import WeightUpdate
 
 T = TypeVar("T")
@@ -51,7 +50,7 @@ class TrainingLoop:
     """Drives one run from its state to its end. Owns the clock, the version and nothing else."""
 
     rig: Rig
-    trainer: TrainerClient
+    trainer: Trainer
     state: RunState
     buffer: TrajectoryBuffer
     tasks: TaskSource | CallerTasks
@@ -91,8 +90,7 @@ class TrainingLoop:
         if self._work is not None:
             await asyncio.wait({self._work})
         self._report()
-        has_died = any(rank.exited.done() for rank in self.trainer.children)
-        return not self._is_in_step and not has_died
+        return not self._is_in_step and self.trainer.is_alive
 
     async def run(self) -> str:
         """Train until a limit is reached; returns why it ended."""
@@ -257,7 +255,7 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     await hand_to_trainer(rig.engine)
     num_skipped = 0
     for step in range(1, section.steps + 1):
-        metrics = await rig.trainer.sft_step(generator.sample(rows, size))
+        metrics = await rig.trainer.imitate(generator.sample(rows, size))
         progress.report_warmup(step, section.steps, metrics)
         num_skipped = 0 if metrics["num_updates"] else num_skipped + 1
         if num_skipped >= MAX_SKIPPED_STEPS:
@@ -270,13 +268,13 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     await update_and_resume(rig.engine, update)
 
 
-def _rows(rig: Rig, demonstrations: Sequence[Conversation]) -> list[SftRow]:
+def _rows(rig: Rig, demonstrations: Sequence[Conversation]) -> list[Demonstration]:
     tokenizer, template = Tokenizer.load(rig.model_dir), ChatTemplate.load(rig.model_dir)
     renderer = Renderer(tokenizer, template, tool_format=rig.config.gateway.tool_format)
     return [demonstration_row(conversation, renderer) for conversation in demonstrations]
 
 
-def demonstration_row(conversation: Conversation, renderer: Renderer) -> SftRow:
+def demonstration_row(conversation: Conversation, renderer: Renderer) -> Demonstration:
     """The conversation in tokens exactly as rollouts would see it, its assistant turns trained."""
     tokens: tuple[int, ...] = ()
     mask: list[bool] = []
@@ -290,7 +288,7 @@ def demonstration_row(conversation: Conversation, renderer: Renderer) -> SftRow:
         mask += [False] * (len(prompt.tokens) - len(mask)) + [True] * len(answer)
         tokens = prompt.tokens + answer
         num_known = index + 1
-    return SftRow(tokens, tuple(mask))
+    return Demonstration(tokens, tuple(mask))
 
 
 MIN_CUT_TIMEOUT_S = 3600.0

@@ -31,6 +31,7 @@ from areal_sdk.loop.services import (
     Rig,
     check_learns,
     find_preset,
+    find_trained_model,
     open_rig,
     read_users,
     reward_specs,
@@ -39,7 +40,7 @@ from areal_sdk.loop.services import (
 from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import Checkpoints, RunState, RunSummary
 from areal_sdk.loop.steps import TrainingLoop, stalled_s, warm_up
-from areal_sdk.loop.weights import BestWeights, find_trained_model, whose_weights
+from areal_sdk.loop.weights import BestWeights, whose_weights
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -90,10 +91,11 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
 
 
 def check_names(config: Config, plugins: Plugins) -> None:
-    """ConfigError where no plugin has the engine, a reward or the algorithm that was named, or
-    where the algorithm could not learn."""
+    """ConfigError where no plugin has the engine, a reward, the trainer or the algorithm that was
+    named, or where the algorithm could not learn."""
     check_engine(config, plugins)
     reward_specs(config, plugins)
+    plugins.trainers.reference(config.trainer.name)
     find_preset(config, plugins)
     check_learns(config)
 
@@ -144,7 +146,7 @@ async def run_training(
         ) as rig,
     ):
         assert rig.trainer is not None
-        check_learns(config, learns_alone=rig.trainer.learns_alone)
+        check_learns(config, learns_alone=rig.trainer.info.learns_alone)
         ledger, tasks = Ledger(), _source(plan)
         if checkpoint is not None:
             progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")

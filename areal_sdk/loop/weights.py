@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from areal_sdk.config import Config, RunSection, load_config
-from areal_sdk.errors import ConfigError, require_package
+from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
@@ -27,7 +27,7 @@ from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.engines import check_engine_serves, engine_class
 from areal_sdk.loop.state import latest_checkpoint
 from areal_sdk.models import resolve_model
-from areal_sdk.models.families import check_trained, stored_dtype
+from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
@@ -264,28 +264,16 @@ def sampling_dtype(config: Config, model_dir: Path) -> str:
     return stored_dtype(model_dir) if config.engine.dtype == "auto" else config.engine.dtype
 
 
-def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
-    """The directory of the model that a run starts from; ConfigError unless the run can use it.
-
-    Installed packages are looked at first, since a model may have to be fetched.
-    """
-    for package in ("torch", "transformers", "safetensors"):
-        require_package(package, extra="train", needed_for="training")
-    directory = find_model(config.init_from or config.model)
-    check_trained(directory)
-    _check_served(config, directory, plugins)
-    return directory
-
-
 def find_served_model(config: Config, *, plugins: Plugins) -> Path:
     """The directory of the model to sample from; ConfigError where gateway or engine would refuse it."""
     engine_class(config, plugins).check_installed()
     directory = find_model(config.model)
-    _check_served(config, directory, plugins)
+    check_served(config, directory, plugins)
     return directory
 
 
-def _check_served(config: Config, directory: Path, plugins: Plugins) -> None:
+def check_served(config: Config, directory: Path, plugins: Plugins) -> None:
+    """ConfigError for a model that the gateway or the engine would refuse."""
     template = ChatTemplate.load(directory)
     Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
     check_engine_serves(config, directory, plugins)

@@ -41,7 +41,7 @@ def _parameters(function: Callable[..., object]) -> list[str]:
 
 
 def not_callable(item: object) -> str | None:
-    """What is wrong with a dataset or an algorithm, if anything."""
+    """What is wrong with a dataset, a trainer or an algorithm, if anything."""
     return None if callable(item) else f"must be callable, not {type(item).__name__}"
 
 

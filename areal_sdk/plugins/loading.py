@@ -35,6 +35,7 @@ from areal_sdk.plugins.discovery import (
 from areal_sdk.plugins.registry import Registry
 from areal_sdk.process.user_code import load_user_module
 from areal_sdk.reward import RewardFn
+from areal_sdk.trainer import Trainer, TrainerSetup
 from areal_sdk.types import Episode, Task, WeightUpdate
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ class Plugins:
         self.agents = Registry["AgentLike | type[Any]"]("agent", absent=absent)
         self.engines = Registry[type[InferenceEngine]](
             "engine", check=not_a_subclass_of(InferenceEngine), absent=absent
+        )
+        self.trainers = Registry[Callable[..., Trainer]](
+            "trainer", check=not_callable, absent=absent
         )
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
@@ -146,6 +150,10 @@ class Plugins:
     ) -> InferenceEngine: ...
     @overload
     def configure(
+        self, kind: Literal["trainer"], name: str, options: Mapping[str, object] = ...
+    ) -> Callable[[TrainerSetup], Trainer]: ...
+    @overload
+    def configure(
         self, kind: Literal["dataset"], name: str, options: Mapping[str, object] = ...
     ) -> DatasetFn: ...
 
@@ -155,12 +163,12 @@ class Plugins:
         """The plugin's item with its options checked and bound.
 
         A reward, an agent or a dataset is ready to call; an engine is an instance; an environment
-        is a factory, since each episode needs a new one.
+        is a factory, since each episode needs a new one, and a trainer is one of a `TrainerSetup`.
         """
         table = "agent" if kind == "agent" else f"{kind}.{name}"
         registry: Registry[Any] = self._by_table_name()[kind]
         item = registry.get(name)
-        if kind == "env":
+        if kind in ("env", "trainer"):
             return _bind(kind, item, options or {}, table=table)
         if inspect.isclass(item):
             return item(**validate_options(item, options or {}, table=table))
@@ -255,6 +263,7 @@ class Plugins:
             self.environments,
             self.agents,
             self.engines,
+            self.trainers,
             self.datasets,
             self.algorithms,
             self.commands,
@@ -269,8 +278,8 @@ class Plugins:
         }
 
 
-_ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1}
-"""Arguments that a function of this kind is called with; the parameters after them are options."""
+_ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1, "trainer": 1}
+"""Arguments that an item of this kind is called with; the parameters after them are options."""
 
 
 def _bind(
@@ -281,8 +290,7 @@ def _bind(
         if options:
             raise ConfigError(f"[{table}] takes no options")
         return item
-    skip = 0 if inspect.isclass(item) else _ARGUMENTS.get(kind, 0)
-    values = validate_options(item, options, table=table, skip=skip)
+    values = validate_options(item, options, table=table, skip=_ARGUMENTS.get(kind, 0))
     return functools.partial(item, **values) if values else item
 
 

@@ -32,15 +32,15 @@ async def in_time(answer: Awaitable[T], *, timeout_s: float, what: str) -> T:
         raise ConformanceError(f"{what} took longer than {timeout_s:g} s") from None
 
 
-Kind = Literal["reward", "env", "agent", "engine", "dataset"]
+Kind = Literal["reward", "env", "agent", "engine", "trainer", "dataset"]
 """As in the settings: `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`."""
 
 
 def registered(kind: Kind, name: str, /, **options: object) -> Any:
     """What an installed plugin registered as `name`, with its options checked and set.
 
-    A reward, an agent or a dataset is ready to call; an environment is made by calling it; an engine
-    is an instance. ConfigError, as a run would raise it, for a wrong name or option.
+    A reward, an agent or a dataset is ready to call; an environment is made by calling it, a
+    trainer by calling it with its setup; an engine is an instance. ConfigError, as a run would raise it, for a wrong name or option.
 
     >>> [task.id for task in registered("dataset", "nobody_brings_this")("train")]
     Traceback (most recent call last):

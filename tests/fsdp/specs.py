@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.spec import PresetSpec, TrainerSpec
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.trainer import PresetSpec
 
 
 def trainer_spec(model_dir: Path, **settings: Any) -> TrainerSpec:

@@ -31,8 +31,9 @@ from areal_sdk.fsdp.directories import (
     recover,
     whole_directory,
 )
-from areal_sdk.fsdp.spec import SftRow, TrainerSpec
-from areal_sdk.fsdp.step import Trainer
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.trainer import Demonstration
 
 from .episodes import make_groups
 from .specs import trainer_spec, with_preset
@@ -44,14 +45,14 @@ def spec(model_dir: Path) -> TrainerSpec:
     return replace(spec, run=RunSection(deterministic=True))
 
 
-def losses(trainer: Trainer, seeds: range) -> list[tuple[float | None, float | None]]:
+def losses(trainer: RankTrainer, seeds: range) -> list[tuple[float | None, float | None]]:
     """Loss and gradient norm of each step; None where there was nothing to train."""
     steps = [trainer.step(make_groups(seed=seed), version=0) for seed in seeds]
     return [(step.get("loss"), step.get("grad_norm")) for step in steps]
 
 
 def test_the_same_groups_give_the_same_losses_bit_by_bit(spec: TrainerSpec) -> None:
-    assert losses(Trainer(spec), range(3)) == losses(Trainer(spec), range(3))
+    assert losses(RankTrainer(spec), range(3)) == losses(RankTrainer(spec), range(3))
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "running_baseline"])
@@ -59,27 +60,27 @@ def test_a_resumed_trainer_repeats_the_uninterrupted_one_bit_by_bit(
     spec: TrainerSpec, tmp_path: Path, algorithm: str
 ) -> None:
     spec = with_preset(spec, algorithm)
-    uninterrupted = losses(Trainer(spec), range(5))
-    first = Trainer(spec)
+    uninterrupted = losses(RankTrainer(spec), range(5))
+    first = RankTrainer(spec)
     assert losses(first, range(2)) == uninterrupted[:2]
     save_checkpoint(first, tmp_path / "step-2", {"kept": 64, "tasks": ["a", "b"]})
-    second = Trainer(replace(spec, run=RunSection(deterministic=True, seed=99)))
+    second = RankTrainer(replace(spec, run=RunSection(deterministic=True, seed=99)))
     assert load_checkpoint(second, tmp_path / "step-2") == {"kept": 64, "tasks": ["a", "b"]}
     assert losses(second, range(2, 5)) == uninterrupted[2:]
 
 
 def test_a_checkpoint_before_the_first_step_loads(spec: TrainerSpec, tmp_path: Path) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     save_checkpoint(trainer, tmp_path / "step-0", {})
     expected = losses(trainer, range(1))
-    again = Trainer(spec)
+    again = RankTrainer(spec)
     losses(again, range(1, 2))
     load_checkpoint(again, tmp_path / "step-0")
     assert losses(again, range(1)) == expected
 
 
 def test_loading_restores_the_generator(spec: TrainerSpec, tmp_path: Path) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     save_checkpoint(trainer, tmp_path / "step-1", {})
     expected = torch.rand(3)
     load_checkpoint(trainer, tmp_path / "step-1")
@@ -89,12 +90,12 @@ def test_loading_restores_the_generator(spec: TrainerSpec, tmp_path: Path) -> No
 def test_a_checkpoint_of_the_warm_up_resumes_in_the_warm_up(
     spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    row = [SftRow((1, 2, 3), (False, True, True))]
-    trainer = Trainer(spec)
+    row = [Demonstration((1, 2, 3), (False, True, True))]
+    trainer = RankTrainer(spec)
     trainer.imitate(row)
     save_checkpoint(trainer, tmp_path / "sft-1", {})
     expected = trainer.imitate(row)["loss"]
-    again = Trainer(spec)
+    again = RankTrainer(spec)
     load_checkpoint(again, tmp_path / "sft-1")
     assert again.imitate(row)["loss"] == expected
 
@@ -115,7 +116,7 @@ def files_no_larger_than(size: int) -> Iterator[None]:
 def test_a_full_disk_is_a_clear_error_and_leaves_the_earlier_checkpoint_valid(
     spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     losses(trainer, range(1))
     save_checkpoint(trainer, tmp_path / "step-1", {"step": 1})
     expected = losses(trainer, range(1, 2))
@@ -131,13 +132,13 @@ def test_a_full_disk_is_a_clear_error_and_leaves_the_earlier_checkpoint_valid(
 
 def test_a_directory_that_is_not_a_checkpoint_is_refused(spec: TrainerSpec, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is not a checkpoint"):
-        load_checkpoint(Trainer(spec), tmp_path)
+        load_checkpoint(RankTrainer(spec), tmp_path)
 
 
 def test_an_export_loads_in_transformers_with_its_tokenizer(
     spec: TrainerSpec, tmp_path: Path
 ) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     losses(trainer, range(2))
     export_model(trainer, tmp_path / "best", dtype=torch.bfloat16)
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "best")
@@ -150,7 +151,7 @@ def test_an_export_loads_in_transformers_with_its_tokenizer(
     assert tokenizer.chat_template
     # Tied embeddings are saved once; a trainer can start from the result.
     assert "lm_head.weight" not in load_file(tmp_path / "best" / "model.safetensors")
-    Trainer(replace(spec, model_dir=tmp_path / "best"))
+    RankTrainer(replace(spec, model_dir=tmp_path / "best"))
 
 
 def test_an_export_has_the_modes_that_the_umask_gives_it(spec: TrainerSpec, tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_an_export_has_the_modes_that_the_umask_gives_it(spec: TrainerSpec, tmp_
         path.chmod(0o555 if path.is_dir() else 0o400)
     before = os.umask(0o027)
     try:
-        trainer = Trainer(replace(spec, model_dir=source))
+        trainer = RankTrainer(replace(spec, model_dir=source))
         export_model(trainer, tmp_path / "best", dtype=torch.float32)
     finally:
         os.umask(before)
@@ -240,15 +241,15 @@ def test_what_killed_saves_left_behind_is_removed_and_what_they_replaced_is_back
 
 
 def test_the_saved_state_is_readable(spec: TrainerSpec, tmp_path: Path) -> None:
-    save_checkpoint(Trainer(spec), tmp_path / "step-0", {"version": 7})
+    save_checkpoint(RankTrainer(spec), tmp_path / "step-0", {"version": 7})
     state = json.loads((tmp_path / "step-0" / "trainer.json").read_text())
     assert state["extra"] == {"version": 7}
 
 
 def test_an_export_takes_the_host_memory_of_one_rank_only(spec: TrainerSpec) -> None:
-    num_weights = len(Trainer(spec).policy.named_weights())
+    num_weights = len(RankTrainer(spec).policy.named_weights())
     for rank, num_kept in ((0, num_weights), (1, 0)):
-        trainer = Trainer(spec, Ranks(rank=rank))
+        trainer = RankTrainer(spec, Ranks(rank=rank))
         assert len(whole_weights(trainer, dtype=torch.bfloat16)) == num_kept
 
 
@@ -256,10 +257,10 @@ def test_a_checkpoint_whose_baselines_are_means_and_weights_is_read(
     spec: TrainerSpec, tmp_path: Path
 ) -> None:
     spec = with_preset(spec, "running_baseline")
-    old = Trainer(spec)
+    old = RankTrainer(spec)
     old.baselines = {"task-0": (0.5, 12.0)}
     save_checkpoint(old, tmp_path / "step-1", {})
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     load_checkpoint(trainer, tmp_path / "step-1")
     losses(trainer, range(1))
     assert trainer.baselines["task-0"][0] == [0.5]

@@ -20,14 +20,15 @@ from safetensors.torch import load_file
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.fsdp.checkpoint import load_checkpoint
 from areal_sdk.fsdp.directories import CheckpointError, PublishDir
-from areal_sdk.fsdp.spec import SftRow, TrainerSpec
-from areal_sdk.fsdp.step import Trainer
-from areal_sdk.fsdp.trainer import TrainerClient
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.fsdp.trainer import FSDPTrainer
+from areal_sdk.trainer import Demonstration
 
 from .episodes import make_groups
 from .specs import changed, trainer_spec
 
-ROWS = [SftRow((1, 2, 3, 4), (False, True, True, True))]
+ROWS = [Demonstration((1, 2, 3, 4), (False, True, True, True))]
 
 
 @pytest.fixture
@@ -36,8 +37,8 @@ def spec(model_dir: Path) -> TrainerSpec:
 
 
 @asynccontextmanager
-async def running(spec: TrainerSpec, tmp_path: Path) -> AsyncIterator[TrainerClient]:
-    client = TrainerClient(spec, log_dir=tmp_path / "logs")
+async def running(spec: TrainerSpec, tmp_path: Path) -> AsyncIterator[FSDPTrainer]:
+    client = FSDPTrainer(spec, log_dir=tmp_path / "logs")
     await client.start()
     try:
         yield client
@@ -50,10 +51,10 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
 ) -> None:
     groups = make_groups()
     async with running(spec, tmp_path) as client:
-        assert client.num_parameters > 100_000
-        assert client.device == "cpu"
+        assert client.info.num_parameters > 100_000
+        assert client.info.device == "cpu"
         # The same numbers as in this process: nothing is lost on the wire.
-        ours = Trainer(spec).step(groups, version=0)
+        ours = RankTrainer(spec).step(groups, version=0)
         theirs = await client.step(groups, version=0, timeout_s=60)
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-7)
         assert theirs["num_trained"] == ours["num_trained"]
@@ -62,14 +63,13 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
         assert update.version == 1
         assert update.path is not None
         published = Path(update.path)
-        await client.save(tmp_path / "step-1", {"v": 1}, keep=1)
+        await client.save(tmp_path / "step-1", {"v": 1})
         expected = await client.step(groups, version=1, timeout_s=60)
         assert await client.load(tmp_path / "step-1") == {"v": 1}
         again = await client.step(groups, version=1, timeout_s=60)
         assert (again["loss"], again["grad_norm"]) == (expected["loss"], expected["grad_norm"])
 
-        await client.save(tmp_path / "step-2", {}, keep=1)
-        assert not (tmp_path / "step-1").exists()
+        await client.save(tmp_path / "step-2", {})
         await client.export(tmp_path / "best")
         assert (
             load_file(tmp_path / "best" / "model.safetensors").keys() == load_file(published).keys()
@@ -80,7 +80,7 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
             await client.load(tmp_path)
         with pytest.raises(RemoteError, match="starts from 0"):
             await client.step(make_groups(1, version=5), version=0, timeout_s=60)
-        assert (await client.sft_step(ROWS))["num_trained"] == 3
+        assert (await client.imitate(ROWS))["num_trained"] == 3
     assert not published.exists()  # noqa: ASYNC240
 
 
@@ -101,7 +101,7 @@ async def test_a_large_batch_is_encoded_beside_the_event_loop(
     trajectories = tuple(replace(t, tokens=ReadIn(t.tokens)) for t in group.trajectories)
     ReadIn.threads.clear()
     with pytest.raises(ProcessError, match="not running"):
-        await TrainerClient(spec, log_dir=tmp_path).step(
+        await FSDPTrainer(spec, log_dir=tmp_path).step(
             [replace(group, trajectories=trajectories)], version=0, timeout_s=60
         )
     assert ReadIn.threads
@@ -110,7 +110,7 @@ async def test_a_large_batch_is_encoded_beside_the_event_loop(
 
 async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: Path) -> None:
     spec = changed(spec, num_minibatches=2, tokens_per_microbatch=256)
-    alone = Trainer(spec)
+    alone = RankTrainer(spec)
     expected = [alone.step(make_groups(5, seed=s), version=0) for s in range(2)]
     async with running(changed(spec, ranks=2), tmp_path) as client:
         for seed, one in enumerate(expected):
@@ -127,7 +127,7 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
         assert (await client.step(make_groups(same_reward=True), version=0, timeout_s=60))[
             "num_trained"
         ] == 0
-        assert (await client.sft_step(ROWS))["loss"] == pytest.approx(
+        assert (await client.imitate(ROWS))["loss"] == pytest.approx(
             alone.imitate(ROWS)["loss"], rel=1e-5
         )
         update = await client.publish(1)
@@ -141,7 +141,7 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
             await client.save(tmp_path / "a file" / "step-1", {})
         await client.save(tmp_path / "step-1", {"v": 1})
     # A checkpoint does not care how many ranks wrote it.
-    again = Trainer(spec)
+    again = RankTrainer(spec)
     assert load_checkpoint(again, tmp_path / "step-1") == {"v": 1}
     assert again.imitate(ROWS)["loss"] == pytest.approx(alone.imitate(ROWS)["loss"], rel=1e-3)
 
@@ -187,7 +187,7 @@ async def test_what_was_published_is_removed_beside_the_event_loop(
             removed_by.append(threading.current_thread())
             super().remove()
 
-    client = TrainerClient(spec, log_dir=tmp_path)
+    client = FSDPTrainer(spec, log_dir=tmp_path)
     published = client._own_publish_dir = Noted(size=0)
     await client.aclose()
     assert not published.path.exists()

@@ -19,7 +19,7 @@ from areal_sdk.fsdp.checkpoint import export_model
 from areal_sdk.fsdp.policy import load_policy
 from areal_sdk.fsdp.publish import Publisher
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.step import Trainer
+from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.checkpoint import stored_dtypes
 from areal_sdk.models.families import TRAINED_FAMILIES, check_trained
 
@@ -126,7 +126,7 @@ def test_what_is_published_and_exported_of_every_trained_family_is_a_checkpoint_
     family: str, tmp_path: Path
 ) -> None:
     directory = saved(tmp_path / "model", family)
-    trainer = Trainer(TrainerSpec(directory))
+    trainer = RankTrainer(TrainerSpec(directory))
     publisher = Publisher(tmp_path / "published", dtype=torch.float32)
 
     publisher.publish(trainer.policy, 1, is_writer=True)

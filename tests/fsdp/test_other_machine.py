@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 from areal_sdk.errors import ProcessError
 from areal_sdk.fsdp import trainer as client_module
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.trainer import TrainerClient
-from areal_sdk.launch import TorchrunLauncher
+from areal_sdk.fsdp.trainer import FSDPTrainer
+from areal_sdk.launch import Launcher, TorchrunLauncher
 from areal_sdk.process.listen import Listener
 from areal_sdk.types import WeightUpdate
 
@@ -60,11 +60,15 @@ def start_rank(launcher: TorchrunLauncher, hidden: list[str]) -> "subprocess.Pop
 @asynccontextmanager
 async def elsewhere(
     spec: TrainerSpec, run_dir: Path, *, hidden: list[str]
-) -> AsyncIterator[TrainerClient]:
+) -> AsyncIterator[FSDPTrainer]:
     """A trainer whose one rank sees empty directories in place of the `hidden` ones."""
     launcher = TorchrunLauncher(await Listener.open(), timeout_s=120)
     process = start_rank(launcher, hidden)
-    client = TrainerClient(spec, log_dir=run_dir / "logs", launcher=launcher)
+
+    async def opened() -> Launcher:
+        return launcher
+
+    client = FSDPTrainer(spec, log_dir=run_dir / "logs", open_launcher=opened)
     try:
         await client.start()
         yield client

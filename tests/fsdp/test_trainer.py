@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM
 from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.algorithms.losses import Loss, PolicyTerms
 from areal_sdk.config import SftSection
-from areal_sdk.fsdp.spec import SftRow, TrainerSpec
-from areal_sdk.fsdp.step import BETAS, Trainer
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import BETAS, RankTrainer
+from areal_sdk.trainer import Demonstration
 from areal_sdk.types import TrajectoryGroup
 
 from .episodes import make_groups
@@ -24,7 +25,7 @@ def spec(model_dir: Path) -> TrainerSpec:
     return trainer_spec(model_dir, precision="float32", warmup_steps=0, learning_rate=1e-3)
 
 
-def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+def weights(trainer: RankTrainer) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in trainer.policy.named_weights().items()}
 
 
@@ -32,7 +33,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
-class GradientTrainer(Trainer):
+class GradientTrainer(RankTrainer):
     """Keeps the gradient of its last update."""
 
     def _apply_gradients(self, learning_rate: float) -> float:
@@ -90,8 +91,8 @@ def test_gradients_equal_the_unshared_unpacked_reference(
 
 def test_sharing_computes_fewer_tokens(spec: TrainerSpec) -> None:
     groups = make_groups()
-    shared = Trainer(spec).step(groups, version=0)["num_computed"]
-    alone = Trainer(changed(spec, share_prompts=False)).step(groups, version=0)["num_computed"]
+    shared = RankTrainer(spec).step(groups, version=0)["num_computed"]
+    alone = RankTrainer(changed(spec, share_prompts=False)).step(groups, version=0)["num_computed"]
     assert shared < 0.6 * alone
 
 
@@ -110,7 +111,7 @@ def test_zero_variance_groups_are_counted_but_not_computed(spec: TrainerSpec) ->
 
 
 def test_nothing_to_train_changes_nothing_and_says_so(spec: TrainerSpec) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     before = weights(trainer)
     metrics = trainer.step(make_groups(same_reward=True), version=0)
     assert metrics["num_trained"] == 0
@@ -124,7 +125,7 @@ def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
 ) -> None:
     [group] = make_groups(1, size=2)
     silent = replace(group.trajectories[1], loss_mask=(False,) * len(group.trajectories[1].tokens))
-    metrics = Trainer(spec).step(
+    metrics = RankTrainer(spec).step(
         [replace(group, trajectories=(group.trajectories[0], silent))], version=0
     )
     assert metrics["num_trained"] == group.trajectories[0].num_trained
@@ -132,7 +133,7 @@ def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
 
 
 def test_a_gradient_that_is_not_finite_is_dropped_and_reported(spec: TrainerSpec) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     before = weights(trainer)
     [group] = make_groups(1)
     poisoned = replace(
@@ -150,20 +151,20 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_reported(spec: TrainerSpec
 
 def test_a_step_makes_good_tokens_likelier_and_bad_ones_less(spec: TrainerSpec) -> None:
     groups = make_groups(2)
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     losses = [trainer.step(groups, version=0)["loss"] for _ in range(4)]
     assert losses == sorted(losses, reverse=True)
 
 
 def test_the_learning_rate_warms_up(spec: TrainerSpec) -> None:
-    trainer = Trainer(changed(spec, warmup_steps=4))
+    trainer = RankTrainer(changed(spec, warmup_steps=4))
     rates = [trainer.step(make_groups(1), version=0)["learning_rate"] for _ in range(5)]
     assert rates == pytest.approx([2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])
 
 
 def test_gradients_are_clipped_by_their_global_norm(spec: TrainerSpec) -> None:
     # AdamW's first step has the size of the learning rate whatever the gradient's: look at moments.
-    trainer = Trainer(changed(spec, max_grad_norm=1e-3))
+    trainer = RankTrainer(changed(spec, max_grad_norm=1e-3))
     metrics = trainer.step(make_groups(), version=0)
     assert metrics["grad_norm"] > 1e-2
     moments = [state["exp_avg"] for state in trainer.optimizer.state.values()]
@@ -172,7 +173,7 @@ def test_gradients_are_clipped_by_their_global_norm(spec: TrainerSpec) -> None:
 
 
 def test_staleness_is_reported_and_the_future_is_refused(spec: TrainerSpec) -> None:
-    trainer = Trainer(spec)
+    trainer = RankTrainer(spec)
     metrics = trainer.step(make_groups(1, version=3) + make_groups(1, version=5), version=5)
     assert metrics["staleness_max"] == 2
     assert metrics["staleness_mean"] == 1
@@ -181,7 +182,7 @@ def test_staleness_is_reported_and_the_future_is_refused(spec: TrainerSpec) -> N
 
 
 def test_each_minibatch_is_an_update_of_its_own(spec: TrainerSpec) -> None:
-    trainer = Trainer(changed(spec, num_minibatches=3))
+    trainer = RankTrainer(changed(spec, num_minibatches=3))
     metrics = trainer.step(make_groups(3), version=0)
     assert metrics["num_updates"] == 3
     assert trainer.num_updates == 3
@@ -190,13 +191,15 @@ def test_each_minibatch_is_an_update_of_its_own(spec: TrainerSpec) -> None:
 
 
 def test_with_one_minibatch_nothing_is_ever_clipped(spec: TrainerSpec) -> None:
-    metrics = Trainer(spec).step(make_groups(3), version=0)
+    metrics = RankTrainer(spec).step(make_groups(3), version=0)
     assert metrics["ratio_max"] == 1.0
     assert metrics["clip_fraction"] == 0.0
     assert 4.0 < metrics["entropy"] < math.log(263)  # a random model is nearly uniform
 
 
-def terms_of(trainer: Trainer, groups: list[TrajectoryGroup], *, version: int) -> list[PolicyTerms]:
+def terms_of(
+    trainer: RankTrainer, groups: list[TrajectoryGroup], *, version: int
+) -> list[PolicyTerms]:
     """The loss terms of each minibatch of a step."""
     seen: list[PolicyTerms] = []
     objective = trainer.algorithm.objective
@@ -215,11 +218,11 @@ def test_the_recomputed_proximal_policy_is_that_of_the_start_of_the_step(
     spec: TrainerSpec,
 ) -> None:
     groups = make_groups(2)
-    first, second = terms_of(Trainer(changed(spec, num_minibatches=2)), groups, version=0)
+    first, second = terms_of(RankTrainer(changed(spec, num_minibatches=2)), groups, version=0)
     assert torch.equal(first.proximal_T, first.current_T.detach())
     assert not torch.equal(second.proximal_T, second.current_T.detach())
     # The second group alone, from the same weights: its q is the p it should have had.
-    [alone] = terms_of(Trainer(spec), [groups[1]], version=0)
+    [alone] = terms_of(RankTrainer(spec), [groups[1]], version=0)
     torch.testing.assert_close(second.proximal_T, alone.current_T.detach())
 
 
@@ -229,7 +232,7 @@ def test_interpolation_is_closer_to_the_proximal_policy_than_sampler_and_current
     """Sampled one real update before the step, and measured against recomputing."""
     spec = changed(spec, num_minibatches=2, learning_rate=3e-4)
     groups = relabel(spec.model_dir, make_groups(2, seed=6))
-    exact, guess = Trainer(spec), Trainer(with_preset(spec, "grpo", proximal="interpolate"))
+    exact, guess = RankTrainer(spec), RankTrainer(with_preset(spec, "grpo", proximal="interpolate"))
     for trainer in (exact, guess):
         trainer.step(groups, version=0)
     truth = terms_of(exact, groups, version=1)[1]
@@ -268,8 +271,8 @@ def relabel(model_dir: Path, groups: list[TrajectoryGroup]) -> list[TrajectoryGr
 
 
 def test_imitation_learns_its_demonstrations(spec: TrainerSpec) -> None:
-    trainer = Trainer(replace(spec, sft=SftSection(learning_rate=3e-3)))
-    rows = [SftRow((1, 2, 3, 4, 5), (False, False, True, True, True))] * 4
+    trainer = RankTrainer(replace(spec, sft=SftSection(learning_rate=3e-3)))
+    rows = [Demonstration((1, 2, 3, 4, 5), (False, False, True, True, True))] * 4
     losses = [trainer.imitate(rows)["loss"] for _ in range(15)]
     assert losses[0] == pytest.approx(math.log(263), rel=0.1)  # mean over tokens, about uniform
     assert losses[-1] < 0.5 * losses[0]
@@ -278,8 +281,8 @@ def test_imitation_learns_its_demonstrations(spec: TrainerSpec) -> None:
 def test_the_optimizer_forgets_imitation_when_reinforcement_begins(
     spec: TrainerSpec,
 ) -> None:
-    trainer = Trainer(changed(spec, warmup_steps=2))
-    trainer.imitate([SftRow((1, 2, 3), (False, True, True))])
+    trainer = RankTrainer(changed(spec, warmup_steps=2))
+    trainer.imitate([Demonstration((1, 2, 3), (False, True, True))])
     metrics = trainer.step(make_groups(1), version=0)
     assert metrics["learning_rate"] == spec.trainer.learning_rate / 2
     assert {float(state["step"]) for state in trainer.optimizer.state.values()} == {1.0}
@@ -298,7 +301,9 @@ def test_bfloat16_stays_close_to_float32(spec: TrainerSpec) -> None:
 
 
 def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
-    trainer = Trainer(with_preset(trainer_spec(model_dir, precision="float32"), "running_baseline"))
+    trainer = RankTrainer(
+        with_preset(trainer_spec(model_dir, precision="float32"), "running_baseline")
+    )
     usual, wrong = make_groups(2, seed=1), make_groups(2, seed=2)
     first, *others = wrong[1].trajectories
     wrong[1] = replace(wrong[1], trajectories=(replace(first, reward=1e6), *others))

@@ -1,23 +1,97 @@
-"""From the settings to the trainer's ranks."""
+"""From the settings to a trainer: the built-in one, and one that a plugin brings."""
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from areal_sdk.config import parse_config
-from areal_sdk.fsdp.trainer import START_TIMEOUT_S
+from areal_sdk.errors import ConfigError
+from areal_sdk.fsdp.trainer import START_TIMEOUT_S, FSDPTrainer, open_launcher
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
-from areal_sdk.loop.services import _launcher, make_trainer
+from areal_sdk.loop.services import make_trainer
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
+from areal_sdk.trainer import PresetSpec, TrainerSetup
+from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training
+
+COUNTING = """
+
+import json
+from pathlib import Path
+
+from areal_sdk.trainer import Trainer, TrainerInfo
+
+
+class Counting(Trainer):
+    # Learns nothing: counts the trajectories, and publishes the weights as they are.
+
+    def __init__(self, setup, *, weight: float = 1.0):
+        assert (setup.model_dir / "config.json").is_file()
+        self.model_dir, self.weight = setup.model_dir, weight
+        self.num_seen = 0
+
+    async def start(self):
+        self.notices = ("counting begins",)
+
+    @property
+    def info(self):
+        return TrainerInfo()
+
+    async def step(self, groups, *, version, timeout_s):
+        assert all(v <= version for g in groups for t in g.trajectories for v in t.versions)
+        seen = sum(len(group.trajectories) for group in groups)
+        self.num_seen += seen
+        return {
+            "num_updates": 1.0,
+            "num_trained": float(seen),
+            "num_tokens": 0.0,
+            "loss": 0.0,
+            "seen": self.weight * self.num_seen,
+        }
+
+    async def publish(self, version):
+        return areal_sdk.WeightUpdate(version, None)
+
+    async def save(self, directory, extra):
+        directory.mkdir(parents=True)
+        (directory / "counts.json").write_text(json.dumps([self.num_seen, dict(extra)]))
+
+    async def load(self, directory):
+        self.num_seen, extra = json.loads((directory / "counts.json").read_text())
+        return extra
+
+    async def export(self, directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        for name in ("config.json", "tokenizer.json"):
+            (directory / name).write_bytes((self.model_dir / name).read_bytes())
+
+    async def aclose(self):
+        pass
+
+
+@areal_sdk.hookimpl
+def register_trainers(register):
+    register("counting", Counting)
+"""
+
+
+def setup_of(config: dict[str, Any], log_dir: Path) -> TrainerSetup:
+    return TrainerSetup(
+        parse_config(config),
+        resolve_model("tiny"),
+        preset=PresetSpec(),
+        publish_dtype="float32",
+        log_dir=log_dir,
+        say=lambda text: None,
+    )
 
 
 @pytest.mark.parametrize("name", ["local", "torchrun"])
 async def test_ranks_may_take_long_to_load_a_large_model(tmp_path: Path, name: str) -> None:
-    config = parse_config({"trainer": {"launcher": name}})
-    launcher = await _launcher(config, tmp_path, lambda text: None)
+    launcher = await open_launcher(setup_of({"trainer": {"launcher": name}}, tmp_path))
     assert isinstance(launcher, (LocalLauncher, TorchrunLauncher))
     assert launcher.start_timeout_s == START_TIMEOUT_S
     await launcher.aclose()
@@ -27,12 +101,13 @@ async def test_the_bounds_of_credit_reach_the_trainer(tmp_path: Path) -> None:
     bounds = {"discount": 0.5, "max_surprise": 3.0}
     algorithm = {"name": "running_baseline", "running_baseline": bounds}
     config = parse_config({"algorithm": algorithm})
-    client = await make_trainer(
+    trainer = make_trainer(
         config, resolve_model("tiny"), plugins=load_plugins(), log_dir=tmp_path, say=print
     )
-    assert client.spec.preset.options == bounds
-    assert client.spec.preset.reference.endswith(":running_baseline")
-    await client.aclose()
+    assert isinstance(trainer, FSDPTrainer)
+    assert trainer.spec.preset.options == bounds
+    assert trainer.spec.preset.reference.endswith(":running_baseline")
+    await trainer.aclose()
 
 
 @pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
@@ -43,11 +118,57 @@ async def test_weights_are_published_in_the_dtype_of_the_checkpoint_unless_one_i
     model = Path(shutil.copytree(resolve_model("tiny"), tmp_path / "model"))
     path = model / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": stored}))
-    trainer = await make_trainer(
+    trainer = make_trainer(
         parse_config({"engine": {"dtype": asked}}),
         model,
         plugins=load_plugins(),
         log_dir=tmp_path,
         say=print,
     )
+    assert isinstance(trainer, FSDPTrainer)
     assert trainer.spec.publish_dtype == (stored if asked == "auto" else asked)
+
+
+def test_a_plugin_brings_a_trainer_that_a_run_steps_saves_resumes_and_exports(
+    tmp_path: Path,
+) -> None:
+    agent = tmp_path / "counting.py"
+    agent.write_text(AGENT.read_text() + COUNTING)
+    output = finish(
+        start_training(
+            tmp_path,
+            "--set",
+            "trainer.counting.weight=2.0",
+            agent=agent,
+            trainer__name="counting",
+            run__steps=2,
+            run__checkpoint_every=1,
+            run__keep_checkpoints=1,
+        )
+    )
+    assert "counting begins" in output
+    run = run_dir(tmp_path)
+    seen = [step["train/seen"] for step in run.read_steps()]
+    trained = [step["ledger"]["trained"] for step in run.read_steps()]
+    assert seen == [2.0 * count for count in trained]
+    assert [path.name for path in run.checkpoints.glob("step-*")] == ["step-000002"]
+    assert (run.checkpoints / "final" / "config.json").is_file()
+
+    finish(resume_training(tmp_path, "--steps", "3"))
+    last = run_dir(tmp_path).read_steps()[-1]
+    assert (last["step"], last["version"]) == (3, 3)
+    assert last["train/seen"] == 2.0 * last["ledger"]["trained"] > seen[-1]
+
+
+def test_a_trainer_that_nobody_brings_is_named_before_anything_starts(tmp_path: Path) -> None:
+    output = finish(start_training(tmp_path, trainer__name="fspd"), code=2)
+    assert "unknown trainer 'fspd'" in output
+    assert "did you mean 'fsdp'?" in output
+
+
+def test_an_option_that_a_trainer_does_not_have_is_refused(tmp_path: Path) -> None:
+    config = parse_config({"trainer": {"fsdp": {"sharding": "none"}}})
+    with pytest.raises(ConfigError, match=r"\[trainer.fsdp\].*sharding"):
+        make_trainer(
+            config, resolve_model("tiny"), plugins=load_plugins(), log_dir=tmp_path, say=print
+        )

@@ -1,0 +1,169 @@
+"""The trainer contract. Subclass `Trainer` to bring another way to learn."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.types import TrajectoryGroup, WeightUpdate
+
+if TYPE_CHECKING:
+    from areal_sdk.config import Config
+
+JSON = Any
+
+
+@dataclass(frozen=True, slots=True)
+class PresetSpec:
+    """An algorithm and the options of its table. Each rank finds and checks both again."""
+
+    reference: str = "areal_sdk.algorithms.presets:grpo"
+    """The preset, as `process.user_code` reads a reference: it may stand in a user's file."""
+    options: dict[str, JSON] = field(default_factory=dict)
+    """The options as the user wrote them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSetup:
+    """The facts of a run that its trainer is made from."""
+
+    config: "Config"
+    """All settings. A trainer reads `trainer`, `algorithm`, `sft` and `run`."""
+    model_dir: Path
+    """A transformers checkpoint: config.json, safetensors, tokenizer."""
+    preset: PresetSpec
+    """The algorithm that `algorithm.name` names."""
+    publish_dtype: str
+    """The type of the weights that the engine samples with: `bfloat16` or `float32`."""
+    log_dir: Path
+    """A directory of the run directory: every machine of the run has it at the same path."""
+    say: Callable[[str], None]
+    """Shows a line to the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerInfo:
+    """A trainer as it was started. Known once `start` has returned."""
+
+    num_parameters: int = 0
+    device: str = "cpu"
+    learns_alone: bool = True
+    """The algorithm learns from an episode without siblings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A conversation to imitate: its tokens, and which of them are trained."""
+
+    tokens: tuple[int, ...]
+    loss_mask: tuple[bool, ...]
+
+
+class Trainer(ABC):
+    """Turns groups of trajectories into new weights.
+
+    A plugin registers a subclass, or a function, that is called as `make(setup, **options)`: `setup` is
+    a `TrainerSetup`, `options` come from `[trainer.NAME]`. Making a trainer is cheap and raises
+    `ConfigError` for a model or a setting that the trainer cannot use: `--dry-run` makes one as well.
+    `start` does the heavy work.
+
+    Contract:
+
+    * The caller makes one call at a time. Each call happens on every rank in the same order, so that
+      all ranks enter the same collectives. A caller that is cancelled does not cancel the call: the
+      trainer finishes the call, and then begins the next one.
+    * The weights have no version of their own. The caller counts: the step that makes version v + 1
+      starts from v, and no token of its groups has a version above v.
+    * Failures raise an `ArealError`. After a failure of `step`, `imitate` or `load` the ranks may
+      disagree: the caller closes the trainer and starts another one from a checkpoint.
+    * The event loop is shared with the gateway: what computes for longer than some milliseconds
+      happens in a process or a thread.
+    """
+
+    notices: Sequence[str] = ()
+    """Remarks of the latest step for the user."""
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Load the model. `info` is valid afterwards."""
+
+    @property
+    @abstractmethod
+    def info(self) -> TrainerInfo: ...
+
+    @abstractmethod
+    async def step(
+        self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
+    ) -> Mapping[str, float]:
+        """Learn from `groups`, starting from `version`; return the metrics of the step.
+
+        The loop reads `num_updates` (0: the weights are unchanged), `num_trained` (trajectories with a
+        gradient), `num_skipped_updates` (updates left out because the gradient was not finite, 0 if
+        missing), `num_tokens` and `loss`. Every metric is written to metrics.jsonl as `train/NAME`.
+        """
+
+    @abstractmethod
+    async def publish(self, version: int) -> WeightUpdate:
+        """Return the current weights as `version`, in a file that the engine can read.
+
+        The last two published versions stay readable: the one that the engine serves, and the one on
+        its way. The caller publishes again only after the engine has confirmed the version before.
+        A `path` of None says that the weights equal those of the version before.
+        """
+
+    @abstractmethod
+    async def save(self, directory: Path, extra: Mapping[str, JSON]) -> None:
+        """Write a checkpoint, which appears at `directory` whole or not at all.
+
+        The checkpoint holds all that the next step depends on: weights, optimiser moments, schedules,
+        baselines, random generators, and `extra`. A run that loads it and gets the same groups takes
+        the same steps, bit by bit where `run.deterministic` is set.
+        """
+
+    @abstractmethod
+    async def load(self, directory: Path) -> Mapping[str, JSON]:
+        """Continue from the checkpoint in `directory`; return the `extra` it was saved with."""
+
+    @abstractmethod
+    async def export(self, directory: Path) -> None:
+        """Write a model directory that transformers and engines load; replace one that is there."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """End the processes and remove the published files. Safe to call twice."""
+
+    async def imitate(
+        self, demonstrations: Sequence[Demonstration], *, timeout_s: float = 600.0
+    ) -> Mapping[str, float]:
+        """Take one supervised step (`sft.steps`); return `loss`, `num_updates` and other metrics."""
+        raise ConfigError(
+            f"sft.steps: {type(self).__name__} does not learn from demonstrations: leave sft out"
+        )
+
+    async def release_memory(self) -> None:  # noqa: B027 - optional
+        """Leave device memory that no step keeps (caches) to an engine on the same device.
+
+        Weights and moments stay. The next call takes the memory back by itself.
+        """
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether every process of the trainer runs."""
+        return True
+
+    async def died(self) -> ArealError:
+        """Wait until a process of the trainer ends; return the error that names the process.
+
+        The loop awaits this beside all calls, and ends the run with the error. A call in progress
+        fails at once as well. A trainer without processes waits for ever.
+        """
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    @property
+    def pids(self) -> Mapping[str, int]:
+        """The processes on this machine that compute, by name: the run measures their CPU time."""
+        return {}
