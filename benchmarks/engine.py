@@ -24,7 +24,7 @@ import torch
 from tables import table, write_section
 from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, GenerationConfig
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.model import Linear, can_pack
 from areal_sdk.engine import GenerateRequest
@@ -191,7 +191,9 @@ async def main() -> None:
     dtype = getattr(torch, args.dtype)
     models = [AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).eval() for _ in range(2)]
     with tempfile.TemporaryDirectory() as log_dir:
-        engine = LocalEngine(directory, dtype=args.dtype, log_dir=Path(log_dir), device="cpu")
+        engine = LocalEngine(
+            directory, log_dir=Path(log_dir), options=LocalOptions(dtype=args.dtype, device="cpu")
+        )
         await engine.start()
         contenders = [
             local_engine(engine),

@@ -41,7 +41,7 @@ try:
     )
     from tables import write_section
 
-    from areal_sdk.backends.local import LocalEngine
+    from areal_sdk.backends.local import LocalEngine, LocalOptions
     from areal_sdk.backends.remote.options import RemoteOptions
     from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
     from areal_sdk.backends.sglang.engine import SGLangEngine
@@ -120,11 +120,13 @@ class Benchmark:
         return LocalEngine(
             self._model,
             log_dir=self._logs,
-            dtype=plan.dtype,
-            device=self._device,
-            max_slots=plan.engine_slots,
-            max_context=MAX_CONTEXT,
-            kv_memory_gb=KV_MEMORY_GB if self._device == "cuda" else None,
+            options=LocalOptions(
+                dtype=plan.dtype,
+                device=self._device,
+                max_slots=plan.engine_slots,
+                max_context=MAX_CONTEXT,
+                kv_memory_gb=KV_MEMORY_GB if self._device == "cuda" else None,
+            ),
         )
 
     async def _measure_trainer(self, trainer: FSDPTrainer) -> None:

@@ -50,7 +50,7 @@ def reward_of(token_ids: list[int]) -> float:
 
 
 async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict[str, float]]:
-    from areal_sdk.backends.local import LocalEngine
+    from areal_sdk.backends.local import LocalEngine, LocalOptions
     from areal_sdk.config import TrainerSection
     from areal_sdk.engine import GenerateRequest
     from areal_sdk.fsdp.spec import TrainerSpec
@@ -65,7 +65,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     model = resolve_model("smollm2")
     renderer = Renderer(Tokenizer.load(model), ChatTemplate.load(model))
     logs = Path(tempfile.mkdtemp())
-    engine = LocalEngine(model, log_dir=logs, dtype="bfloat16")
+    engine = LocalEngine(model, log_dir=logs, options=LocalOptions(dtype="bfloat16"))
     trainer = FSDPTrainer(
         TrainerSpec(model, trainer=TrainerSection(share_prompts=share_prompts, learning_rate=1e-6)),
         log_dir=logs,

@@ -23,8 +23,9 @@ from safetensors.torch import load_file, save_file
 from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
+from areal_sdk.backends.local import LocalOptions
 from areal_sdk.backends.local.checkpoint import open_weights, weight_files
-from areal_sdk.backends.local.core import CoreOptions, EngineCore, KVOnUpdate
+from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.sequence import Sequence as Running
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import resolve_model
@@ -69,9 +70,12 @@ def requests(vocab_size: int) -> list[GenerateRequest]:
 
 
 def run(
-    directory: Path, dtype: str, new: Path | None, mode: KVOnUpdate, old_model: torch.nn.Module
+    directory: Path, dtype: str, new: Path | None, mode: str, old_model: torch.nn.Module
 ) -> Outcome:
-    core = EngineCore(directory, CoreOptions(dtype=dtype, device="cpu", kv_on_update=mode))
+    core = EngineCore(
+        directory,
+        LocalOptions.model_validate({"dtype": dtype, "device": "cpu", "kv_on_update": mode}),
+    )
     sequences = [core.add(request) for request in requests(core.architecture.vocab_size)]
     logprobs: dict[Running, list[float]] = {sequence: [] for sequence in sequences}
 

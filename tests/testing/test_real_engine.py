@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.models import resolve_model
 from areal_sdk.testing import check_engine
 
@@ -15,6 +15,8 @@ async def test_the_local_engine_keeps_the_engine_contract(
     tmp_path: Path, is_deterministic: bool
 ) -> None:
     engine = LocalEngine(
-        resolve_model("tiny"), log_dir=tmp_path, dtype="float32", deterministic=is_deterministic
+        resolve_model("tiny"),
+        log_dir=tmp_path,
+        options=LocalOptions(dtype="float32", deterministic=is_deterministic),
     )
     await check_engine(engine, timeout_s=120)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,13 +14,12 @@ from areal_sdk.backends.local.architecture import Architecture, stop_tokens
 from areal_sdk.backends.local.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
 from areal_sdk.backends.local.model import Model, can_pack
+from areal_sdk.backends.local.protocol import LocalOptions
 from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, RowSampling, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
-
-KVOnUpdate: TypeAlias = Literal["recompute", "keep"]
 
 _DTYPES = {
     "float32": torch.float32,
@@ -30,17 +29,6 @@ _DTYPES = {
 _PREFILL_CHUNK = {"cpu": 256, "cuda": 4096}
 """Tokens a step. More is no faster, it only makes those who decode wait longer."""
 _DEFAULT_CPU_KV_BYTES = 4 * 1024**3
-
-
-@dataclass(frozen=True, slots=True)
-class CoreOptions:
-    dtype: str = "auto"
-    device: str = "auto"
-    max_slots: int = 32
-    max_context: int | None = None
-    kv_on_update: KVOnUpdate = "recompute"
-    kv_memory_gb: float | None = None
-    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class SampledToken:
 class EngineCore:
     """Model, KV, scheduler and sampler. Single-threaded; the caller steps it."""
 
-    def __init__(self, model_dir: Path, options: CoreOptions) -> None:
+    def __init__(self, model_dir: Path, options: LocalOptions) -> None:
         self.architecture = Architecture.load(model_dir)
         self.device = _choose_device(options.device)
         self.dtype = _choose_dtype(options.dtype, self.architecture, self.device)
@@ -214,8 +202,6 @@ class EngineCore:
 def _choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.partition(":")[0] not in _PREFILL_CHUNK:
-        raise EngineError(f"device {name!r}: choose auto, cpu, cuda or cuda:<index>")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise EngineError(f"device {name!r}: this torch sees no GPU; use device 'cpu' or 'auto'")
@@ -223,10 +209,6 @@ def _choose_device(name: str) -> torch.device:
 
 
 def _choose_dtype(name: str, architecture: Architecture, device: torch.device) -> torch.dtype:
-    if name != "auto" and name not in _DTYPES:
-        raise EngineError(f"dtype {name!r}: choose auto, {', '.join(_DTYPES)}")
-    if name == "float16" and device.type == "cpu":
-        raise EngineError("float16 has no fast kernels on a CPU: choose bfloat16 or float32")
     chosen = architecture.dtype if name == "auto" else name
     if chosen == "float16" and device.type == "cpu":
         chosen = "bfloat16"

@@ -6,10 +6,9 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.backends.local.protocol import Generate, decode_chunk, encode_generate
+from areal_sdk.backends.local.protocol import Generate, LocalOptions, decode_chunk, encode_generate
 from areal_sdk.engine import (
     ConfiguredEngine,
     EngineDeath,
@@ -77,55 +76,29 @@ class LocalEngine(ConfiguredEngine):
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "LocalEngine":
-        section = settings.section
-        return cls(
-            settings.model_dir,
-            log_dir=settings.log_dir,
-            dtype=section.dtype,
-            device=section.device,
-            max_slots=section.max_slots,
-            max_context=section.max_context,
-            kv_on_update=section.kv_on_update,
-            deterministic=settings.deterministic,
-            threads=section.threads,
+        options = LocalOptions(
+            **settings.section.model_dump(), deterministic=settings.deterministic
         )
+        return cls(settings.model_dir, log_dir=settings.log_dir, options=options)
 
     def __init__(
         self,
         model_dir: Path,
         *,
         log_dir: Path,
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
-        device: str = "auto",
-        max_slots: int = 32,
-        max_context: int | None = None,
-        kv_on_update: Literal["recompute", "keep"] = "recompute",
-        kv_memory_gb: float | None = None,
-        deterministic: bool = False,
-        threads: int = 1,
+        options: LocalOptions | None = None,
         name: str = "engine",
     ) -> None:
+        options = options or LocalOptions()
         self._model_dir = model_dir
         self._log_dir = log_dir
-        self._deterministic = deterministic
+        self._deterministic = options.deterministic
         self._spec = ProcessSpec(
             name=name,
             entry="areal_sdk.backends.local.worker:main",
-            args={
-                "model_dir": str(model_dir),
-                "threads": threads,
-                "options": {
-                    "dtype": dtype,
-                    "device": device,
-                    "max_slots": max_slots,
-                    "max_context": max_context,
-                    "kv_on_update": kv_on_update,
-                    "kv_memory_gb": kv_memory_gb,
-                    "deterministic": deterministic,
-                },
-            },
-            env=REPEATABLE_MATH if deterministic else {},
-            threads=threads,
+            args={"model_dir": str(model_dir), "options": options.model_dump(mode="json")},
+            env=REPEATABLE_MATH if options.deterministic else {},
+            threads=options.threads,
         )
         self._child: Child | None = None
         self._info: EngineInfo | None = None

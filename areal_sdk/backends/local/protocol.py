@@ -3,10 +3,20 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+from areal_sdk.config import EngineSection
 from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.types import FinishReason
 
 _NOT_SENT = {"session"}
+
+
+class LocalOptions(EngineSection):
+    """`[engine]`, and what only this engine is told."""
+
+    kv_memory_gb: float | None = None
+    """For keys and values; default: a share of the memory that is free."""
+    deterministic: bool = False
+    """`run.deterministic`: batches of one shape, so that outputs are the same bit by bit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from areal_sdk.backends.local.checkpoint import Weights, open_weights
-from areal_sdk.backends.local.core import CoreOptions, EngineCore, SampledToken
-from areal_sdk.backends.local.protocol import decode_generate, encode_chunk
+from areal_sdk.backends.local.core import EngineCore, SampledToken
+from areal_sdk.backends.local.protocol import LocalOptions, decode_generate, encode_chunk
 from areal_sdk.backends.local.sequence import Finish, Sequence
 from areal_sdk.engine import GenerateChunk
 from areal_sdk.errors import EngineError
@@ -23,8 +23,9 @@ HEARTBEAT_S = 5.0
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
     """Entry of the process; `args` as `LocalEngine` sends them."""
-    torch.set_num_threads(args["threads"])
-    core = EngineCore(Path(args["model_dir"]), CoreOptions(**args["options"]))
+    options = LocalOptions.model_validate(args["options"])
+    torch.set_num_threads(options.threads)
+    core = EngineCore(Path(args["model_dir"]), options)
     channel.ready(
         {
             "max_context": core.max_context,

@@ -6,9 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from areal_sdk.backends.local import LocalOptions
 from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.checkpoint import open_weights
-from areal_sdk.backends.local.core import CoreOptions, EngineCore
+from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.kv_cache import KVRows
 from areal_sdk.backends.local.model import (
     DecodeRun,
@@ -63,7 +64,7 @@ def test_logits_of_every_family_match_transformers(
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sampled_logprobs_of_every_family_match_a_full_forward(family: str, tmp_path: Path) -> None:
     directory = make_checkpoint(tmp_path, family)
-    core = EngineCore(directory, CoreOptions(kv_memory_gb=0.1))
+    core = EngineCore(directory, LocalOptions(kv_memory_gb=0.1))
     request = GenerateRequest(PROMPT, 60, temperature=0.7, seed=1, ignore_eos=True)
 
     (outcome,) = run(core, core.add(request))
@@ -76,7 +77,7 @@ def test_sampled_logprobs_of_every_family_match_a_full_forward(family: str, tmp_
 def test_bfloat16_logprobs_are_as_close_to_float32_as_those_of_transformers(
     checkpoint: Path, reference: Reference
 ) -> None:
-    core = EngineCore(checkpoint, CoreOptions(kv_memory_gb=0.1, dtype="bfloat16"))
+    core = EngineCore(checkpoint, LocalOptions(kv_memory_gb=0.1, dtype="bfloat16"))
     (outcome,) = run(core, core.add(GenerateRequest(PROMPT, 60, seed=1, ignore_eos=True)))
 
     exact = torch.tensor(reference.logprobs(PROMPT, outcome.tokens))

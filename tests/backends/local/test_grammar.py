@@ -9,7 +9,8 @@ import orjson
 import pytest
 import torch
 
-from areal_sdk.backends.local.core import CoreOptions, EngineCore
+from areal_sdk.backends.local import LocalOptions
+from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.sampling import GrammarCompiler, RowSampling, sample
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import UnsupportedSchemaError
@@ -38,7 +39,7 @@ def compiler(model_dir: Path) -> GrammarCompiler:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0, 1.6])
 def test_every_completion_is_json_of_the_schema(model_dir: Path, temperature: float) -> None:
-    core = EngineCore(model_dir, CoreOptions(max_context=512))
+    core = EngineCore(model_dir, LocalOptions(max_context=512))
     sequences = [
         core.add(
             GenerateRequest(

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from safetensors.torch import load_file, save_file
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.engine import GenerateRequest, collect
 from areal_sdk.errors import ContextOverflowError, EngineError
 from areal_sdk.testing import check_engine
@@ -24,7 +24,9 @@ DEADLINE_S = 30.0
 
 
 async def started(checkpoint: Path, log_dir: Path) -> LocalEngine:
-    engine = LocalEngine(checkpoint, log_dir=log_dir, max_slots=2, kv_memory_gb=0.1)
+    engine = LocalEngine(
+        checkpoint, log_dir=log_dir, options=LocalOptions(max_slots=2, kv_memory_gb=0.1)
+    )
     await engine.start()
     return engine
 
@@ -45,7 +47,11 @@ def endless(seed: int = 0, **fields: object) -> GenerateRequest:
 async def test_the_engine_keeps_the_contract_that_training_depends_on(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    await check_engine(LocalEngine(checkpoint, log_dir=tmp_path, max_slots=4, kv_memory_gb=0.1))
+    await check_engine(
+        LocalEngine(
+            checkpoint, log_dir=tmp_path, options=LocalOptions(max_slots=4, kv_memory_gb=0.1)
+        )
+    )
 
 
 async def test_a_stream_and_a_whole_answer_are_the_same(

@@ -7,7 +7,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from areal_sdk.backends.local.core import CoreOptions, EngineCore
+from areal_sdk.backends.local import LocalOptions
+from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import resolve_model
 from tests.backends.local.reference import run
@@ -29,7 +30,7 @@ def tokenizer(directory: Path) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def core(directory: Path) -> EngineCore:
-    return EngineCore(directory, CoreOptions(dtype="bfloat16", device="cpu", kv_memory_gb=1.0))
+    return EngineCore(directory, LocalOptions(dtype="bfloat16", device="cpu", kv_memory_gb=1.0))
 
 
 def chat(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.engine import GenerateRequest
 from tests.backends.sglang.conftest import MakeEngine
@@ -17,7 +17,9 @@ async def test_greedy_tokens_and_logprobs_are_those_of_the_local_engine(
     server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     sglang = await make_engine(server.address)
-    local = LocalEngine(checkpoints[0], log_dir=tmp_path, dtype="float32", device="cpu")
+    local = LocalEngine(
+        checkpoints[0], log_dir=tmp_path, options=LocalOptions(dtype="float32", device="cpu")
+    )
     await local.start()
     try:
         assert local.info.stop_tokens == sglang.info.stop_tokens

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from openai import AsyncOpenAI
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.local.engine import EngineLoad
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.errors import ApiError
@@ -37,9 +37,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
     engine = LocalEngine(
         resolve_model("tiny"),
         log_dir=tmp_path_factory.mktemp("logs"),
-        dtype="float32",
-        max_slots=NUM_SLOTS,
-        kv_memory_gb=0.1,
+        options=LocalOptions(dtype="float32", max_slots=NUM_SLOTS, kv_memory_gb=0.1),
     )
     await engine.start()
     yield engine

@@ -10,7 +10,7 @@ from anthropic import AsyncAnthropic
 from openai import AsyncOpenAI, BadRequestError
 from pydantic import BaseModel, Field
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.gateway import Gateway
 from areal_sdk.models import resolve_model
 from areal_sdk.types import Exclusion
@@ -37,7 +37,9 @@ SCHEMA = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
     model_dir = resolve_model("tiny")
-    engine = LocalEngine(model_dir, log_dir=tmp_path_factory.mktemp("logs"), max_context=2048)
+    engine = LocalEngine(
+        model_dir, log_dir=tmp_path_factory.mktemp("logs"), options=LocalOptions(max_context=2048)
+    )
     await engine.start()
     gateway = Gateway(engine, model_dir=model_dir, model_name="policy")
     await gateway.start()

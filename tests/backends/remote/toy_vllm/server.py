@@ -15,7 +15,7 @@ from typing import Any
 
 from aiohttp import web
 
-from areal_sdk.backends.local import LocalEngine
+from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.types import WeightUpdate
 
@@ -25,7 +25,7 @@ NEVER_TAGGED = "checkpoint"
 class ToyServer:
     def __init__(self, model_dir: Path, log_dir: Path) -> None:
         self._model_dir = model_dir
-        self._engine = LocalEngine(model_dir, log_dir=log_dir, kv_memory_gb=0.1, max_slots=16)
+        self._engine = LocalEngine(model_dir, log_dir=log_dir, options=LocalOptions(kv_memory_gb=0.1, max_slots=16))
         self._tags = [NEVER_TAGGED]
         """By revision: each update of weights or tag is one."""
         self._running: set[str] = set()
