@@ -273,7 +273,20 @@ class GatewaySection(Section):
     """What a request holds and the gateway cannot honour: a 400, or left out with a notice."""
 
 
-class ServeSection(Section):
+class Quota(Section):
+    """What one user may use. What is over it gets a 429 that says when to come again."""
+
+    requests_per_minute: Positive | None = None
+    """Of each user; what is over a quota gets a 429 that says when to come again."""
+    tokens_per_minute: Positive | None = None
+    """Sampled tokens of each user."""
+    max_running: Positive | None = None
+    """Requests of each user at the same time."""
+    max_sessions: Positive = 10_000
+    """Open sessions of each user; as many more may wait for their reward."""
+
+
+class ServeSection(Quota):
     """Who calls `areal-sdk serve`, and what becomes of their sessions."""
 
     learn: bool = False
@@ -288,14 +301,6 @@ class ServeSection(Section):
     """Without a request for so long a session ends."""
     reward_wait_s: Seconds = 600.0
     """After its end, how long a reward may still come; without one it is not trained."""
-    requests_per_minute: Positive | None = None
-    """Of each user; what is over a quota gets a 429 that says when to come again."""
-    tokens_per_minute: Positive | None = None
-    """Sampled tokens of each user."""
-    max_running: Positive | None = None
-    """Requests of each user at the same time."""
-    max_sessions: Positive = 10_000
-    """Open sessions of each user; as many more may wait for their reward."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may call; `*` for all."""
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from aiohttp import web
 
+from areal_sdk.config import Quota
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
@@ -16,7 +17,7 @@ from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
-from areal_sdk.gateway.sessions.accounts import Accounts, Quota, User
+from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore

@@ -18,11 +18,11 @@ from pydantic import Field, ValidationError
 
 from areal_sdk import certificate
 from areal_sdk.agent import AgentLike
-from areal_sdk.config import Config, Positive, RolloutSection, Section, read_toml
+from areal_sdk.config import Config, Quota, RolloutSection, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError, require_package
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
-from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.loop.engines import SupervisedEngine, fail_with_ranks, make_engine, supervised
 from areal_sdk.loop.program import Program
@@ -176,7 +176,7 @@ def make_gateway(
         max_request_s=config.rollout.request_timeout_s,
         tool_format=config.gateway.tool_format,
         users=read_users(config),
-        quota=quota_of(config),
+        quota=config.serve,
         external=live_limits(config),
         cors_origins=config.serve.cors_origins,
         unknown_fields=config.gateway.unknown_fields,
@@ -198,21 +198,13 @@ def live_limits(config: Config) -> ExternalLimits:
     return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
 
 
-def quota_of(config: Config) -> Quota:
-    serve = config.serve
-    return Quota(
-        serve.requests_per_minute, serve.tokens_per_minute, serve.max_running, serve.max_sessions
-    )
+QUOTAS = set(Quota.model_fields)
 
 
-class UserSection(Section):
-    """One user of a users file."""
+class UserSection(Quota):
+    """One user of a users file; a quota that is not given is the server's."""
 
     api_key: Annotated[str, Field(repr=False)]
-    requests_per_minute: Positive | None = None
-    tokens_per_minute: Positive | None = None
-    max_running: Positive | None = None
-    max_sessions: Positive | None = None
 
 
 def read_users(config: Config) -> list[User]:
@@ -220,19 +212,14 @@ def read_users(config: Config) -> list[User]:
     path = config.serve.users
     if path is None:
         return []
-    common = quota_of(config)
     users = []
     for name, table in read_toml(path).items():
         try:
             user = UserSection.model_validate(table)
         except ValidationError as exc:
             raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
-        quota = Quota(
-            user.requests_per_minute or common.requests_per_minute,
-            user.tokens_per_minute or common.tokens_per_minute,
-            user.max_running or common.max_running,
-            user.max_sessions or common.max_sessions,
-        )
+        given = user.model_dump(include=QUOTAS, exclude_unset=True)
+        quota = Quota(**{**config.serve.model_dump(include=QUOTAS), **given})
         users.append(User(name, user.api_key, quota))
     if not users:
         raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')

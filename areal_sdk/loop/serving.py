@@ -21,7 +21,7 @@ from areal_sdk.gateway import Gateway, SamplingPolicy
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.engines import make_engine, supervised
-from areal_sdk.loop.services import live_limits, make_gateway, quota_of, read_users
+from areal_sdk.loop.services import live_limits, make_gateway, read_users
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.telemetry import EpisodeWriter, RunDir
@@ -73,7 +73,7 @@ async def run_upstream(
         api_key=os.environ.get(UPSTREAM_KEY, ""),
         admin_key=config.gateway.admin_key,
         users=read_users(config),
-        quota=quota_of(config),
+        quota=config.serve,
         external=live_limits(config),
         cors_origins=config.serve.cors_origins,
         max_request_s=config.rollout.request_timeout_s,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from areal_sdk.errors import ProcessError
+from areal_sdk.errors import ConfigError, ProcessError
 from areal_sdk.fsdp import trainer as client_module
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.trainer import FSDPTrainer
@@ -121,7 +121,7 @@ async def test_a_rank_that_does_not_see_the_run_directory_says_so_at_its_start(
 ) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    with pytest.raises(ProcessError, match=rf"does not see the run directory {run}.*run\.dir"):
+    with pytest.raises(ConfigError, match=rf"does not see the run directory {run}.*run\.dir"):
         async with elsewhere(spec, run, hidden=[str(run)]):
             raise AssertionError("it started")
 
@@ -133,6 +133,6 @@ async def test_a_rank_that_does_not_see_the_model_says_so_at_its_start(
     models.mkdir()
     (models / "mine").symlink_to(spec.model_dir)
     spec = replace(spec, model_dir=models / "mine")
-    with pytest.raises(ProcessError, match=rf"does not see the model {models / 'mine'}"):
+    with pytest.raises(ConfigError, match=rf"does not see the model {models / 'mine'}"):
         async with elsewhere(spec, tmp_path, hidden=[str(models)]):
             raise AssertionError("it started")

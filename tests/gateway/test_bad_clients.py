@@ -9,8 +9,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from areal_sdk.config import Quota
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.testing import Fault, Reply
 from tests.gateway.conftest import StartGateway
 from tests.gateway.sessions.test_external import ALICE, Watcher, call, until

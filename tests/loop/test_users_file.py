@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.config import parse_config
+from areal_sdk.config import Quota, parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.loop.services import read_users
 
 KEY = "sk-alice-0123456789abcdef"
@@ -24,7 +24,7 @@ def test_a_user_has_the_servers_quotas_unless_given_others(tmp_path: Path) -> No
     assert users == []
     alice, bob = users_of(tmp_path, text, requests_per_minute=60, max_sessions=9)
     assert alice.quota == Quota(requests_per_minute=60, max_sessions=9)
-    assert bob.quota == Quota(60, None, 3, 9)
+    assert bob.quota == Quota(requests_per_minute=60, max_running=3, max_sessions=9)
 
 
 BAD = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sessions.keyring import Keyring
@@ -15,19 +16,6 @@ ADMIN = "admin"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHORTEST_KEY = 16
 _BUSY_RETRY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """Limits of one user. A request over a limit gets a 429 with the time to wait."""
-
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    """Sampled tokens."""
-    max_running: int | None = None
-    """Requests at the same time."""
-    max_sessions: int = 10_000
-    """Open sessions; as many more may wait for their reward."""
 
 
 class Account:

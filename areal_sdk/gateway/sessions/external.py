@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
+from areal_sdk.config import ServeSection
 from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
 from areal_sdk.gateway.sessions.accounts import Account
 from areal_sdk.gateway.sessions.keyring import Keyring
@@ -26,6 +27,7 @@ SPLIT = "live"
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
+_DEFAULTS = ServeSection()
 _REMEMBERED_NAMES = 10_000
 _REMEMBERED_VERDICTS = 10_000
 
@@ -47,7 +49,7 @@ class ExternalLimits:
 
     idle_s: float | None = None
     """Without a request for so long a session ends."""
-    reward_wait_s: float = 600.0
+    reward_wait_s: float = _DEFAULTS.reward_wait_s
     """After its end, how long a reward may still come."""
     session: SessionLimits = field(default_factory=SessionLimits)
     group_size: int | None = None

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 import aiohttp
 from aiohttp import web
 
+from areal_sdk.config import Quota
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
@@ -21,7 +22,7 @@ from areal_sdk.gateway.openapi import upstream_document
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
-from areal_sdk.gateway.sessions.accounts import Accounts, Quota, User
+from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.history import History
 from areal_sdk.gateway.sessions.session import Session

@@ -17,10 +17,11 @@ from openai import AsyncOpenAI
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.local.engine import EngineLoad
+from areal_sdk.config import Quota
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
-from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.models import resolve_model
 from tests.gateway.sessions.test_external import ALICE, call, until
 from tests.gateway.test_bad_clients import BODY, close, connect, raw_request

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.gateway.sessions.accounts import Quota, User
+from areal_sdk.config import Quota
+from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput

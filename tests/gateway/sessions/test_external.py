@@ -10,10 +10,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from areal_sdk.config import parse_config
+from areal_sdk.config import Quota, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
-from areal_sdk.gateway.sessions.accounts import Account, Accounts, Quota, User
+from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits, ExternalSession
 from areal_sdk.loop.services import live_limits
 from areal_sdk.testing import Fault, Reply, ScriptedEngine

@@ -25,7 +25,9 @@ NEVER_TAGGED = "checkpoint"
 class ToyServer:
     def __init__(self, model_dir: Path, log_dir: Path) -> None:
         self._model_dir = model_dir
-        self._engine = LocalEngine(model_dir, log_dir=log_dir, options=LocalOptions(kv_memory_gb=0.1, max_slots=16))
+        self._engine = LocalEngine(
+            model_dir, log_dir=log_dir, options=LocalOptions(kv_memory_gb=0.1, max_slots=16)
+        )
         self._tags = [NEVER_TAGGED]
         """By revision: each update of weights or tag is one."""
         self._running: set[str] = set()

@@ -1,0 +1,80 @@
+"""A setting's default is written in one place; who uses it is handed the section or the option."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import areal_sdk
+from areal_sdk.algorithms.presets import grpo, running_baseline
+from areal_sdk.backends.sglang.settings import SGLangSection
+from areal_sdk.config import Config, Section
+from areal_sdk.config.options import list_options
+
+PACKAGE = Path(areal_sdk.__file__).parent
+
+NEUTRAL = (None, False, True, 0, 1, "", (), "auto", "127.0.0.1")
+"""Defaults that recommend nothing: absent, off, on, one, by itself, this machine."""
+
+PYTHON_ONLY = {("interrupt", "retract"): "a remote engine that is made without a config"}
+
+
+def settings() -> set[str]:
+    """The name of every setting on docs/config.md."""
+    models: list[type[Section]] = [Config, SGLangSection]
+    for field in Config.model_fields.values():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            models.append(field.annotation)
+    names = {name for model in models for name in model.model_fields}
+    return names | {o.name for preset in (grpo, running_baseline) for o in list_options(preset)}
+
+
+def declarations() -> Iterator[tuple[str, object, str]]:
+    """Name, default and class of each field of the package that has the name of a setting."""
+    names = settings()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        for cls in [node for node in nodes if isinstance(node, ast.ClassDef)]:
+            for field in cls.body:
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and isinstance(field.target, ast.Name)
+                    and field.target.id in names
+                    and isinstance(field.value, ast.Constant)
+                ):
+                    where = f"{path.relative_to(PACKAGE)}:{cls.name}"
+                    yield field.target.id, field.value.value, where
+
+
+def test_no_default_of_a_setting_is_written_twice() -> None:
+    places: dict[tuple[str, object], list[str]] = {}
+    for name, default, where in declarations():
+        if default not in NEUTRAL and (name, default) not in PYTHON_ONLY:
+            places.setdefault((name, default), []).append(where)
+    twice = {
+        key: where
+        for key, where in places.items()
+        # Two sections may have settings of one name: `rollout.batch` and `sft.batch`.
+        if len(where) > 1 and any(not place.startswith("config/sections.py") for place in where)
+    }
+    assert not twice
+
+
+def test_the_scan_sees_the_settings() -> None:
+    found = {name for name, _, _ in declarations()}
+    assert {"learning_rate", "max_staleness", "transport", "max_sessions"} <= found
+
+
+def test_the_options_of_algorithms_have_their_numbers_in_the_presets_alone() -> None:
+    numbers = {
+        option.default
+        for preset in (grpo, running_baseline)
+        for option in list_options(preset)
+        if isinstance(option.default, float) and option.default not in NEUTRAL
+    }
+    assert numbers
+    for path in (PACKAGE / "algorithms").glob("*.py"):
+        if path.name != "presets.py":
+            tree = ast.parse(path.read_text())
+            fields = [n.value for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)]
+            values = {f.value for f in fields if isinstance(f, ast.Constant)}
+            assert not values & numbers, path.name
