@@ -8,6 +8,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
             $$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
               2>/dev/null && echo $$python && break; done)
 BIN    := $(VENV)/bin
+# Processes that tests run in: many tests wait for processes of their own.
+WORKERS ?= 2
 CODE   := areal_sdk tests examples plugins benchmarks scripts
 
 # One torch thread a process: two gain a little on a quiet machine and collapse on a busy one.
@@ -21,7 +23,7 @@ demo: $(VENV)/installed-train
 test: install check
 
 check: lint
-	$(BIN)/pytest -q -m "not slow and not gpu"
+	$(BIN)/pytest -q --numprocesses $(WORKERS) --dist worksteal -m "not slow and not gpu"
 
 lint:
 	$(BIN)/ruff format --check $(CODE)
