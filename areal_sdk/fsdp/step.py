@@ -22,11 +22,11 @@ from areal_sdk.algorithms.examples import Example, make_demonstration, make_exam
 from areal_sdk.algorithms.losses import Loss, PolicyTerms, imitation, interpolate, masked
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
 from areal_sdk.algorithms.presets import Algorithm, Proximal
-from areal_sdk.config.options import validate_options
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.collectives import Ranks, global_grad_norm
 from areal_sdk.fsdp.policy import load_policy
 from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.options import validate_options
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import TrajectoryGroup

@@ -4,7 +4,7 @@ A plugin is a module: of a distribution that declares an entry point in the grou
 user's own file. It runs in this process with full trust.
 """
 
-from areal_sdk.config.options import Option, list_options, validate_options
+from areal_sdk.options import Option, list_options, validate_options
 from areal_sdk.plugins.discovery import PluginSource, installed_plugins
 from areal_sdk.plugins.loading import Observers, PluginReport, Plugins, Status, load_plugins
 from areal_sdk.plugins.registry import Registry

@@ -15,10 +15,10 @@ import pluggy
 
 from areal_sdk import hookspecs
 from areal_sdk.agent import AgentLike
-from areal_sdk.config.options import validate_options
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError, PluginError
+from areal_sdk.options import validate_options
 from areal_sdk.plugins.checks import (
     HOOKS,
     check_hooks,

@@ -72,8 +72,6 @@ class EpisodeRunner(SharesHttpClient):
 
     async def run(self, request: EpisodeRequest) -> Episode:
         """Play an episode. After an infrastructure fault it is tried again, as the same episode."""
-        async with self._turnstile:
-            await asyncio.sleep(0)
         attempt = 0
         while True:
             episode = await self._attempt(request, attempt)
@@ -168,9 +166,8 @@ class EpisodeRunner(SharesHttpClient):
         try:
             async with boundary(AgentError, what):
                 try:
-                    return await within(
-                        guard(self._play, request.task, context), self._episode_timeout_s, what=what
-                    )
+                    playing = guard(self._play, request.task, context, turnstile=self._turnstile)
+                    return await within(playing, self._episode_timeout_s, what=what)
                 except DeadlinePassedError as exc:
                     raise DeadlineError(
                         f"{exc}: raise rollout.episode_timeout_s if episodes take that long"

@@ -8,7 +8,7 @@ import areal_sdk
 from areal_sdk.algorithms.presets import grpo, running_baseline
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import Config, Section
-from areal_sdk.config.options import list_options
+from areal_sdk.options import list_options
 
 PACKAGE = Path(areal_sdk.__file__).parent
 

@@ -13,9 +13,9 @@ from areal_sdk.fsdp.directories import PublishDir, remove_orphans
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from areal_sdk.fsdp import publish_dir
-publish_dir.SHARED_MEMORY = Path(sys.argv[1])
-print(publish_dir.PublishDir(size=int(sys.argv[2])).path, flush=True)
+from areal_sdk.fsdp import directories
+directories.SHARED_MEMORY = Path(sys.argv[1])
+print(directories.PublishDir(size=int(sys.argv[2])).path, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -50,7 +50,8 @@ def refused(*arguments: str, cwd: Path | None = None) -> str:
 
 
 def train(*arguments: str) -> tuple[str, ...]:
-    return ("train", str(AGENT), "--model", "tiny", "--dry-run", *arguments)
+    model = () if "--model" in arguments else ("--model", "tiny")
+    return ("train", str(AGENT), *model, "--dry-run", *arguments)
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,17 @@ def _is_async(function: Callable[..., object]) -> bool:
     )
 
 
-async def guard(play: Play, task: Task, context: EpisodeContext) -> PlayResult:
-    """Play; an `exit()` of the agent becomes an AgentError, so that it does not end the run."""
+async def guard(
+    play: Play, task: Task, context: EpisodeContext, *, turnstile: asyncio.Lock | None = None
+) -> PlayResult:
+    """Play; an `exit()` of the agent becomes an AgentError, so that it does not end the run.
+
+    With a `turnstile` episodes begin one at a time. One that waits there counts as playing: Ctrl-C
+    cancels the episode before its agent can block the loop.
+    """
+    if turnstile is not None:
+        async with turnstile:
+            await asyncio.sleep(0)
     try:
         return await play(task, context)
     except SystemExit as exc:
