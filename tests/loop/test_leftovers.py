@@ -106,6 +106,7 @@ def test_a_command_ends_with_what_its_agent_started(
     assert started.alive == []
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_it_too(agent: Path, started: Started) -> None:
     process = start_command("eval", f"{agent}::Stubborn", "--model", "tiny")
     assert process.stdout is not None
