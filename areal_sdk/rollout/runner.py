@@ -21,7 +21,7 @@ from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.rewards import RewardPool, posted_outcome, read_verdict
 from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
-from areal_sdk.rollout.trajectory import check_parents, check_recorded, oldest_trainable
+from areal_sdk.rollout.trajectory import as_recorded, check_parents, oldest_trainable
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 logger = logging.getLogger(__name__)
@@ -183,11 +183,11 @@ class EpisodeRunner(SharesHttpClient):
             return replace(episode, outcome=await self._judge_error(episode, played))
         async with boundary(AgentError, f"agent {self.name}"):
             if isinstance(played, Episode):
-                check_recorded(played.turns, episode.turns)
-                check_parents(played.turns)
+                turns = as_recorded(played.turns, episode.turns)
+                check_parents(turns)
                 return replace(
                     episode,
-                    turns=played.turns,
+                    turns=turns,
                     outcome=_named(read_verdict(played.outcome, played)),
                     truncated=played.truncated or episode.truncated,
                 )

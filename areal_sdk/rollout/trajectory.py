@@ -70,22 +70,46 @@ def check_parents(turns: Sequence[Turn]) -> None:
             )
 
 
-def check_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> None:
-    """ValueError unless each turn is a recorded turn, and no recorded turn is repeated.
+def as_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The turns that a workflow returned, with the exclusions that it could not know.
+
+    A session excludes side calls when it closes, after the workflow read `context.turns`.
+    """
+    known = (recorded[index] for index in recorded_indices(turns, recorded))
+    return tuple(
+        turn
+        if turn.excluded is not None or record.excluded is None
+        else replace(turn, excluded=record.excluded)
+        for turn, record in zip(turns, known, strict=True)
+    )
+
+
+def recorded_indices(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[int, ...]:
+    """For each turn, which recorded turn it is. ValueError if one is none of them, or is repeated.
 
     Else a token would be trained twice, or with a logprob that it was not sampled with. An agent may
     change the message and the parent of a turn, and exclude it; it may not undo an exclusion.
     """
-    # Excluded turns first: of equal turns, an excluded one must not match one that is trained.
-    unused = sorted(recorded, key=lambda known: known.excluded is None)
+    unused = sorted(range(len(recorded)), key=lambda index: _freedom(recorded[index]))
+    found: list[int] = []
     for index, turn in enumerate(turns):
-        place = next((i for i, known in enumerate(unused) if _is_sampled_as(turn, known)), None)
+        # Of equal turns, an excluded one must not take the place of one that is trained.
+        order = unused if turn.excluded is not None else reversed(unused)
+        place = next((known for known in order if _is_sampled_as(turn, recorded[known])), None)
         if place is None:
             raise ValueError(
                 f"turn {index} was not sampled like this, or is there twice: choose among "
                 "context.turns; of a turn only message and parent may change"
             )
-        del unused[place]
+        unused.remove(place)
+        found.append(place)
+    return tuple(found)
+
+
+def _freedom(turn: Turn) -> int:
+    if turn.excluded is None:
+        return 2
+    return 1 if turn.excluded is Exclusion.SIDE_CALL else 0
 
 
 def _is_sampled_as(turn: Turn, known: Turn) -> bool:
@@ -96,7 +120,10 @@ def _is_sampled_as(turn: Turn, known: Turn) -> bool:
         and turn.logprobs == known.logprobs
         and turn.versions == known.versions
         and turn.temperature == known.temperature
-        and (isinstance(turn.excluded, Exclusion) or turn.excluded is known.excluded is None)
+        and (
+            isinstance(turn.excluded, Exclusion)
+            or (turn.excluded is None and known.excluded in (None, Exclusion.SIDE_CALL))
+        )
         and turn.prompt_tokens == known.prompt_tokens
     )
 

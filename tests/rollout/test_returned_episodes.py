@@ -9,7 +9,7 @@ import pytest
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.rollout.trajectory import check_recorded
+from areal_sdk.rollout.trajectory import as_recorded, recorded_indices
 from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
 from tests.rollout.playing import play
 
@@ -110,9 +110,62 @@ def test_turns_that_are_alike_are_found_in_any_order() -> None:
     free = Turn((1, 2), (3,), (-0.5,), (0,))
     bound = replace(free, excluded=Exclusion.GRAMMAR)
     for recorded in permutations([free, bound]):
+        at = {turn.excluded: index for index, turn in enumerate(recorded)}
         for excluded in (bound, replace(bound, excluded=Exclusion.PENALTY)):
-            check_recorded([free, excluded], recorded)
-            check_recorded([excluded, free], recorded)
-            check_recorded([excluded, excluded], recorded)
+            found = (at[None], at[Exclusion.GRAMMAR])
+            assert recorded_indices([free, excluded], recorded) == found
+            assert recorded_indices([excluded, free], recorded) == found[::-1]
+            assert set(recorded_indices([excluded, excluded], recorded)) == {0, 1}
         with pytest.raises(ValueError, match="twice"):
-            check_recorded([free, free], recorded)
+            recorded_indices([free, free], recorded)
+
+
+def test_of_turns_that_are_alike_a_side_call_is_taken_last() -> None:
+    free = Turn((1, 2), (3,), (-0.5,), (0,))
+    side, bound, punished = (
+        replace(free, excluded=reason)
+        for reason in (Exclusion.SIDE_CALL, Exclusion.GRAMMAR, Exclusion.PENALTY)
+    )
+    for recorded in permutations([free, side, bound]):
+        assert as_recorded([free], recorded) == (free,)
+        assert as_recorded([free, free], recorded) == (free, side)
+        assert as_recorded([punished, free, free], recorded) == (punished, free, side)
+
+
+class AsksForATitle(RolloutWorkflow):
+    """A conversation of two turns, and a title between them; `choice` makes the episode of them."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+
+    async def run_episode(self, task: Task, context: EpisodeContext) -> Episode:
+        chat = [{"role": "system", "content": "Help."}, {"role": "user", "content": "a"}]
+        tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+        first = await context.generate(chat, tools=[tool])
+        await context.generate([{"role": "system", "content": "Write a title."}, chat[1]])
+        again = {"role": "user", "content": "again"}
+        await context.generate([*chat, first.message, again], tools=[tool])
+        return Episode("mine", task, tuple(self._choice(context.turns)), Outcome.scored(0.5))
+
+
+@pytest.mark.parametrize(
+    ("choice", "excluded"),
+    [
+        (lambda turns: turns, [None, Exclusion.SIDE_CALL, None]),
+        (lambda turns: turns[1:2], [Exclusion.SIDE_CALL]),
+        (lambda turns: (turns[0], turns[2]), [None, None]),
+        (
+            lambda turns: (turns[0], replace(turns[1], excluded=Exclusion.PENALTY)),
+            [None, Exclusion.PENALTY],
+        ),
+    ],
+    ids=["all", "the side call", "the conversation", "excluded by the workflow"],
+)
+async def test_a_side_call_that_a_workflow_returns_is_context_where_the_run_says_so(
+    choice: Choice, excluded: list[Exclusion | None], model_dir: Path
+) -> None:
+    """The session excludes it when it closes, after the workflow read `context.turns`."""
+    sampling = SamplingPolicy(trains_side_calls=False)
+    episode = await play(AsksForATitle(choice), "4", model_dir, sampling=sampling)
+    assert episode.outcome == Outcome.scored(0.5)
+    assert [turn.excluded for turn in episode.turns] == excluded
