@@ -356,6 +356,9 @@ class Trajectory:
     turn_alternatives: tuple[tuple[int, ...], ...] = ()
     """With turn rewards: for each turn, the later turns that are not its consequence, since they
     come from another answer to the same prompt. Empty if no turn has any."""
+    num_turns: int = 0
+    """Turns of the episode, those without a trained token included; 0 where `turn_of_token` names
+    them all."""
 
     def __post_init__(self) -> None:
         lengths = {

@@ -106,7 +106,7 @@ def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[flo
     for trajectory in group.trajectories:
         last = max(trajectory.turn_of_token, default=0)
         key = trajectory.episode_id
-        num_turns[key] = max(num_turns.get(key, 1), int(last) + 1)
+        num_turns[key] = max(num_turns.get(key, 1), trajectory.num_turns, int(last) + 1)
     return {
         key: turn_returns(episode, num_turns[key], discount=discount)
         for key, episode in episodes_of(group).items()

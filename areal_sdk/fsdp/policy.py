@@ -109,17 +109,20 @@ def token_logprobs(
     temperatures_R: Tensor,
     rows_T: Tensor,
     targets_T: Tensor,
+    *,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
 
-    Both (T,), in float32. What is kept for the backward pass are the logits in the type of the
-    matrix product; float32 copies exist a few rows at a time.
+    Both (T,), in float32; the entropy has a gradient where `entropy_gradient` asks for one. What is
+    kept for the backward pass are the logits in the type of the matrix product; float32 copies exist
+    a few rows at a time.
     """
     if torch.is_autocast_enabled(hidden_RH.device.type):
         dtype = torch.get_autocast_dtype(hidden_RH.device.type)
         hidden_RH, weight_VH = hidden_RH.to(dtype), weight_VH.to(dtype)
     logprobs_T, entropies_R = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, temperatures_R, rows_T, targets_T
+        hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, entropy_gradient
     )
     return logprobs_T, entropies_R[rows_T]
 
@@ -133,6 +136,7 @@ class _TokenLogprobs(torch.autograd.Function):
         temperatures_R: Tensor,
         rows_T: Tensor,
         targets_T: Tensor,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         logits_RV = torch.mm(hidden_RH, weight_VH.t())
         normalisers_R = torch.empty_like(temperatures_R)
@@ -146,11 +150,13 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx.save_for_backward(
             hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, logits_RV, normalisers_R
         )
-        ctx.mark_non_differentiable(entropies_R)
+        ctx.entropies_R = entropies_R.detach().clone() if entropy_gradient else None
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies_R)
         return chosen_T - normalisers_R[rows_T], entropies_R
 
     @staticmethod
-    def backward(ctx: Any, grad_T: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_T: Tensor, grad_R: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
         hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, logits_RV, normalisers_R = saved
         # d logprob_t / d logits = (onehot(target) - softmax) / T; terms that share a row add up.
@@ -159,13 +165,23 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_RV = torch.empty_like(logits_RV)
         for rows in _chunks(logits_RV):
             part = logits_RV[rows] / temperatures_R[rows, None]  # float32 by promotion
-            part.sub_(normalisers_R[rows, None]).exp_().mul_(-total_R[rows, None])
+            part.sub_(normalisers_R[rows, None])
+            slope = -total_R[rows, None]
+            if ctx.entropies_R is not None:
+                # d entropy / d logits = -softmax (log softmax + entropy) / T
+                share = grad_R[rows] / temperatures_R[rows]
+                slope = slope - share[:, None] * (part + ctx.entropies_R[rows, None])
+            part.exp_().mul_(slope)
             # Before rounding: where a token is nearly certain, one and its probability cancel.
             here = (rows_T >= rows.start) & (rows_T < rows.stop)
             where = (rows_T[here] - rows.start, targets_T[here])
             part.index_put_(where, weights_T[here], accumulate=True)
             grad_RV[rows] = part
-        return torch.mm(grad_RV, weight_VH), torch.mm(grad_RV.t(), hidden_RH), None, None, None
+        return (
+            torch.mm(grad_RV, weight_VH),
+            torch.mm(grad_RV.t(), hidden_RH),
+            *(None,) * 4,
+        )
 
 
 def _chunks(logits_RV: Tensor) -> list[slice]:

@@ -43,6 +43,7 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
                     "reward": t.reward,
                     "turn_rewards": t.turn_rewards,
                     "turn_alternatives": t.turn_alternatives,
+                    "num_turns": t.num_turns,
                 }
                 for t in group.trajectories
             ],
@@ -72,6 +73,7 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
                     reward=t["reward"],
                     turn_rewards=tuple(t["turn_rewards"]),
                     turn_alternatives=tuple(map(tuple, t["turn_alternatives"])),
+                    num_turns=t["num_turns"],
                     **next(fields),
                 )
                 for t in group["trajectories"]

@@ -170,6 +170,7 @@ def _sequence(
         turn_of_token=tuple(turn_of_token),
         reward=reward,
         turn_rewards=episode.outcome.turn_rewards,
+        num_turns=len(episode.turns),
     )
 
 

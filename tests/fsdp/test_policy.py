@@ -46,3 +46,45 @@ def test_a_nearly_certain_token_keeps_its_small_gradient_in_bfloat16() -> None:
     [grad] = torch.autograd.grad(logprob.sum(), hidden)
     expected = 6.90625 * (1 - 1 / (1 + torch.tensor(-6.90625).exp()))
     assert grad.item() == pytest.approx(expected.item(), rel=0.02)
+
+
+@pytest.mark.parametrize("chunk_elements", [1, 200, 10**6])
+def test_an_entropy_that_was_asked_for_has_the_gradient_of_the_entropy(
+    chunk_elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "CHUNK_ELEMENTS", chunk_elements)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(5, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(50, 8, generator=generator, requires_grad=True)
+    temperatures = torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0])
+    rows, targets = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])
+    upstream, of_entropy = torch.randn(2, 7, generator=generator)
+
+    ours, entropies = token_logprobs(
+        hidden, weight, temperatures, rows, targets, entropy_gradient=True
+    )
+    logits = hidden.double() @ weight.double().t() / temperatures[:, None]
+    distributions = torch.log_softmax(logits, -1)
+    expected_entropies = -(distributions.exp() * distributions).sum(-1)[rows]
+    torch.testing.assert_close(entropies, expected_entropies.float())
+    loss = (ours * upstream + entropies * of_entropy).sum()
+    expected = (distributions[rows, targets] * upstream + expected_entropies * of_entropy).sum()
+    for got, reference in zip(
+        torch.autograd.grad(loss, (hidden, weight)),
+        torch.autograd.grad(expected, (hidden, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, reference, atol=1e-5, rtol=1e-5)
+
+
+def test_gradients_of_logprob_and_entropy_are_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(2)
+    hidden = torch.randn(3, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(7, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    temperatures = torch.tensor([1.0, 0.7, 1.0], dtype=torch.float64)
+    rows, targets = torch.tensor([0, 1, 1, 2]), torch.tensor([0, 6, 2, 3])
+
+    def both(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return token_logprobs(hidden, weight, temperatures, rows, targets, entropy_gradient=True)
+
+    assert torch.autograd.gradcheck(both, (hidden, weight), eps=1e-3, atol=2e-3)  # of float32

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from areal_sdk.algorithms.returns import returns_of
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.trajectory import check_parents, to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
+from areal_sdk.types import Episode, Exclusion, Outcome, Task, TrajectoryGroup, Turn
 
 TASK = Task("task")
 
@@ -189,3 +190,19 @@ def test_masking_old_tokens_leaves_the_fresh_ones_as_they_were() -> None:
     assert oldest_version([trajectory]) == 3
     assert oldest_version([masked]) == 5
     assert mask_older(trajectory, than=3) is trajectory
+
+
+@pytest.mark.parametrize("how", ["masked", "last turn not trained", "too old"])
+def test_turns_without_a_trained_token_count_in_the_discount(how: str) -> None:
+    """A masked sibling's first turn once counted with the whole reward, as if it were its last."""
+    turns = [first((10,), version=1)]
+    for _ in range(2):
+        turns.append(child(turns, -1, (3,), (11,), version=1))
+        turns[-1] = replace(turns[-1], parent=len(turns) - 2)
+    if how == "last turn not trained":
+        turns[-1] = replace(turns[-1], excluded=Exclusion.GREEDY)
+    rows = to_trajectories(episode(*turns), train=how != "masked")
+    if how == "too old":
+        rows = tuple(mask_older(row, than=2) for row in rows)
+    returns = returns_of(TrajectoryGroup("g", "task", rows), discount=0.5)
+    assert returns == {"e": [0.25, 0.5, 1.0]}
