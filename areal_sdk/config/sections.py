@@ -168,6 +168,10 @@ class TrainerSection(Section):
     """Longer gradients are scaled down to this."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Of the matrix products; master weights are always float32."""
+    head_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of the output layer under `precision = "bfloat16"`. With `float32` the trainer's logprobs are
+    about a third closer to those of a float32 model; a step takes 7 to 20 % longer, and logits take
+    twice the memory."""
     num_minibatches: Positive = 1
     """Optimiser steps a batch is split into."""
     tokens_per_microbatch: Positive = 4096

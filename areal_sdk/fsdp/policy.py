@@ -27,20 +27,20 @@ class Policy(nn.Module):
     model: Any
     """A transformers `PreTrainedModel`, which brings no types."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, exact_head: bool = False) -> None:
+        """`exact_head`: logits are computed in float32, whatever autocast says."""
         super().__init__()
         self.model = model
+        self.exact_head = exact_head
         self.logit_scale = logit_scale(self.model.config)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        hidden_NH = self._base(batch)
-        return token_logprobs(
-            hidden_NH[batch.nodes_R],
-            self.head.weight,
-            batch.temperatures_R / self.logit_scale,
-            batch.rows_T,
-            batch.targets_T,
-        )
+        hidden_RH = self._base(batch)[batch.nodes_R]
+        of_head = (batch.temperatures_R / self.logit_scale, batch.rows_T, batch.targets_T)
+        if not self.exact_head:
+            return token_logprobs(hidden_RH, self.head.weight, *of_head)
+        with torch.autocast(hidden_RH.device.type, enabled=False):
+            return token_logprobs(hidden_RH.float(), self.head.weight.float(), *of_head)
 
     def _base(self, batch: Batch) -> Tensor:
         device = batch.tokens_N.device
@@ -71,14 +71,16 @@ class Policy(nn.Module):
         return dict(self.model.named_parameters())
 
 
-def load_policy(model_dir: Path, *, device: torch.device | str = "cpu") -> Policy:
+def load_policy(
+    model_dir: Path, *, device: torch.device | str = "cpu", exact_head: bool = False
+) -> Policy:
     """The policy of checkpoint `model_dir`, in float32, whatever the file holds."""
     check_trained(model_dir)
     config = AutoConfig.from_pretrained(model_dir)
     model = AutoModelForCausalLM.from_pretrained(
         model_dir, config=config, dtype=torch.float32, attn_implementation=ATTENTION
     )
-    policy = Policy(model)
+    policy = Policy(model, exact_head=exact_head)
     _check_weights(policy, model_dir)
     return policy.to(device)
 

@@ -79,7 +79,11 @@ class RankTrainer:
         self.settings = spec.trainer
         self.ranks = ranks or Ranks()
         self.algorithm = _make_algorithm(spec)
-        self.policy = load_policy(spec.model_dir, device=self.ranks.device)
+        self.policy = load_policy(
+            spec.model_dir,
+            device=self.ranks.device,
+            exact_head=self.settings.head_precision == "float32",
+        )
         self.ranks.shard(self.policy)
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(),
