@@ -32,8 +32,8 @@ from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
-from areal_sdk.rollout.rewards import read_verdict
 from areal_sdk.rollout.tasks import EpisodeRequest, PlaysEpisodes, stable_seed
+from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.telemetry import Rate, RunDir
 from areal_sdk.telemetry.terminal import RunStatus, TerminalView, clock, still_line
 from areal_sdk.types import Episode, Outcome

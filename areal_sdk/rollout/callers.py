@@ -26,8 +26,9 @@ from areal_sdk.rollout.groups import (
     Truncated,
     triage,
 )
-from areal_sdk.rollout.rewards import RewardPool, posted_outcome
+from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.tasks import IssuedTask, TaskKey
+from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 
@@ -255,4 +256,5 @@ def _outcome(session: Session) -> Outcome:
         return Outcome.failed(ErrorKind.INFRASTRUCTURE, "; ".join(session.faults))
     if not session.turns:
         return Outcome.abstained("its caller got no answer, or waited for none")
-    return posted_outcome(session) or Outcome.abstained("nobody posted a reward in time")
+    posted = posted_outcome(session.rewards, num_turns=len(session.turns))
+    return posted or Outcome.abstained("nobody posted a reward in time")

@@ -1,4 +1,4 @@
-"""Reward functions in worker processes, and the verdicts that agents and rewards return.
+"""Reward functions in worker processes.
 
 A call has a hard deadline. A reward that hangs or crashes loses only its own worker, and its error
 never becomes a reward of zero. `main` is the entry of a worker: it loads the reward functions once
@@ -7,15 +7,14 @@ and scores one episode after another.
 
 import asyncio
 import inspect
-import math
 import pickle
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from areal_sdk.errors import (
     CallTimeoutError,
@@ -28,14 +27,9 @@ from areal_sdk.errors import (
 from areal_sdk.process import JSON, Channel, Request, clean_text
 from areal_sdk.process.user_code import load_user_object, reference_to
 from areal_sdk.process.workers import IDLE, WorkerPool
-from areal_sdk.reward import RewardFn, as_outcome
+from areal_sdk.reward import RewardFn
+from areal_sdk.rollout.verdicts import combine, read_verdict
 from areal_sdk.types import Episode, Outcome, OutcomeKind
-
-if TYPE_CHECKING:
-    from areal_sdk.gateway.sessions.session import Session
-
-Weighted = tuple[float, Outcome]
-
 
 WORKER = "areal_sdk.rollout.rewards:main"
 
@@ -146,90 +140,6 @@ class RewardPool:
         except ProcessError as exc:
             raise InfrastructureError(f"{what}: {exc}") from exc
         return _read(reply.payload)
-
-
-def read_verdict(result: Any, episode: Episode) -> Outcome:
-    """`result` as an `Outcome`; ValueError if it is not a verdict.
-
-    numpy and torch scalars count as numbers.
-    """
-    if hasattr(result, "item") and not isinstance(result, Outcome):
-        result = result.item()
-    outcome = as_outcome(result, episode)
-    per_turn = tuple(None if reward is None else float(reward) for reward in outcome.turn_rewards)
-    outcome = replace(outcome, turn_rewards=per_turn)
-    numbers = (outcome.reward, *outcome.turn_rewards, *outcome.metrics.values())
-    if not all(number is None or math.isfinite(number) for number in numbers):
-        raise ValueError(f"rewards and metrics must be finite numbers: {outcome}")
-    if outcome.turn_rewards and len(outcome.turn_rewards) != len(episode.turns):
-        raise ValueError(
-            f"{len(outcome.turn_rewards)} turn rewards for an episode of {len(episode.turns)} turns"
-        )
-    if outcome.kind is OutcomeKind.REWARD and outcome.reward is None:
-        raise ValueError("an outcome of kind `reward` needs a reward: use Outcome.scored")
-    if all(reward is None for reward in per_turn):
-        outcome = replace(outcome, turn_rewards=())  # no turn has one: the episode's is trained
-    return outcome
-
-
-def combine(verdicts: Mapping[str, Weighted], *, num_turns: int) -> Outcome:
-    """The weighted sum of the verdicts. It abstains if one verdict abstains: a sum without one of
-    its terms is another quantity, not a lower reward.
-
-    >>> half = Outcome.scored(0.5)
-    >>> combine({"style": (2.0, half), "answer": (1.0, Outcome.scored(1.0))}, num_turns=1).reward
-    2.0
-    >>> no_key = Outcome.abstained("no key")
-    >>> combine({"style": (2.0, half), "answer": (1.0, no_key)}, num_turns=1).message
-    "reward 'answer': no key"
-    """
-    for name, (_, outcome) in verdicts.items():
-        if outcome.kind is OutcomeKind.ABSTAIN or outcome.reward is None:
-            return Outcome.abstained(f"reward {name!r}: {outcome.message or 'it gave no verdict'}")
-    metrics: dict[str, float] = {}
-    for name, (_, outcome) in verdicts.items():
-        metrics[f"reward/{name}"] = outcome.reward or 0.0
-        metrics.update({f"{name}/{key}": value for key, value in outcome.metrics.items()})
-    outcomes = [outcome for _, outcome in verdicts.values()]
-    claims = [outcome.success for outcome in outcomes if outcome.success is not None]
-    return Outcome.scored(
-        sum(weight * (outcome.reward or 0.0) for weight, outcome in verdicts.values()),
-        success=all(claims) if claims else all(outcome.reward == 1.0 for outcome in outcomes),
-        turn_rewards=_per_turn(list(verdicts.values()), num_turns),
-        metrics=metrics,
-    )
-
-
-def _per_turn(verdicts: Sequence[Weighted], num_turns: int) -> tuple[float | None, ...]:
-    """The sum for each turn if any verdict has turn rewards; a verdict without counts for the last turn."""
-    if not any(outcome.turn_rewards for _, outcome in verdicts):
-        return ()
-    total: list[float | None] = [None] * num_turns
-    for weight, outcome in verdicts:
-        per_turn = outcome.turn_rewards or (*[None] * (num_turns - 1), outcome.reward)
-        for turn, reward in enumerate(per_turn):
-            if reward is not None:
-                total[turn] = (total[turn] or 0.0) + weight * reward
-    return tuple(total)
-
-
-def posted_outcome(session: "Session") -> Outcome | None:
-    """The posted rewards: the latest for each turn, and for the episode. None if there is none.
-
-    If turns have rewards, the reward of the episode is added to that of the last turn.
-    """
-    whole = [posted.reward for posted in session.rewards if posted.turn is None]
-    by_turn = {posted.turn: posted.reward for posted in session.rewards if posted.turn is not None}
-    if not by_turn:
-        return Outcome.scored(whole[-1]) if whole else None
-    if whole:
-        last = len(session.turns) - 1
-        by_turn[last] = by_turn.get(last, 0.0) + whole[-1]
-    return Outcome.scored(
-        sum(by_turn.values()),
-        success=whole[-1] == 1.0 if whole else None,
-        turn_rewards=tuple(by_turn.get(turn) for turn in range(len(session.turns))),
-    )
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:

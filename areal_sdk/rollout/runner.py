@@ -6,22 +6,35 @@ session says whether the infrastructure failed: user code may have caught the ex
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.agents.pool import AgentPool
-from areal_sdk.rollout.rewards import RewardPool, posted_outcome, read_verdict
+from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
-from areal_sdk.rollout.trajectory import as_recorded, check_parents, oldest_trainable
+from areal_sdk.rollout.trajectory import (
+    as_recorded,
+    check_parents,
+    oldest_trainable,
+    recorded_indices,
+)
+from areal_sdk.rollout.verdicts import (
+    by_completion,
+    posted_for,
+    posted_outcome,
+    read_verdict,
+    with_posted,
+)
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 logger = logging.getLogger(__name__)
@@ -179,44 +192,55 @@ class EpisodeRunner(SharesHttpClient):
         self, episode: Episode, played: PlayResult | EpisodeError, session: Session
     ) -> Episode:
         """The episode with its verdict. Raises `EpisodeError` if there is no verdict."""
+        num_turns, posted = len(episode.turns), session.rewards
         if isinstance(played, EpisodeError):
-            return replace(episode, outcome=await self._judge_error(episode, played))
+            return replace(episode, outcome=await self._judge_error(episode, played, posted))
         async with boundary(AgentError, f"agent {self.name}"):
             if isinstance(played, Episode):
-                turns = as_recorded(played.turns, episode.turns)
-                check_parents(turns)
-                return replace(
-                    episode,
-                    turns=turns,
-                    outcome=_named(read_verdict(played.outcome, played)),
-                    truncated=played.truncated or episode.truncated,
-                )
+                return _as_returned(played, episode, posted)
             if isinstance(played, Mapping):
-                played = _by_completion(
-                    played, session.turns_of_reply, num_turns=len(episode.turns)
-                )
+                played = by_completion(played, session.turns_of_reply, num_turns=num_turns)
             if played is not None:
-                self._warn_of_unused_rewards()
-                return replace(episode, outcome=_named(read_verdict(played, episode)))
-        if (posted := posted_outcome(session)) is not None:
-            return replace(episode, outcome=posted)
+                self._warn_of_unused_rewards("returns its own reward", cure="return None")
+                verdict = _named(read_verdict(played, episode))
+                return replace(episode, outcome=with_posted(verdict, posted, num_turns=num_turns))
+        if (outcome := posted_outcome(posted, num_turns=num_turns)) is not None:
+            self._warn_of_unused_rewards("posts its own rewards", cure="post none")
+            return replace(episode, outcome=outcome)
         return replace(episode, outcome=await self._score(episode))
 
-    async def _judge_error(self, episode: Episode, error: EpisodeError) -> Outcome:
+    async def _judge_error(
+        self, episode: Episode, error: EpisodeError, posted: Sequence[PostedReward]
+    ) -> Outcome:
         if error.kind is not ErrorKind.AGENT:
             raise error
+        given = posted_outcome(posted, num_turns=len(episode.turns))
+        if episode.truncated and given is not None:
+            return given  # the agent raised because a limit ended the episode
         if episode.truncated and self._rewards is not None:
-            return await self._score(episode)  # the agent raised because a limit ended the episode
+            return await self._score(episode)
         if self._on_agent_error is not None:
-            scored = Outcome.scored(self._on_agent_error, success=False)
-            metrics = {"agent_error": 1.0}
-            return replace(scored, metrics=metrics, message=str(error), trace=error.trace)
+            return self._punished(episode, error, posted)
         if episode.truncated:
             return Outcome.abstained(
                 f"a limit ended it before the agent gave a verdict ({error}): catch the refusal in "
                 "the agent, score with a reward function, or set rollout.on_agent_error"
             )
         raise error
+
+    def _punished(
+        self, episode: Episode, error: EpisodeError, posted: Sequence[PostedReward]
+    ) -> Outcome:
+        """The verdict on an episode whose agent raised: one posted for the episode, else the run's."""
+        assert self._on_agent_error is not None, "only then an exception has a reward"
+        num_turns = len(episode.turns)
+        is_judged = any(reward.turn is None for reward in posted)
+        given = posted_outcome(posted, num_turns=num_turns) if is_judged else None
+        if given is None:
+            reward = Outcome.scored(self._on_agent_error, success=False)
+            given = with_posted(reward, posted, num_turns=num_turns)
+        metrics = {**given.metrics, "agent_error": 1.0}
+        return replace(given, metrics=metrics, message=str(error), trace=error.trace)
 
     async def _score(self, episode: Episode) -> Outcome:
         if self._rewards is None:
@@ -226,16 +250,31 @@ class EpisodeRunner(SharesHttpClient):
             )
         return await self._rewards.score(episode)
 
-    def _warn_of_unused_rewards(self) -> None:
+    def _warn_of_unused_rewards(self, what: str, *, cure: str) -> None:
         if self._rewards is None or self._warned:
             return
         self._warned = True
         logger.warning(
-            "agent %s returns its own reward, so the configured rewards (%s) are not asked: "
-            "return None to use them",
+            "agent %s %s, so the configured rewards (%s) are not asked: %s to use them",
             self.name,
+            what,
             ", ".join(self._rewards.names),
+            cure,
         )
+
+
+def _as_returned(returned: Episode, episode: Episode, posted: Sequence[PostedReward]) -> Episode:
+    """The episode with the turns that a workflow chose, and with its verdict."""
+    chosen = recorded_indices(returned.turns, episode.turns)
+    turns = as_recorded(returned.turns, [episode.turns[index] for index in chosen])
+    check_parents(turns)
+    verdict = _named(read_verdict(returned.outcome, returned))
+    return replace(
+        episode,
+        turns=turns,
+        outcome=with_posted(verdict, posted_for(chosen, posted), num_turns=len(turns)),
+        truncated=returned.truncated or episode.truncated,
+    )
 
 
 def _named(outcome: Outcome) -> Outcome:
@@ -243,20 +282,3 @@ def _named(outcome: Outcome) -> Outcome:
     if outcome.kind is OutcomeKind.ERROR and outcome.error is None:
         return replace(outcome, error=ErrorKind.AGENT)
     return outcome
-
-
-def _by_completion(
-    rewards: Mapping[str, float], turns_of_reply: Mapping[str, Mapping[int, int]], *, num_turns: int
-) -> Outcome:
-    """The outcome of AReaL's rewards by completion id: each is the reward of that completion's turn."""
-    if not rewards:
-        return Outcome.abstained("the agent returned no rewards")
-    per_turn: list[float | None] = [None] * num_turns
-    for reply_id, reward in rewards.items():
-        turns = tuple(turns_of_reply.get(reply_id, {}).values())
-        if not turns:
-            raise ValueError(f"{reply_id!r} is not the id of a completion of this episode")
-        if len(turns) > 1:
-            raise ValueError(f"{reply_id!r} has {len(turns)} choices: whose reward is it?")
-        per_turn[turns[0]] = float(reward)
-    return Outcome.scored(sum(map(float, rewards.values())), turn_rewards=tuple(per_turn))

@@ -71,16 +71,15 @@ def check_parents(turns: Sequence[Turn]) -> None:
 
 
 def as_recorded(turns: Sequence[Turn], recorded: Sequence[Turn]) -> tuple[Turn, ...]:
-    """The turns that a workflow returned, with the exclusions that it could not know.
+    """The turns that a workflow returned, each with the exclusion that the session gave it.
 
     A session excludes side calls when it closes, after the workflow read `context.turns`.
     """
-    known = (recorded[index] for index in recorded_indices(turns, recorded))
     return tuple(
         turn
-        if turn.excluded is not None or record.excluded is None
-        else replace(turn, excluded=record.excluded)
-        for turn, record in zip(turns, known, strict=True)
+        if turn.excluded is not None or known.excluded is None
+        else replace(turn, excluded=known.excluded)
+        for turn, known in zip(turns, recorded, strict=True)
     )
 
 

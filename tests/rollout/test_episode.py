@@ -366,24 +366,6 @@ async def test_none_is_scored_by_the_rewards_and_without_any_it_abstains(
     assert "returned None and no reward is configured" in outcome.message
 
 
-async def test_rewards_that_an_agent_posts_are_its_verdict(model_dir: Path) -> None:
-    """Code that was written for `serve --learn` posts them; they were answered 200 and dropped."""
-
-    returned: float | None = None
-
-    async def agent(task: Task, context: EpisodeContext) -> float | None:
-        await ask(context)
-        for reward in ({"reward": 0.25, "turn": 0}, {"reward": 1.0}):
-            await client(context).post("/reward", body=reward, cast_to=object)
-        return returned
-
-    outcome = (await play(agent, "4", model_dir)).outcome
-    assert outcome == Outcome.scored(1.25, success=True, turn_rewards=(1.25,))
-    returned = 0.5
-    outcome = (await play(agent, "4", model_dir)).outcome
-    assert outcome == Outcome.scored(0.5), "what it returns comes first"
-
-
 async def test_a_failing_reward_is_a_reward_error(model_dir: Path, tmp_path: Path) -> None:
     async def agent(task: Task, context: EpisodeContext) -> None:
         await ask(context)

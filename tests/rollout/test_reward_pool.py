@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from areal_sdk.errors import ConfigError, RewardError
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec, combine, read_verdict
+from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.verdicts import combine, read_verdict
 from areal_sdk.types import Episode, Outcome, OutcomeKind, Task
 from tests.rollout import sample_rewards
 from tests.rollout.simulation import turn
