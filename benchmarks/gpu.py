@@ -42,10 +42,9 @@ try:
     from tables import write_section
 
     from areal_sdk.backends.local import LocalEngine, LocalOptions
-    from areal_sdk.backends.remote.options import RemoteOptions
-    from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
+    from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
     from areal_sdk.backends.sglang.engine import SGLangEngine
-    from areal_sdk.config import TrainerSection
+    from areal_sdk.config import EngineSection, TrainerSection
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.errors import ConfigError
     from areal_sdk.fsdp.spec import TrainerSpec
@@ -153,18 +152,19 @@ class Benchmark:
         except ConfigError:
             self._report.note("SGLang", "not measured: it is not installed here")
             return
-        options = ServerOptions(
-            self._model,
-            dtype=self._plan.dtype,
-            memory_fraction=None if environment.cpu else SGLANG_MEMORY_FRACTION,
+        section = EngineSection(dtype=self._plan.dtype)
+        settings = SGLangSection(
+            memory_fraction=None if environment.cpu else SGLANG_MEMORY_FRACTION
         )
 
         def make() -> SGLangEngine:
             return SGLangEngine(
                 self._model,
-                launcher=SGLangLauncher(options, environment, self._logs),
+                launcher=SGLangLauncher(
+                    self._model, environment, self._logs, engine=section, settings=settings
+                ),
                 log_dir=self._logs,
-                options=RemoteOptions(transport="tensor"),
+                settings=settings,
             )
 
         name = f"SGLang {environment.version}"

@@ -23,8 +23,8 @@ from typing import Literal
 
 from tables import table, write_section
 
-from areal_sdk.backends.remote.options import RemoteOptions
-from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
+from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
@@ -63,7 +63,8 @@ async def tokens_per_second(
         checkpoints[0],
         [address],
         log_dir=logs,
-        options=RemoteOptions(transport="tensor", interrupt=mode, connect_timeout_s=600.0),
+        settings=SGLangSection(interrupt=mode),
+        limits=Limits(connect_timeout_s=600.0),
     )
     await engine.start()
     try:
@@ -95,8 +96,7 @@ async def main(rounds: int, seconds: float, write: bool) -> None:
     with tempfile.TemporaryDirectory() as root:
         logs = Path(root)
         checkpoints = [make_tiny_model(logs / str(seed), seed=seed) for seed in range(2)]
-        options = ServerOptions(checkpoints[0], dtype="float32")
-        (server,) = SGLangLauncher(options, find_environment(), logs).start_all()
+        (server,) = SGLangLauncher(checkpoints[0], find_environment(), logs).start_all()
         rates: dict[Mode, list[float]] = {mode: [] for mode in MODES}
         updates: dict[Mode, int] = dict.fromkeys(MODES, 0)
         try:

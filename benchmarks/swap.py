@@ -23,9 +23,8 @@ import torch
 from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
-from areal_sdk.backends.remote.options import RemoteOptions
 from areal_sdk.backends.remote.swap import SwapTimes
-from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher, find_environment
+from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import ConfigError
@@ -113,12 +112,11 @@ async def main(updates: int, write: bool) -> None:
         rows = []
         for transport in TRANSPORTS:
             logs = Path(root) / transport
-            options = ServerOptions(checkpoints[0], dtype="float32")
             engine = SGLangEngine(
                 checkpoints[0],
-                launcher=SGLangLauncher(options, find_environment(), logs),
+                launcher=SGLangLauncher(checkpoints[0], find_environment(), logs),
                 log_dir=logs,
-                options=RemoteOptions(transport=transport),
+                settings=SGLangSection(transport=transport),
             )
             try:
                 await engine.start()

@@ -45,7 +45,7 @@ def install(name: str, cpu: bool, version: str | None, into: Path | None) -> Non
 @click.option("--name", help="For stop, status and logs; default: sglang-PORT.")
 @click.option("--port", type=int, default=30000, show_default=True, help="0: any free one.")
 @click.option("--dtype", default="auto", show_default=True)
-@click.option("--max-context", type=int)
+@click.option("--max-context", type=click.IntRange(min=1))
 @click.option("--kv-tokens", type=int, help="Size of the KV pool.")
 @click.option("--memory-fraction", type=float, help="Of the GPU, for weights and KV.")
 @click.option("--tp-size", type=int, default=1, show_default=True)
@@ -67,33 +67,42 @@ def start(
 
     Anything after -- goes to SGLang as it is. `engine logs` shows its log.
     """
-    from areal_sdk.backends.remote.processes import free_port
+    from areal_sdk.backends.remote.processes import free_port, start_process
     from areal_sdk.backends.sglang.install import find_environment
     from areal_sdk.backends.sglang.registry import ServerRegistry
-    from areal_sdk.backends.sglang.servers import ServerOptions, start_server
+    from areal_sdk.backends.sglang.servers import SGLangLauncher
+    from areal_sdk.backends.sglang.settings import SGLangSection
+    from areal_sdk.config import EngineSection
     from areal_sdk.errors import ConfigError
     from areal_sdk.models import resolve_model
 
     environment = find_environment()
-    options = ServerOptions(
-        resolve_model(model),
-        dtype=dtype,
-        max_context=max_context,
-        kv_tokens=kv_tokens,
-        memory_fraction=memory_fraction,
-        tp_size=tp_size,
-        extra=arguments,
+    settings = SGLangSection.read(
+        {
+            "kv_tokens": kv_tokens,
+            "memory_fraction": memory_fraction,
+            "tp_size": tp_size,
+            "arguments": (*(() if dtype == "auto" else ("--dtype", dtype)), *arguments),
+        }
     )
+    model_dir = resolve_model(model)
     port = port or free_port()
     name = name or f"sglang-{port}"
     registry = ServerRegistry()
     if any(r.is_running and r.name == name for r in registry.records()):
         raise ConfigError(f"{name} runs already: stop it first, or choose another --name")
     _check_port(port)
-    server = start_server(
-        options, environment, log_path=registry.log_path(name), port=port, outlives_us=True
+    log_path = registry.log_path(name)
+    launcher = SGLangLauncher(
+        model_dir,
+        environment,
+        log_path.parent,
+        engine=EngineSection(max_context=max_context),
+        settings=settings,
     )
-    registry.add(name, server, model=options.model)
+    command = launcher.command(0, port=port)
+    server = start_process(command, port=port, log_path=log_path, outlives_us=True)
+    registry.add(name, server, model=model_dir)
     click.echo(f"{name} (pid {server.pid}) starts; log: {server.log_path}")
     if wait:
         _wait(server, environment)

@@ -15,16 +15,23 @@ PACKAGE = Path(areal_sdk.__file__).parent
 NEUTRAL = (None, False, True, 0, 1, "", (), "auto", "127.0.0.1")
 """Defaults that recommend nothing: absent, off, on, one, by itself, this machine."""
 
-PYTHON_ONLY = {("interrupt", "retract"): "a remote engine that is made without a config"}
+COPIED = 3
+"""A class with so many fields named as the settings of one section holds a copy of the section."""
+
+ARITHMETIC = "rollout/staleness.py:StalenessGate"
+"""It is tested with numbers, and computes with nothing but its numbers."""
+
+
+def sections() -> list[type[Section]]:
+    """Every table of settings on docs/config.md."""
+    nested = (field.annotation for field in Config.model_fields.values())
+    models = [m for m in nested if isinstance(m, type) and issubclass(m, Section)]
+    return [Config, SGLangSection, *models]
 
 
 def settings() -> set[str]:
     """The name of every setting on docs/config.md."""
-    models: list[type[Section]] = [Config, SGLangSection]
-    for field in Config.model_fields.values():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            models.append(field.annotation)
-    names = {name for model in models for name in model.model_fields}
+    names = {name for model in sections() for name in model.model_fields}
     return names | {o.name for preset in (grpo, running_baseline) for o in list_options(preset)}
 
 
@@ -48,7 +55,7 @@ def declarations() -> Iterator[tuple[str, object, str]]:
 def test_no_default_of_a_setting_is_written_twice() -> None:
     places: dict[tuple[str, object], list[str]] = {}
     for name, default, where in declarations():
-        if default not in NEUTRAL and (name, default) not in PYTHON_ONLY:
+        if default not in NEUTRAL:
             places.setdefault((name, default), []).append(where)
     twice = {
         key: where
@@ -57,6 +64,31 @@ def test_no_default_of_a_setting_is_written_twice() -> None:
         if len(where) > 1 and any(not place.startswith("config/sections.py") for place in where)
     }
     assert not twice
+
+
+def fields_of_classes() -> Iterator[tuple[set[str], str]]:
+    """The annotated fields of each class of the package that is no section, and where it is."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for cls in ast.walk(ast.parse(path.read_text())):
+            if isinstance(cls, ast.ClassDef) and not cls.name.endswith("Section"):
+                fields = {
+                    field.target.id
+                    for field in cls.body
+                    if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+                }
+                yield fields, f"{path.relative_to(PACKAGE)}:{cls.name}"
+
+
+def test_nobody_copies_the_fields_of_a_section() -> None:
+    copies = {
+        where: sorted(fields & set(section.model_fields))
+        for fields, where in fields_of_classes()
+        for section in sections()[1:]
+        if not where.startswith("config/")
+        and where != ARITHMETIC
+        and len(fields & set(section.model_fields)) >= COPIED
+    }
+    assert not copies
 
 
 def test_the_scan_sees_the_settings() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal_sdk.backends.remote.client import ServerFailedError, wait_until_ready
-from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.options import Limits
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.verify import Canary, mean_error, tolerance_of
 from areal_sdk.engine import EngineInfo
@@ -15,16 +15,16 @@ from areal_sdk.errors import EngineError
 logger = logging.getLogger(__name__)
 
 
-async def connect(server: Server, model: Path, options: RemoteOptions) -> None:
+async def connect(server: Server, model: Path, limits: Limits) -> None:
     """Wait until a server samples, and learn what it is."""
     process = server.process
     if process is None:
-        await _wait_for_named(server, timeout_s=options.connect_timeout_s)
+        await _wait_for_named(server, timeout_s=limits.connect_timeout_s)
     else:
         try:
             await wait_until_ready(
                 server.client,
-                timeout_s=options.supervision.start_timeout_s,
+                timeout_s=limits.supervision.start_timeout_s,
                 is_running=lambda: process.is_running,
             )
         except ServerFailedError as exc:

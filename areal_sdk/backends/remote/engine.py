@@ -25,19 +25,26 @@ from areal_sdk.backends.remote.failover import ResumableRequest, fitted
 from areal_sdk.backends.remote.http import HttpClient
 from areal_sdk.backends.remote.lending import lend, take_back
 from areal_sdk.backends.remote.model_info import read_model_info
-from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.options import Limits, RemoteSection
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerLauncher, ServerProcess
 from areal_sdk.backends.remote.router import Router
 from areal_sdk.backends.remote.supervisor import Supervisor
 from areal_sdk.backends.remote.swap import SwapTimes, interrupt
-from areal_sdk.backends.remote.transport import DiskTransport, WeightSender
+from areal_sdk.backends.remote.transport import (
+    DiskTransport,
+    DistributedTransport,
+    TensorTransport,
+    Transport,
+    WeightSender,
+)
 from areal_sdk.backends.remote.verify import (
     Canary,
     CanaryScorer,
     Verifier,
 )
 from areal_sdk.backends.remote.weights import WeightDistributor
+from areal_sdk.config import EngineSection
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -69,19 +76,23 @@ class RemoteEngine(InferenceEngine):
         log_dir: Path,
         launcher: ServerLauncher | None = None,
         version: int = 0,
-        max_context: int | None = None,
         scorer: CanaryScorer | None = None,
-        options: RemoteOptions | None = None,
+        engine: EngineSection | None = None,
+        settings: RemoteSection | None = None,
+        limits: Limits | None = None,
     ) -> None:
         if not addresses and launcher is None:
             raise EngineError(f"name at least one {self.client.kind} server, or give a launcher")
-        self.options = options or RemoteOptions()
-        self.options.check(self.client.kind, self.client.capabilities)
+        self.settings = settings or RemoteSection()
+        self.limits = limits or Limits()
+        engine = engine or EngineSection()
+        self.settings.check(engine, kind=self.client.kind, capabilities=self.client.capabilities)
+        self.interrupt_mode = self.settings.interrupt_mode(engine)
         self._model = model
         self._addresses = [*addresses]
         self._launcher = launcher
         self._first_version = version
-        self._max_context = max_context
+        self._max_context = engine.max_context
         self._scorer = scorer
         self._log_dir = log_dir
         self._info: EngineInfo | None = None
@@ -106,7 +117,7 @@ class RemoteEngine(InferenceEngine):
             raise
 
     async def _start(self) -> None:
-        if self.options.interrupt == "in_place":
+        if self.interrupt_mode == "in_place":
             logger.warning(
                 "requests keep the KV of old weights over a swap: logprobs of the tokens they sample "
                 "then are those of no version (num_stale_kv of a turn counts them)"
@@ -127,7 +138,7 @@ class RemoteEngine(InferenceEngine):
         try:
             async with asyncio.TaskGroup() as group:
                 for server in self._pool.servers:
-                    group.create_task(connect(server, self._model, self.options))
+                    group.create_task(connect(server, self._model, self.limits))
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
         self._distributor = self._make_distributor()
@@ -135,13 +146,13 @@ class RemoteEngine(InferenceEngine):
             self.info,
             max_context=common_context(self.info, self._pool.servers),
             constrains_json=all(m.info is not None and m.info.has_grammar for m in self.servers),
-            shares_device=self.options.colocated,
+            shares_device=self.settings.colocated,
         )
         await check_agreement(self._pool.servers, self.canary, self._model)
         for server in self._pool.servers:
             await self._distributor.adopt(server)
-        if self.options.router is not None:
-            router = Router(self.make_client(self.options.router, session))
+        if self.settings.router is not None:
+            router = Router(self.make_client(self.settings.router, session))
             await router.adopt(self._pool)
             self._pool.entry = router
             self._exit.push_async_callback(router.leave)
@@ -151,7 +162,7 @@ class RemoteEngine(InferenceEngine):
             self._distributor,
             model=self._model,
             restart=self._launcher.restart if self._launcher is not None else None,
-            options=self.options.supervision,
+            options=self.limits.supervision,
         )
         self._watches += [
             asyncio.create_task(supervisor.watch(server), name=f"watch {server.address}")
@@ -162,19 +173,20 @@ class RemoteEngine(InferenceEngine):
 
     def make_client(self, address: str, session: aiohttp.ClientSession) -> ServerClient:
         """A client of the server, or router, of `address`."""
-        return self.client(address, session, deadlines=self.options.deadlines)
+        return self.client(
+            address, session, deadlines=self.limits.deadlines, api_key=self.settings.api_key
+        )
 
     def _make_distributor(self) -> WeightDistributor:
-        options = self.options
         first = self._pool.servers[0].info
         assert first is not None
         sender = WeightSender(
             model=self._model,
             dtype=first.dtype,
             log_dir=self._log_dir,
-            timeout_s=options.deadlines.weights_s,
+            timeout_s=self.limits.deadlines.weights_s,
             layout=self.client.layout,
-            device="cpu" if options.backend == "gloo" else "cuda",
+            device="cpu" if self.settings.group_backend == "gloo" else "cuda",
         )
         self._exit.push_async_callback(sender.aclose)
         disk = DiskTransport(self._model)
@@ -183,13 +195,23 @@ class RemoteEngine(InferenceEngine):
             self._pool,
             sender,
             version=self._first_version,
-            transport=options.transport_of(sender, disk),
+            transport=self._make_transport(sender, disk),
             disk=disk,
             verifier=Verifier(sender, self.canary, scorer=self._scorer),
-            mode=options.interrupt,
-            drain_timeout_s=options.drain_timeout_s,
-            no_server_timeout_s=options.no_server_timeout_s,
+            mode=self.interrupt_mode,
+            drain_timeout_s=self.limits.drain_timeout_s,
+            no_server_timeout_s=self.settings.request_wait_s,
         )
+
+    def _make_transport(self, sender: WeightSender, disk: DiskTransport) -> Transport:
+        settings = self.settings
+        if settings.transport == "tensor":
+            return TensorTransport(sender)
+        if settings.transport == "distributed":
+            return DistributedTransport(
+                sender, host=settings.group_host, backend=settings.group_backend
+            )
+        return disk
 
     async def aclose(self) -> None:
         watches, self._watches = self._watches, []
@@ -257,7 +279,7 @@ class RemoteEngine(InferenceEngine):
     async def release_memory(self) -> None:
         """Every server lends its memory; see `lending`."""
         await self.pause()
-        patience_s = self.options.supervision.start_timeout_s
+        patience_s = self.limits.supervision.start_timeout_s
         label = self._started().label
         lending = (
             lend(server, label=label(server.version), patience_s=patience_s)
@@ -282,7 +304,7 @@ class RemoteEngine(InferenceEngine):
         num_faults = 0
         while True:
             server = await self._pool.acquire(
-                request.session, timeout_s=self.options.no_server_timeout_s
+                request.session, timeout_s=self.settings.request_wait_s
             )
             resumable.begin_attempt()
             server.began()
@@ -299,7 +321,7 @@ class RemoteEngine(InferenceEngine):
             except (ServerFailedError, StaleWeightsError) as exc:
                 num_faults += 1
                 await self._suspect(server, exc)
-                if num_faults > self.options.max_failovers:
+                if num_faults > self.limits.max_failovers:
                     raise EngineError(
                         f"gave up after {num_faults} faults, the last: {exc}"
                     ) from exc
@@ -325,7 +347,7 @@ class RemoteEngine(InferenceEngine):
     ) -> AsyncGenerator[Delta, None]:
         """One server's part of a request. Ends after a final delta, `ABORT` included."""
         distributor = self._started()
-        keeps_kv = self.options.interrupt == "in_place"
+        keeps_kv = self.interrupt_mode == "in_place"
         attempt = Attempt(
             resumable.request,
             resumable.sampled,
@@ -367,7 +389,7 @@ class RemoteEngine(InferenceEngine):
             logger.warning("requests continue elsewhere: %s", error)
             self._checking = asyncio.gather(*(self._supervisor.check(m) for m in self.servers))
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.options.no_server_timeout_s):
+            async with asyncio.timeout(self.settings.request_wait_s):
                 await asyncio.shield(self._checking)
 
     def _decode(self, tokens: list[int]) -> str:

@@ -1,55 +1,53 @@
-"""How a remote engine uses its servers."""
+"""What a remote engine is told: the settings that every kind of server has, and its limits."""
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import Field
 
 from areal_sdk.backends.remote.client import Capabilities, Deadlines, InterruptMode, TransportName
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
-from areal_sdk.backends.remote.transport import (
-    DiskTransport,
-    DistributedTransport,
-    TensorTransport,
-    Transport,
-    WeightSender,
-)
+from areal_sdk.config import EngineSection, Seconds, Section
 from areal_sdk.errors import EngineError
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteOptions:
-    """The defaults are the recommendation."""
+class RemoteSection(Section):
+    """The settings of `[engine.NAME]` that servers of every kind have; each kind adds its own."""
 
     transport: TransportName = "disk"
-    interrupt: InterruptMode = "retract"
-    max_failovers: int = 4
-    """Servers one request may lose before it ends in an `EngineError`."""
-    no_server_timeout_s: float = 120.0
-    """How long a request waits for any server to be ready."""
-    drain_timeout_s: float = 600.0
-    connect_timeout_s: float = 60.0
-    """For servers that run already."""
-    backend: str = "gloo"
-    """Of the `distributed` transport: `gloo` on CPU, `nccl` on CUDA."""
-    host: str = "127.0.0.1"
-    """Where servers reach the weight sender (`distributed`)."""
+    """How weights travel: files, shared memory of one host, or a process group."""
+    interrupt: Literal["retract", "abort", "drain"] = "retract"
+    """What a swap does to requests in flight; `engine.kv_on_update = "keep"` overrides it."""
+    group_backend: Literal["gloo", "nccl"] = "gloo"
+    """Of the distributed transport."""
+    group_host: str = "127.0.0.1"
+    """Address of this machine as servers reach it, for the distributed transport."""
     router: str | None = None
-    """Address of a router that requests go through; the engine registers its servers there."""
+    """Address of a router that runs without servers: requests go through it, and it gets the
+    servers from us. Default: requests are placed here, sessions where their prefix is cached."""
     colocated: bool = False
-    """The trainer computes on the servers' devices: they lend it their memory for its steps."""
-    deadlines: Deadlines = field(default_factory=Deadlines)
-    supervision: SupervisionOptions = field(default_factory=SupervisionOptions)
+    """Engine and trainer share a device: servers hold generation and lend their memory to each
+    training step. Servers must leave room for what the trainer keeps between steps."""
+    api_key: str | None = Field(default=None, repr=False)
+    """Of servers that ask for one."""
+    request_wait_s: Seconds = 120.0
+    """How long a request waits when no server is ready."""
 
-    def __post_init__(self) -> None:
-        if self.router is not None and self.interrupt != "retract":
+    def interrupt_mode(self, engine: EngineSection) -> InterruptMode:
+        """What a swap does to requests in flight, `engine.kv_on_update` considered."""
+        return "in_place" if engine.kv_on_update == "keep" else self.interrupt
+
+    def check(self, engine: EngineSection, *, kind: str, capabilities: Capabilities) -> None:
+        """EngineError for a setting that servers of this kind cannot keep."""
+        interrupt = self.interrupt_mode(engine)
+        if self.router is not None and interrupt != "retract":
             raise EngineError(
-                f"a router does not say where a request runs, so that a swap cannot {self.interrupt} "
+                f"a router does not say where a request runs, so that a swap cannot {interrupt} "
                 'those of one server: use interrupt = "retract"'
             )
-
-    def check(self, kind: str, capabilities: Capabilities) -> None:
-        """EngineError for an option that servers of this kind cannot keep."""
         for name, chosen, known in (
             ("transport", self.transport, capabilities.transports),
-            ("interrupt", self.interrupt, capabilities.interrupts),
+            ("interrupt", interrupt, capabilities.interrupts),
         ):
             if chosen not in known:
                 raise EngineError(
@@ -61,9 +59,15 @@ class RemoteOptions:
         if self.router is not None and not capabilities.stands_behind_router:
             raise EngineError(f"router: there is no client for a router of {kind} servers")
 
-    def transport_of(self, sender: WeightSender, disk: DiskTransport) -> Transport:
-        if self.transport == "tensor":
-            return TensorTransport(sender)
-        if self.transport == "distributed":
-            return DistributedTransport(sender, host=self.host, backend=self.backend)
-        return disk
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a remote engine waits and how often it tries. The defaults are the recommendation."""
+
+    max_failovers: int = 4
+    """Servers one request may lose before it ends in an `EngineError`."""
+    drain_timeout_s: float = 600.0
+    connect_timeout_s: float = 60.0
+    """For servers that run already."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    supervision: SupervisionOptions = field(default_factory=SupervisionOptions)

@@ -1,21 +1,14 @@
 """The engine `sglang`: a `RemoteEngine` whose servers run SGLang."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
-from pydantic import ValidationError
-
 from areal_sdk.backends.remote.engine import RemoteEngine
-from areal_sdk.backends.remote.options import RemoteOptions
-from areal_sdk.backends.remote.processes import ServerLauncher
-from areal_sdk.backends.remote.verify import CanaryScorer
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.servers import ServerOptions, SGLangLauncher
+from areal_sdk.backends.sglang.servers import SGLangLauncher
 from areal_sdk.backends.sglang.settings import SGLangSection, server_addresses
-from areal_sdk.config import EngineSection, explain
+from areal_sdk.config import EngineSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings
 from areal_sdk.errors import ConfigError
 
@@ -25,44 +18,11 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
 
     client = SGLangClient
 
-    def __init__(
-        self,
-        model: Path,
-        addresses: Sequence[str] = (),
-        *,
-        log_dir: Path,
-        launcher: ServerLauncher | None = None,
-        version: int = 0,
-        max_context: int | None = None,
-        scorer: CanaryScorer | None = None,
-        api_key: str | None = None,
-        options: RemoteOptions | None = None,
-    ) -> None:
-        super().__init__(
-            model,
-            addresses,
-            log_dir=log_dir,
-            launcher=launcher,
-            version=version,
-            max_context=max_context,
-            scorer=scorer,
-            options=options,
-        )
-        self._api_key = api_key
-
-    def make_client(self, address: str, session: aiohttp.ClientSession) -> SGLangClient:
-        return SGLangClient(
-            address, session, deadlines=self.options.deadlines, api_key=self._api_key
-        )
-
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "SGLangEngine":
         """The engine of `engine.name = "sglang"` or `"http://host:port,http://..."`."""
-        section, options = settings.section, settings.options
-        try:
-            own = SGLangSection.model_validate(dict(options))
-        except ValidationError as exc:
-            raise ConfigError(f"engine.sglang: {explain(exc, SGLangSection)}") from None
+        section = settings.section
+        own = SGLangSection.read(settings.options)
         if own.colocated and own.transport == "distributed" and own.group_backend == "nccl":
             raise ConfigError(
                 "engine.sglang.colocated: nccl has no group of two processes on one GPU; use "
@@ -71,44 +31,22 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
         addresses = server_addresses(section.name)
         launcher = None
         if addresses:
-            _refuse_what_running_servers_ignore(section, options)
+            _refuse_what_running_servers_ignore(section, settings.options)
         else:
             launcher = SGLangLauncher(
-                ServerOptions(
-                    settings.model_dir,
-                    dtype=section.dtype,
-                    max_context=section.max_context,
-                    max_requests=section.max_slots
-                    if "max_slots" in section.model_fields_set
-                    else None,
-                    kv_tokens=own.kv_tokens,
-                    memory_fraction=own.memory_fraction,
-                    tp_size=own.tp_size,
-                    seeded=own.seeded,
-                    colocated=own.colocated,
-                    threads=section.threads,
-                    extra=own.arguments,
-                ),
+                settings.model_dir,
                 _environment(section, own),
                 settings.log_dir,
-                count=own.servers,
+                engine=section,
+                settings=own,
             )
         return cls(
             settings.model_dir,
             addresses,
             log_dir=settings.log_dir,
             launcher=launcher,
-            max_context=section.max_context,
-            api_key=own.api_key,
-            options=RemoteOptions(
-                transport=own.transport,
-                interrupt="in_place" if section.kv_on_update == "keep" else own.interrupt,
-                no_server_timeout_s=own.request_wait_s,
-                backend=own.group_backend,
-                host=own.group_host,
-                colocated=own.colocated,
-                router=own.router,
-            ),
+            engine=section,
+            settings=own,
         )
 
 

@@ -1,82 +1,19 @@
-"""How SGLang servers are started on this machine: options, command line, GPUs."""
+"""How SGLang servers are started on this machine: command line and GPUs."""
 
 import argparse
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from areal_sdk.backends.remote.processes import (
-    ServerCommand,
-    ServerLauncher,
-    ServerProcess,
-    free_port,
-    start_process,
-)
+from areal_sdk.backends.remote.processes import ServerCommand, ServerLauncher
 from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk.backends.sglang.settings import SGLangSection
+from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models.families import stored_dtype
 
 BASE_LABEL = "base"
 """The weight label of a server that still serves the checkpoint it started from."""
 
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """How a server is started. `extra` goes to SGLang as it is, and wins."""
-
-    model: Path
-    dtype: str = "auto"
-    """`float32`, `bfloat16`, `float16`, or `auto`: as the checkpoint was saved. (SGLang's own
-    `auto` would turn float32 into float16.)"""
-    max_context: int | None = None
-    max_requests: int | None = None
-    """Decoded together; default: SGLang's own choice."""
-    kv_tokens: int | None = None
-    """Size of the KV pool; default: SGLang's own choice, on a CPU a small one."""
-    memory_fraction: float | None = None
-    tp_size: int = 1
-    seeded: bool = False
-    """Honour each request's seed; costs speed, SGLang calls it deterministic inference."""
-    colocated: bool = False
-    """Let the trainer have the memory between rollouts (`--enable-memory-saver`). On a CPU there is
-    nothing to hand over but the cores."""
-    threads: int = 1
-    """OpenMP threads of a CPU server."""
-    extra: tuple[str, ...] = ()
-
-    def command(self, environment: SGLangEnvironment, *, port: int) -> ServerCommand:
-        flags: list[str] = [
-            *("--model-path", str(self.model)),
-            *("--host", "127.0.0.1", "--port", str(port)),
-            *("--dtype", stored_dtype(self.model) if self.dtype == "auto" else self.dtype),
-            *("--weight-version", BASE_LABEL),
-            "--incremental-streaming-output",
-            "--sleep-on-idle",
-            # An untrained policy fills its whole length with white space that a schema lets it have.
-            "--constrained-json-disable-any-whitespace",
-        ]
-        if environment.cpu:
-            flags += ["--device", "cpu", "--attention-backend", "torch_native"]
-            flags += ["--sampling-backend", "pytorch", "--mem-fraction-static", "0.2"]
-            flags += ["--max-total-tokens", str(self.kv_tokens or 32768)]
-        elif self.kv_tokens:
-            flags += ["--max-total-tokens", str(self.kv_tokens)]
-        if self.memory_fraction is not None:
-            flags += ["--mem-fraction-static", str(self.memory_fraction)]
-        if self.max_context:
-            flags += ["--context-length", str(self.max_context)]
-        if self.max_requests:
-            flags += ["--max-running-requests", str(self.max_requests)]
-        if self.tp_size > 1:
-            flags += ["--tp-size", str(self.tp_size)]
-        if self.seeded:
-            flags += ["--enable-deterministic-inference"]
-        if self.colocated and not environment.cpu:
-            flags += ["--enable-memory-saver", "--enable-weights-cpu-backup"]
-        variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-        if environment.cpu:
-            variables |= {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": str(self.threads)}
-        arguments = [str(environment.python), "-m", "sglang.launch_server", *flags, *self.extra]
-        return ServerCommand(arguments, variables)
+_CPU_KV_TOKENS = 32768
 
 
 class SGLangLauncher(ServerLauncher):
@@ -84,50 +21,98 @@ class SGLangLauncher(ServerLauncher):
 
     def __init__(
         self,
-        options: ServerOptions,
+        model: Path,
         environment: SGLangEnvironment,
         log_dir: Path,
-        count: int = 1,
+        *,
+        engine: EngineSection | None = None,
+        settings: SGLangSection | None = None,
     ) -> None:
-        super().__init__(log_dir, name="sglang", count=count)
-        self.options = options
-        self.environment = environment
-        self.options_of(count - 1)  # a mistake in the arguments shows before a server starts
+        self._settings = settings or SGLangSection()
+        super().__init__(log_dir, name="sglang", count=self._settings.servers)
+        self._model = model
+        self._environment = environment
+        self._engine = engine or EngineSection()
+        self._gpu_of(self.count - 1)  # a mistake in the arguments shows before a server starts
 
     def command(self, index: int, *, port: int) -> ServerCommand:
-        return self.options_of(index).command(self.environment, port=port)
+        variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        if self._environment.cpu:
+            variables |= {
+                "SGLANG_USE_CPU_ENGINE": "1",
+                "OMP_NUM_THREADS": str(self._engine.threads),
+            }
+        arguments = [
+            *(str(self._environment.python), "-m", "sglang.launch_server"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+            *self._model_flags(),
+            *self._memory_flags(),
+            *self._device_flags(),
+            *self._settings.arguments,
+        ]
+        if (gpu := self._gpu_of(index)) is not None:
+            arguments += ["--base-gpu-id", str(gpu)]
+        return ServerCommand(arguments, variables)
 
-    def options_of(self, index: int) -> ServerOptions:
-        if self.environment.cpu or index == 0:
-            return self.options  # SGLang's own default is the first GPU
-        first, num_gpus = _gpus(self.options)
-        gpu = str(first + index * num_gpus)
-        return replace(self.options, extra=(*self.options.extra, "--base-gpu-id", gpu))
+    def _model_flags(self) -> list[str]:
+        dtype = self._engine.dtype  # SGLang's own `auto` would turn float32 into float16
+        return [
+            *("--model-path", str(self._model)),
+            *("--dtype", stored_dtype(self._model) if dtype == "auto" else dtype),
+            *("--weight-version", BASE_LABEL),
+            "--incremental-streaming-output",
+            "--sleep-on-idle",
+            # An untrained policy fills its whole length with white space that a schema lets it have.
+            "--constrained-json-disable-any-whitespace",
+        ]
 
+    def _memory_flags(self) -> list[str]:
+        flags: list[str] = []
+        engine, settings = self._engine, self._settings
+        kv_tokens = settings.kv_tokens or (_CPU_KV_TOKENS if self._environment.cpu else None)
+        if kv_tokens:
+            flags += ["--max-total-tokens", str(kv_tokens)]
+        if self._environment.cpu:
+            flags += ["--mem-fraction-static", "0.2"]
+        if settings.memory_fraction is not None:
+            flags += ["--mem-fraction-static", str(settings.memory_fraction)]
+        if engine.max_context:
+            flags += ["--context-length", str(engine.max_context)]
+        if "max_slots" in engine.model_fields_set:  # else SGLang's own choice
+            flags += ["--max-running-requests", str(engine.max_slots)]
+        if settings.colocated and not self._environment.cpu:
+            flags += ["--enable-memory-saver", "--enable-weights-cpu-backup"]
+        return flags
 
-def start_server(
-    options: ServerOptions,
-    environment: SGLangEnvironment,
-    *,
-    log_path: Path,
-    port: int = 0,
-    outlives_us: bool = False,
-) -> ServerProcess:
-    """Start one server; see `start_process`."""
-    port = port or free_port()
-    command = options.command(environment, port=port)
-    return start_process(command, port=port, log_path=log_path, outlives_us=outlives_us)
+    def _device_flags(self) -> list[str]:
+        flags: list[str] = []
+        if self._environment.cpu:
+            flags += ["--device", "cpu", "--attention-backend", "torch_native"]
+            flags += ["--sampling-backend", "pytorch"]
+        if self._settings.tp_size > 1:
+            flags += ["--tp-size", str(self._settings.tp_size)]
+        if self._settings.seeded:
+            flags += ["--enable-deterministic-inference"]
+        return flags
 
+    def _gpu_of(self, index: int) -> int | None:
+        """The first GPU of server `index`; None: SGLang's own choice, which is the machine's first."""
+        if self._environment.cpu or index == 0:
+            return None
+        first, num_gpus = self._gpus()
+        return first + index * num_gpus
 
-def _gpus(options: ServerOptions) -> tuple[int, int]:
-    """The first GPU of a server and how many it takes; what goes to SGLang as it is wins."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--base-gpu-id", type=int, default=0)
-    parser.add_argument(
-        *("--tp-size", "--tensor-parallel-size", "--tp"), type=int, default=options.tp_size
-    )
-    try:
-        given, _ = parser.parse_known_args(options.extra)
-    except argparse.ArgumentError as exc:
-        raise ConfigError(f"engine.sglang.arguments: {exc}") from None
-    return given.base_gpu_id, given.tp_size
+    def _gpus(self) -> tuple[int, int]:
+        """The first GPU of the first server and how many each takes; `arguments` win."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        parser.add_argument("--base-gpu-id", type=int, default=0)
+        parser.add_argument(
+            *("--tp-size", "--tensor-parallel-size", "--tp"),
+            type=int,
+            default=self._settings.tp_size,
+        )
+        try:
+            given, _ = parser.parse_known_args(self._settings.arguments)
+        except argparse.ArgumentError as exc:
+            raise ConfigError(f"engine.sglang.arguments: {exc}") from None
+        return given.base_gpu_id, given.tp_size

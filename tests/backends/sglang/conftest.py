@@ -12,13 +12,15 @@ import aiohttp
 import pytest
 
 from areal_sdk.backends.remote.client import wait_until_ready
-from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.options import Limits
 from areal_sdk.backends.remote.pool import Server
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.processes import ServerProcess, free_port, start_process
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.servers import BASE_LABEL, ServerOptions, start_server
+from areal_sdk.backends.sglang.servers import BASE_LABEL, SGLangLauncher
+from areal_sdk.backends.sglang.settings import SGLangSection
+from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
 
@@ -32,6 +34,20 @@ def client_of(server: Server) -> SGLangClient:
     """The client of one of the engine's servers."""
     assert isinstance(server.client, SGLangClient)
     return server.client
+
+
+def start_server(
+    model: Path,
+    environment: SGLangEnvironment,
+    settings: SGLangSection | None = None,
+    *,
+    log_path: Path,
+    port: int = 0,
+) -> ServerProcess:
+    """One server that belongs to no engine; it is not ready yet."""
+    port = port or free_port()
+    launcher = SGLangLauncher(model, environment, log_path.parent, settings=settings)
+    return start_process(launcher.command(0, port=port), port=port, log_path=log_path)
 
 
 @pytest.fixture(scope="session")
@@ -64,9 +80,12 @@ def start(
     def start_some(
         count: int = 1, *extra: str, kv_tokens: int | None = None
     ) -> list[ServerProcess]:
-        options = ServerOptions(checkpoints[0], dtype="float32", kv_tokens=kv_tokens, extra=extra)
+        settings = SGLangSection(kv_tokens=kv_tokens, arguments=extra)
         servers = [
-            start_server(options, environment, log_path=logs / f"{len(started) + i}.log")
+            start_server(
+                *(checkpoints[0], environment, settings),
+                log_path=logs / f"{len(started) + i}.log",
+            )
             for i in range(count)
         ]
         started.extend(servers)
@@ -105,24 +124,31 @@ async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[
     engines: list[SGLangEngine] = []
 
     async def make(
-        *addresses: str, is_started: bool = True, is_reset: bool = True, **options: object
+        *addresses: str,
+        is_started: bool = True,
+        is_reset: bool = True,
+        limits: Limits | None = None,
+        engine: EngineSection | None = None,
+        **settings: object,
     ) -> SGLangEngine:
         async with aiohttp.ClientSession() as session:
             for address in addresses if is_reset else ():
                 client = SGLangClient(address, session)
                 await client.resume()
                 await client.update_from_disk(str(checkpoints[0]), label=BASE_LABEL, flush=True)
-        engine = SGLangEngine(
+        made = SGLangEngine(
             checkpoints[0],
             addresses,
             log_dir=tmp_path,
-            options=RemoteOptions(**options),  # type: ignore[arg-type]
+            engine=engine,
+            settings=SGLangSection.read({"transport": "disk", **settings}),
+            limits=limits,
         )
-        engines.append(engine)
+        engines.append(made)
         if is_started:
-            await engine.start()
-        return engine
+            await made.start()
+        return made
 
     yield make
-    for engine in engines:
-        await engine.aclose()
+    for made in engines:
+        await made.aclose()

@@ -6,9 +6,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.options import Limits
 from areal_sdk.backends.remote.processes import ServerProcess, free_port
-from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher
+from areal_sdk.backends.sglang import SGLangLauncher
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
@@ -42,8 +42,8 @@ async def test_who_waits_for_a_named_server_is_told_before_the_wait(
     checkpoints: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"http://127.0.0.1:{free_port()}"
-    options = RemoteOptions(connect_timeout_s=0.5)
-    engine = SGLangEngine(checkpoints[0], [address], log_dir=tmp_path, options=options)
+    limits = Limits(connect_timeout_s=0.5)
+    engine = SGLangEngine(checkpoints[0], [address], log_dir=tmp_path, limits=limits)
     with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
         await engine.start()
     assert f"waiting up to 0.5 s for the SGLang server of {address}" in caplog.text
@@ -66,7 +66,7 @@ async def test_logprobs_of_another_temperature_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SGLANG_RETURN_ORIGINAL_LOGPROB", "1")
-    launcher = SGLangLauncher(ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path)
+    launcher = SGLangLauncher(checkpoints[0], environment, tmp_path)
     engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path)
     with pytest.raises(EngineError, match="start it without SGLANG_RETURN_ORIGINAL_LOGPROB"):
         await engine.start()

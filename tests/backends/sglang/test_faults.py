@@ -1,11 +1,13 @@
 """Faults between us and a real server: the request goes on, or ends in an `EngineError`."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from areal_sdk.backends.remote.client import Deadlines
+from areal_sdk.backends.remote.options import Limits
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.engine import GenerateRequest
@@ -17,15 +19,13 @@ from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.waiting import until
 
 PROMPT = tuple(b"faults")
-PATIENT = {"supervision": SupervisionOptions(check_every_s=0.5)}
+PATIENT = Limits(supervision=SupervisionOptions(check_every_s=0.5))
 """For faults that are seen at once; those seen by a deadline have short ones."""
-FAST = {
-    "deadlines": Deadlines(
-        token_s=5.0, control_s=5.0, probe_s=2.0, busy_probe_s=3.0, weights_s=30.0
-    ),
-    "supervision": SupervisionOptions(check_every_s=0.5),
-    "no_server_timeout_s": 20.0,
-}
+FAST_LIMITS = Limits(
+    deadlines=Deadlines(token_s=5.0, control_s=5.0, probe_s=2.0, busy_probe_s=3.0, weights_s=30.0),
+    supervision=SupervisionOptions(check_every_s=0.5),
+)
+FAST = {"limits": FAST_LIMITS, "request_wait_s": 20.0}
 
 
 def weights(checkpoint: Path, version: int) -> WeightUpdate:
@@ -36,7 +36,7 @@ async def test_a_stream_cut_in_the_middle_continues_from_its_recorded_tokens(
     server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
 ) -> None:
     async with FaultyProxy(server.address).running() as proxy:
-        engine = await make_engine(proxy.address, **PATIENT)
+        engine = await make_engine(proxy.address, limits=PATIENT)
         proxy.cut_streams_after = 7
         result = await engine.generate(GenerateRequest(PROMPT, 40, ignore_eos=True))
         assert len(result.tokens) == 40
@@ -48,7 +48,7 @@ async def test_a_server_that_answers_500_is_tried_again_after_a_probe(
     server: ServerProcess, make_engine: MakeEngine
 ) -> None:
     async with FaultyProxy(server.address).running() as proxy:
-        engine = await make_engine(proxy.address, **PATIENT)
+        engine = await make_engine(proxy.address, limits=PATIENT)
         proxy.fail["/generate"] = 2
         result = await engine.generate(GenerateRequest(PROMPT, 5, ignore_eos=True))
         assert len(result.tokens) == 5
@@ -61,7 +61,7 @@ async def test_faults_without_end_end_the_request_in_an_engine_error(
 ) -> None:
     async with FaultyProxy(server.address).running() as proxy:
         engine = await make_engine(
-            proxy.address, **FAST | {"no_server_timeout_s": 3.0, "max_failovers": 2}
+            proxy.address, limits=replace(FAST_LIMITS, max_failovers=2), request_wait_s=3.0
         )
         proxy.fail["/generate"] = 10**6
         with pytest.raises(EngineError, match=r"ready for 3 s|gave up after 3 faults"):

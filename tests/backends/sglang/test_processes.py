@@ -11,17 +11,16 @@ from typing import Any
 import pytest
 
 from areal_sdk.backends.remote.client import Deadlines
-from areal_sdk.backends.remote.options import RemoteOptions
+from areal_sdk.backends.remote.options import Limits
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
-from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher
+from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
-from areal_sdk.backends.sglang.servers import start_server
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
-from tests.backends.sglang.conftest import MakeEngine
+from tests.backends.sglang.conftest import MakeEngine, start_server
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.waiting import until
@@ -29,11 +28,11 @@ from tests.backends.sglang.waiting import until
 pytestmark = pytest.mark.slow
 
 PROMPT = tuple(b"processes")
-OPTIONS = RemoteOptions(
+LIMITS = Limits(
     deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),
     supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=600.0),
-    no_server_timeout_s=600.0,
 )
+WAITS = SGLangSection(transport="disk", request_wait_s=600.0)
 
 
 @pytest.fixture(scope="session")
@@ -64,9 +63,11 @@ async def test_a_killed_server_loses_no_request_and_comes_back_with_current_weig
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
     launcher = SGLangLauncher(
-        ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
+        checkpoints[0], environment, tmp_path, settings=SGLangSection(servers=2)
     )
-    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=OPTIONS)
+    engine = SGLangEngine(
+        checkpoints[0], launcher=launcher, log_dir=tmp_path, settings=WAITS, limits=LIMITS
+    )
     await engine.start()
     try:
         await engine.update_weights(weights(checkpoints[1], 1))
@@ -96,11 +97,13 @@ async def test_a_server_that_hangs_for_good_is_started_again(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
     launcher = SGLangLauncher(
-        ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
+        checkpoints[0], environment, tmp_path, settings=SGLangSection(servers=2)
     )
-    supervision = replace(OPTIONS.supervision, restart_hung_after_s=2.0)
-    options = replace(OPTIONS, supervision=supervision)
-    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
+    supervision = replace(LIMITS.supervision, restart_hung_after_s=2.0)
+    limits = replace(LIMITS, supervision=supervision)
+    engine = SGLangEngine(
+        checkpoints[0], launcher=launcher, log_dir=tmp_path, settings=WAITS, limits=limits
+    )
     await engine.start()
     try:
         await engine.update_weights(weights(checkpoints[1], 1))
@@ -130,13 +133,15 @@ async def test_a_server_that_fails_to_start_five_times_is_left_down_and_the_othe
 
     becomes(f'exec {environment.python} "$@"')
     launcher = SGLangLauncher(
-        ServerOptions(checkpoints[0], dtype="float32"),
+        checkpoints[0],
         replace(environment, python=python),
         tmp_path,
-        count=2,
+        settings=SGLangSection(servers=2),
     )
-    options = replace(OPTIONS, supervision=SupervisionOptions(check_every_s=0.2))
-    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
+    limits = replace(LIMITS, supervision=SupervisionOptions(check_every_s=0.2))
+    engine = SGLangEngine(
+        checkpoints[0], launcher=launcher, log_dir=tmp_path, settings=WAITS, limits=limits
+    )
     await engine.start()
     try:
         generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
@@ -152,7 +157,7 @@ async def test_a_server_that_fails_to_start_five_times_is_left_down_and_the_othe
         assert [len(result.tokens) for result in results] == [500] * 6
         check(results, checkpoints, versions={0, 1})
         victim.wake.set()
-        await asyncio.sleep(5 * options.supervision.check_every_s)
+        await asyncio.sleep(5 * limits.supervision.check_every_s)
         assert starts.read_text().count("started") == 5
         assert (victim.state, other.state) == ("down", "ready")
     finally:
@@ -166,25 +171,21 @@ async def test_a_named_server_that_comes_back_with_old_weights_gets_the_current_
     tmp_path: Path,
 ) -> None:
     """Somebody started it, so somebody starts it again, with the checkpoint it began with."""
-    server_options = ServerOptions(checkpoints[0], dtype="float32")
-    process = start_server(server_options, environment, log_path=tmp_path / "server.log")
+    log_path = tmp_path / "server.log"
+    process = start_server(checkpoints[0], environment, log_path=log_path)
     try:
         engine = await make_engine(
             process.address,
             is_reset=False,
-            connect_timeout_s=600.0,
-            deadlines=OPTIONS.deadlines,
-            supervision=OPTIONS.supervision,
-            no_server_timeout_s=600.0,
+            limits=replace(LIMITS, connect_timeout_s=600.0),
+            request_wait_s=600.0,
         )
         await engine.update_weights(weights(checkpoints[1], 1))
         generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]
         await until_busy(engine, 3)
         await process.stop(grace_s=0.0)
         port = int(process.address.rsplit(":", 1)[1])
-        process = start_server(
-            server_options, environment, log_path=tmp_path / "server.log", port=port
-        )
+        process = start_server(checkpoints[0], environment, log_path=log_path, port=port)
         results = await asyncio.gather(*generations)
         assert engine.num_failovers >= 3
         assert [len(result.tokens) for result in results] == [500] * 3
@@ -203,8 +204,7 @@ async def test_a_stopped_server_is_left_and_taken_back_when_it_runs_again(
     engine = await make_engine(
         server.address,
         other.address,
-        deadlines=OPTIONS.deadlines,
-        supervision=OPTIONS.supervision,
+        limits=LIMITS,
     )
     generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
     await until_busy(engine, 6)
@@ -248,8 +248,7 @@ async def test_a_server_stopped_in_a_push_holds_up_neither_trainer_nor_requests(
             server.address,
             proxy.address,
             transport=transport,
-            deadlines=replace(OPTIONS.deadlines, weights_s=45.0),
-            supervision=OPTIONS.supervision,
+            limits=replace(LIMITS, deadlines=replace(LIMITS.deadlines, weights_s=45.0)),
         )
         await engine.update_weights(weights(checkpoints[1], 1))
         generations = [asyncio.create_task(engine.generate(request(i))) for i in range(6)]
@@ -329,7 +328,10 @@ async def test_memory_is_lent_and_requests_go_on_under_the_next_weights(
     server: ServerProcess, checkpoints: list[Path], make_engine: MakeEngine
 ) -> None:
     engine = await make_engine(
-        server.address, colocated=True, transport="tensor", supervision=OPTIONS.supervision
+        server.address,
+        colocated=True,
+        transport="tensor",
+        limits=Limits(supervision=LIMITS.supervision),
     )
     assert engine.info.shares_device
     generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]
@@ -340,7 +342,7 @@ async def test_memory_is_lent_and_requests_go_on_under_the_next_weights(
     assert not any(generation.done() for generation in generations)
     last_token_at = member.last_token_at
     member.wake.set()  # a supervisor that asked it for a token now would end it
-    await asyncio.sleep(2 * OPTIONS.supervision.check_every_s)
+    await asyncio.sleep(2 * LIMITS.supervision.check_every_s)
     assert member.last_token_at == last_token_at
 
     await engine.resume_memory()
@@ -357,9 +359,11 @@ async def test_a_server_that_dies_while_its_memory_is_lent_comes_back_with_it(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
     launcher = SGLangLauncher(
-        ServerOptions(checkpoints[0], dtype="float32", colocated=True), environment, tmp_path
+        checkpoints[0], environment, tmp_path, settings=SGLangSection(colocated=True)
     )
-    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=OPTIONS)
+    engine = SGLangEngine(
+        checkpoints[0], launcher=launcher, log_dir=tmp_path, settings=WAITS, limits=LIMITS
+    )
     await engine.start()
     try:
         generation = asyncio.create_task(engine.generate(request(0)))
@@ -369,7 +373,7 @@ async def test_a_server_that_dies_while_its_memory_is_lent_comes_back_with_it(
         assert process is not None
         process.signal(signal.SIGKILL)
         await until(lambda: not process.is_running)
-        await asyncio.sleep(2 * OPTIONS.supervision.check_every_s)
+        await asyncio.sleep(2 * LIMITS.supervision.check_every_s)
         assert engine.servers[0].process is process, "restarted while the device was lent"
         await engine.resume_memory()
         await engine.update_weights(weights(checkpoints[1], 1))
@@ -385,8 +389,8 @@ async def test_a_server_that_dies_while_its_memory_is_lent_comes_back_with_it(
 async def test_a_launch_that_fails_shows_the_end_of_the_log(
     environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    options = ServerOptions(checkpoints[0], dtype="float32", extra=("--no-such-flag",))
-    launcher = SGLangLauncher(options, environment, tmp_path)
+    settings = SGLangSection(arguments=("--no-such-flag",))
+    launcher = SGLangLauncher(checkpoints[0], environment, tmp_path, settings=settings)
     engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path)
     with pytest.raises(EngineError, match=r"(?s)died at start.*--no-such-flag"):
         await engine.start()

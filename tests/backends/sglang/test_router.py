@@ -10,9 +10,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.options import RemoteOptions
 from areal_sdk.backends.remote.processes import ServerProcess, free_ports
-from areal_sdk.backends.sglang import ServerOptions, SGLangLauncher
+from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
@@ -21,7 +20,7 @@ from areal_sdk.errors import EngineError
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.rescoring import worst_error
-from tests.backends.sglang.test_processes import OPTIONS
+from tests.backends.sglang.test_processes import LIMITS, WAITS
 from tests.backends.sglang.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -84,17 +83,11 @@ async def _answers(address: str) -> None:
 async def test_requests_go_through_the_router_and_weights_past_it(
     router: str, environment: SGLangEnvironment, checkpoints: list[Path], tmp_path: Path
 ) -> None:
-    options = RemoteOptions(
-        router=router,
-        transport="tensor",
-        deadlines=OPTIONS.deadlines,
-        supervision=OPTIONS.supervision,
-        no_server_timeout_s=OPTIONS.no_server_timeout_s,
+    settings = SGLangSection(servers=2, router=router, request_wait_s=WAITS.request_wait_s)
+    launcher = SGLangLauncher(checkpoints[0], environment, tmp_path, settings=settings)
+    engine = SGLangEngine(
+        checkpoints[0], launcher=launcher, log_dir=tmp_path, settings=settings, limits=LIMITS
     )
-    launcher = SGLangLauncher(
-        ServerOptions(checkpoints[0], dtype="float32"), environment, tmp_path, count=2
-    )
-    engine = SGLangEngine(checkpoints[0], launcher=launcher, log_dir=tmp_path, options=options)
     await engine.start()
     try:
         await engine.update_weights(weights(checkpoints[1], 1))

@@ -7,14 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.backends.remote.model_info import read_model_info
-from areal_sdk.backends.remote.options import RemoteOptions
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install
 from areal_sdk.backends.sglang.probe import dtype_when_auto
 from areal_sdk.backends.sglang.registry import ServerRegistry, start_time
-from areal_sdk.backends.sglang.servers import ServerOptions, SGLangLauncher
-from areal_sdk.backends.sglang.settings import server_addresses
+from areal_sdk.backends.sglang.servers import SGLangLauncher
+from areal_sdk.backends.sglang.settings import SGLangSection, server_addresses
 from areal_sdk.cli.engine import engine
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import EngineSettings
@@ -33,7 +32,7 @@ def engine_from_settings(
 def test_running_servers_are_named_by_address(tmp_path: Path) -> None:
     section = EngineSection(name=f"{ADDRESS},http://127.0.0.1:30001/")
     engine = engine_from_settings(section, {}, model_dir=tmp_path, log_dir=tmp_path)
-    assert engine.options.transport == "tensor"
+    assert engine.settings.transport == "tensor"
     with pytest.raises(ConfigError, match="not an address"):
         server_addresses("http://a:1,b")
 
@@ -61,9 +60,14 @@ def test_seeds_on_a_cpu_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_a_router_leaves_swaps_to_the_servers() -> None:
+def test_a_router_leaves_swaps_to_the_servers(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match='use interrupt = "retract"'):
-        RemoteOptions(router=ADDRESS, interrupt="abort")
+        engine_from_settings(
+            EngineSection(name=ADDRESS),
+            {"router": ADDRESS, "interrupt": "abort"},
+            model_dir=tmp_path,
+            log_dir=tmp_path,
+        )
 
 
 def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
@@ -76,7 +80,7 @@ def test_an_unknown_setting_names_the_nearest(tmp_path: Path) -> None:
 def test_keeping_kv_means_swapping_in_place(tmp_path: Path) -> None:
     section = EngineSection(name=ADDRESS, kv_on_update="keep")
     made = engine_from_settings(section, {}, model_dir=tmp_path, log_dir=tmp_path)
-    assert made.options.interrupt == "in_place"
+    assert made.interrupt_mode == "in_place"
 
 
 def test_a_missing_environment_says_how_to_get_one(tmp_path: Path) -> None:
@@ -139,8 +143,9 @@ def test_an_installation_that_fails_leaves_nothing_behind(
 def test_auto_keeps_the_precision_of_the_checkpoint(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model")
     environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=True)
-    options = ServerOptions(model, colocated=True, extra=("--log-level", "error"))
-    command = options.command(environment, port=1).arguments
+    settings = SGLangSection(colocated=True, arguments=("--log-level", "error"))
+    launcher = SGLangLauncher(model, environment, tmp_path, settings=settings)
+    command = launcher.command(0, port=1).arguments
     assert "--enable-memory-saver" not in command  # of a GPU
     assert command[command.index("--dtype") + 1] == "float32"
     assert list(command[-2:]) == ["--log-level", "error"]
@@ -164,11 +169,13 @@ def test_servers_share_no_gpu(
     tmp_path: Path, extra: tuple[str, ...], gpus: list[int | None]
 ) -> None:
     environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=False)
-    options = ServerOptions(tmp_path, dtype="float32", tp_size=2, extra=extra)
-    launcher = SGLangLauncher(options, environment, tmp_path, count=3)
+    settings = SGLangSection(servers=3, tp_size=2, arguments=extra)
+    launcher = SGLangLauncher(
+        tmp_path, environment, tmp_path, engine=EngineSection(dtype="float32"), settings=settings
+    )
     found: list[int | None] = []
     for index in range(3):
-        command = launcher.options_of(index).command(environment, port=1).arguments
+        command = launcher.command(index, port=1).arguments
         flags = [n for n, flag in enumerate(command) if flag == "--base-gpu-id"]
         found.append(int(command[flags[-1] + 1]) if flags else None)
     assert found == gpus
@@ -179,11 +186,11 @@ def test_arguments_that_hide_the_gpus_are_refused_before_a_server_starts(
     tmp_path: Path, extra: tuple[str, ...]
 ) -> None:
     environment = SGLangEnvironment(Path("python"), "0.5.23", cpu=False)
-    options = ServerOptions(tmp_path, extra=extra)
+    settings = SGLangSection(servers=2, arguments=extra)
     with pytest.raises(
         ConfigError, match=rf"engine\.sglang\.arguments: .*{extra[0].split('=')[0]}"
     ):
-        SGLangLauncher(options, environment, tmp_path, count=2)
+        SGLangLauncher(tmp_path, environment, tmp_path, settings=settings)
 
 
 def test_a_server_is_known_by_pid_and_start_time(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
+from areal_sdk.config import EngineSection
 from areal_sdk.engine import GenerateRequest, GenerateResult
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine
@@ -51,7 +52,7 @@ async def test_in_place_swaps_say_so_and_mark_what_was_sampled_on_old_kv(
     make_engine: MakeEngine,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    engine = await make_engine(server.address, interrupt="in_place")
+    engine = await make_engine(server.address, engine=EngineSection(kv_on_update="keep"))
     assert "requests keep the KV of old weights" in caplog.text
     by_version = [checkpoints[version % 3] for version in range(4)]
     results = await updated_three_times(engine, by_version)
