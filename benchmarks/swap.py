@@ -23,7 +23,7 @@ import torch
 from tables import table, write_section
 from transformers import AutoModelForCausalLM
 
-from areal_sdk.backends.remote.swap import SwapTimes
+from areal_sdk.backends.remote.weights.swap import SwapTimes
 from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, GenerateResult

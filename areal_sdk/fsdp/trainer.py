@@ -23,7 +23,7 @@ from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher, first_exit
 from areal_sdk.models.families import check_trained
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
-from areal_sdk.process.listen import Listener
+from areal_sdk.process.network.listen import Listener
 from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.types import TrajectoryGroup, WeightUpdate

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from areal_sdk.errors import ProcessError
 from areal_sdk.process import Child, ProcessSpec
-from areal_sdk.process.entry import connect_and_run
-from areal_sdk.process.handshake import TOKEN_VARIABLE
-from areal_sdk.process.listen import Listener
+from areal_sdk.process.network.handshake import TOKEN_VARIABLE
+from areal_sdk.process.network.join import connect_and_run
+from areal_sdk.process.network.listen import Listener
 from areal_sdk.telemetry.waits import waiting
 
 CONNECT_TIMEOUT_S = 600.0

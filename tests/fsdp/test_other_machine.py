@@ -19,7 +19,7 @@ from areal_sdk.fsdp import trainer as client_module
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.launch import Launcher, TorchrunLauncher
-from areal_sdk.process.listen import Listener
+from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
 
 from .episodes import make_groups

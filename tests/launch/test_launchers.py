@@ -18,7 +18,7 @@ from areal_sdk.launch import (
     first_exit,
 )
 from areal_sdk.process import Child, ProcessSpec
-from areal_sdk.process.listen import Listener
+from areal_sdk.process.network.listen import Listener
 from tests.process.test_child import children_of_this_process
 
 RANK = "tests.process.entries:rank"

@@ -14,12 +14,12 @@ import pytest
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process import Child, ProcessSpec
-from areal_sdk.process.listen import Listener
+from areal_sdk.process.network.listen import Listener
 
 CONNECT = """
 import sys
 from areal_sdk.errors import ProcessError
-from areal_sdk.process.entry import connect_and_run
+from areal_sdk.process.network.join import connect_and_run
 address, token, name = sys.argv[1:]
 try:
     code = connect_and_run(address, token=token, name=name, connect_timeout_s=1, start_timeout_s=10)

@@ -20,30 +20,34 @@ from areal_sdk.backends.remote.client import (
     ServerClient,
     ServerFailedError,
 )
-from areal_sdk.backends.remote.connect import check_agreement, common_context, connect
+from areal_sdk.backends.remote.connect import (
+    check_agreement,
+    common_context,
+    connect,
+    read_model_info,
+)
 from areal_sdk.backends.remote.failover import ResumableRequest, fitted
 from areal_sdk.backends.remote.http import HttpClient
 from areal_sdk.backends.remote.lending import lend, take_back
-from areal_sdk.backends.remote.model_info import read_model_info
 from areal_sdk.backends.remote.options import Limits, RemoteSection
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerLauncher, ServerProcess
 from areal_sdk.backends.remote.router import Router
 from areal_sdk.backends.remote.supervisor import Supervisor
-from areal_sdk.backends.remote.swap import SwapTimes, interrupt
-from areal_sdk.backends.remote.transport import (
+from areal_sdk.backends.remote.weights.distributor import WeightDistributor
+from areal_sdk.backends.remote.weights.sender import WeightSender
+from areal_sdk.backends.remote.weights.swap import SwapTimes, interrupt
+from areal_sdk.backends.remote.weights.transport import (
     DiskTransport,
     DistributedTransport,
     TensorTransport,
     Transport,
-    WeightSender,
 )
-from areal_sdk.backends.remote.verify import (
+from areal_sdk.backends.remote.weights.verify import (
     Canary,
     CanaryScorer,
     Verifier,
 )
-from areal_sdk.backends.remote.weights import WeightDistributor
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import EngineError, StaleWeightsError

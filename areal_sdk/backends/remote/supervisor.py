@@ -12,7 +12,7 @@ from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.lending import reclaim
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerProcess
-from areal_sdk.backends.remote.weights import WeightDistributor
+from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.errors import EngineError
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.backends.remote.model_info import read_model_info
+from areal_sdk.backends.remote.connect import read_model_info
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment, install

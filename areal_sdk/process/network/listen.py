@@ -14,7 +14,7 @@ from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
-from areal_sdk.process.handshake import is_proof, new_nonce, notice_dead_peers, prove
+from areal_sdk.process.network.handshake import is_proof, new_nonce, notice_dead_peers, prove
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 HANDSHAKE_S = 10.0

@@ -7,9 +7,10 @@ from collections.abc import Coroutine, Sequence
 
 from areal_sdk.backends.remote.client import InterruptMode
 from areal_sdk.backends.remote.pool import Pool, Server, State
-from areal_sdk.backends.remote.swap import SwapTimes, discard_requests, relabel, swap
-from areal_sdk.backends.remote.transport import DiskTransport, Transport, WeightSender
-from areal_sdk.backends.remote.verify import Verifier
+from areal_sdk.backends.remote.weights.sender import WeightSender
+from areal_sdk.backends.remote.weights.swap import SwapTimes, discard_requests, relabel, swap
+from areal_sdk.backends.remote.weights.transport import DiskTransport, Transport
+from areal_sdk.backends.remote.weights.verify import Verifier
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import WeightUpdate
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from areal_sdk.backends.remote.client import InterruptMode, ServerFailedError
 from areal_sdk.backends.remote.pool import Server, State
-from areal_sdk.backends.remote.transport import Transport
-from areal_sdk.backends.remote.verify import Verifier
+from areal_sdk.backends.remote.weights.transport import Transport
+from areal_sdk.backends.remote.weights.verify import Verifier
 from areal_sdk.errors import EngineError
 
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from areal_sdk.backends.remote.client import ServerFailedError
 from areal_sdk.backends.remote.pool import Server
-from areal_sdk.backends.remote.transport import WeightSender
+from areal_sdk.backends.remote.weights.sender import WeightSender
 from areal_sdk.errors import StaleWeightsError
 from areal_sdk.types import WeightUpdate
 
