@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.types import TrajectoryGroup, WeightUpdate
+from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.types import WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config

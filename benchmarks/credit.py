@@ -34,7 +34,8 @@ from areal_sdk.algorithms.losses import PolicyTerms
 from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
 from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.rollout.callers import posted_outcome
-from areal_sdk.types import Outcome, Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk.types import Outcome
 
 BEFORE = "e24ea84"
 """The last commit that compared a turn only with siblings that reached it."""

@@ -18,7 +18,7 @@ from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest, InferenceEngine
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.models import make_tiny_model
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 TITLE = "## One GPU, all parts"
 

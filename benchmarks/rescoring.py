@@ -23,7 +23,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import RunDir
-from areal_sdk.types import Trajectory
+from areal_sdk.trajectory import Trajectory
 
 ROOT = Path(__file__).parents[1]
 

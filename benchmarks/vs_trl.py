@@ -60,7 +60,7 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import resolve_model
     from areal_sdk.process.family import cpu_seconds
-    from areal_sdk.types import Trajectory, TrajectoryGroup
+    from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
     model = resolve_model("smollm2")
     renderer = Renderer(Tokenizer.load(model), ChatTemplate.load(model))

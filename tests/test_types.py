@@ -2,15 +2,8 @@
 
 import pickle
 
-from areal_sdk.types import (
-    Episode,
-    ErrorKind,
-    Outcome,
-    Task,
-    Trajectory,
-    TrajectoryGroup,
-    Turn,
-)
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 TURN = Turn(
     new_tokens=tuple(range(3000)),

@@ -22,7 +22,7 @@ from areal_sdk.algorithms.returns import (
     spread,
     spread_turns,
 )
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 Advantages = list[list[Floats]]
 """Per group, per trajectory: one value a token, 0 where nothing is trained."""

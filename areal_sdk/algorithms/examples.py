@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from areal_sdk.algorithms.returns import Floats
-from areal_sdk.types import Trajectory
+from areal_sdk.trajectory import Trajectory
 
 Ints = NDArray[np.int64]
 

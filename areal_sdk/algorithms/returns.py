@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 Floats = NDArray[np.float32]
 

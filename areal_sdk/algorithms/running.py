@@ -22,7 +22,7 @@ from areal_sdk.algorithms.returns import (
     spread,
     spread_turns,
 )
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 TURNS = 32
 """Turns of an episode that are remembered; later ones are compared with the last of these."""

@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from areal_sdk.telemetry import EpisodeRecord
-from areal_sdk.types import Message, Trajectory
+from areal_sdk.trajectory import Trajectory
+from areal_sdk.types import Message
 
 Decode = Callable[[Sequence[int]], str]
 

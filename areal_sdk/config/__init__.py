@@ -12,9 +12,9 @@ from areal_sdk.config.loading import (
     read_toml,
     with_absolute_paths,
 )
+from areal_sdk.config.root import Config
 from areal_sdk.config.sections import (
     AlgorithmSection,
-    Config,
     EngineSection,
     EvalSection,
     GatewaySection,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from areal_sdk.config.keys import JSON, assign, leaves, parse_value
-from areal_sdk.config.sections import Config
+from areal_sdk.config.root import Config
 from areal_sdk.config.tables import gather_options, refuse_lost_secrets
 from areal_sdk.errors import ConfigError
 

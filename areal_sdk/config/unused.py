@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from areal_sdk.config.keys import join_key
-from areal_sdk.config.sections import Config
+from areal_sdk.config.root import Config
 
 
 @dataclass(frozen=True, slots=True)

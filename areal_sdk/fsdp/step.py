@@ -29,7 +29,7 @@ from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.options import validate_options
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer import Demonstration
-from areal_sdk.types import TrajectoryGroup
+from areal_sdk.trajectory import TrajectoryGroup
 
 BETAS = (0.9, 0.999)
 """Of AdamW. The second remembers the large gradients of the start: with a short memory, a nearly

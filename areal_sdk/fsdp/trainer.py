@@ -26,7 +26,8 @@ from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, Proces
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.process.threads import in_thread
 from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
-from areal_sdk.types import TrajectoryGroup, WeightUpdate
+from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.types import WeightUpdate
 
 JSON = Any
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from areal_sdk.process import Buffer
 from areal_sdk.trainer import Demonstration
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 JSON = Any
 

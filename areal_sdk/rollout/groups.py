@@ -14,7 +14,8 @@ from areal_sdk.rollout.staleness import oldest_version
 from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.types import Episode, ErrorKind, OutcomeKind, Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk.types import Episode, ErrorKind, OutcomeKind
 
 Truncated = Literal["score", "mask", "drop"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.types import Trajectory
+from areal_sdk.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)

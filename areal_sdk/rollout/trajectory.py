@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from areal_sdk.types import Episode, Exclusion, Trajectory, Turn
+from areal_sdk.trajectory import Trajectory
+from areal_sdk.types import Episode, Exclusion, Turn
 
 
 def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory, ...]:

@@ -14,6 +14,7 @@ import orjson
 
 from areal_sdk.telemetry.files import JsonLines, read_json_lines
 from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.trajectory import Trajectory
 from areal_sdk.types import (
     Episode,
     ErrorKind,
@@ -23,7 +24,6 @@ from areal_sdk.types import (
     Outcome,
     OutcomeKind,
     Task,
-    Trajectory,
     Turn,
 )
 

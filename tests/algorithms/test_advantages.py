@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages import GroupRelative
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 from .trajectories import group, per_turn, trajectory
 

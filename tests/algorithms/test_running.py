@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from areal_sdk.algorithms.advantages import Baselines, GroupRelative, NamesOutliers
 from areal_sdk.algorithms.presets import grpo, running_baseline
 from areal_sdk.algorithms.running import TURNS, RunningBaseline, Usual
-from areal_sdk.types import TrajectoryGroup
+from areal_sdk.trajectory import TrajectoryGroup
 
 from .trajectories import group, per_turn, trajectory
 

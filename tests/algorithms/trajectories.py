@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 
 def trajectory(

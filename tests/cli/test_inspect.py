@@ -13,7 +13,8 @@ from areal_sdk.cli.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.terminal import RunStatus
-from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Trajectory, Turn
+from areal_sdk.trajectory import Trajectory
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 
 @pytest.fixture

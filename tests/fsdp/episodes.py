@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from areal_sdk.types import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 VOCABULARY = 250
 PROMPT, CALL, RESULT, ANSWER, TRAILER = 20, 4, 5, 6, 2

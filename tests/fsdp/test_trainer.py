@@ -14,7 +14,7 @@ from areal_sdk.config import SftSection
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import BETAS, RankTrainer
 from areal_sdk.trainer import Demonstration
-from areal_sdk.types import TrajectoryGroup
+from areal_sdk.trajectory import TrajectoryGroup
 
 from .episodes import make_groups
 from .specs import changed, trainer_spec, with_preset

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import RunDir
-from areal_sdk.types import Trajectory
+from areal_sdk.trajectory import Trajectory
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
 from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories
-from areal_sdk.types import Episode, Outcome, Task, Trajectory, TrajectoryGroup, Turn
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk.types import Episode, Outcome, Task, Turn
 
 TASK = Task("t")
 

@@ -12,7 +12,8 @@ from areal_sdk.rollout.groups import Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.trajectory import check_parents, to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.types import Episode, Exclusion, Outcome, Task, TrajectoryGroup, Turn
+from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
 
 TASK = Task("task")
 

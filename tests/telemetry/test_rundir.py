@@ -15,6 +15,7 @@ from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomical
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_steps
 from areal_sdk.telemetry.run_dir import RunDir, without_secrets
+from areal_sdk.trajectory import Trajectory
 from areal_sdk.types import (
     Episode,
     ErrorKind,
@@ -23,7 +24,6 @@ from areal_sdk.types import (
     ForkReason,
     Outcome,
     Task,
-    Trajectory,
     Turn,
 )
 

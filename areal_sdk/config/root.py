@@ -1,0 +1,113 @@
+"""`Config`: all sections of a run together, and what they imply for one another."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from areal_sdk.config.sections import (
+    ENDLESS,
+    JSON,
+    AlgorithmSection,
+    EngineSection,
+    EvalSection,
+    GatewaySection,
+    RolloutSection,
+    RunSection,
+    Section,
+    ServeSection,
+    SftSection,
+    TrainerSection,
+)
+
+
+class Config(Section):
+    """Everything a run needs."""
+
+    agent: str = ""
+    """`file.py`, `file.py::Name`, `package.module:Name`, or a plugin's name."""
+    model: str = "smollm2"
+    """A directory, a hub id, `smollm2`, or `tiny`."""
+    tasks: str | None = None
+    """A JSONL file or a plugin's dataset; default: the agent file's own `tasks(split)`."""
+    eval_tasks: str | None = None
+    """The same, for the held-out splits; with `tasks` and without it nothing is measured."""
+    rewards: dict[str, float] = Field(default_factory=dict)
+    """Reward names and weights; empty: the agent's own verdict."""
+    env: str | None = None
+    """An environment to play, in place of an agent."""
+    plugins: tuple[str, ...] = ()
+    """Python files to load as plugins, beside those that are installed."""
+    init_from: str | None = None
+    """A run whose best (or last) weights to start from, finished or not; or one of its checkpoints."""
+    run: RunSection = RunSection()
+    engine: EngineSection = EngineSection()
+    rollout: RolloutSection = RolloutSection()
+    trainer: TrainerSection = TrainerSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    sft: SftSection = SftSection()
+    eval: EvalSection = EvalSection()
+    gateway: GatewaySection = GatewaySection()
+    serve: ServeSection = ServeSection()
+    options: dict[str, JSON] = Field(default_factory=dict)
+    """Options of the agent and of plugins: `[options.agent]`, `[options."reward.NAME"]`,
+    `[options."env.NAME"]`; checked against what they declare."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _imply(cls, values: Any) -> Any:
+        """`deterministic` implies on-policy batches; asking for both is a contradiction."""
+        if _section(values, "serve").get("learn") is True:
+            values = _for_live_callers(values)
+        run, rollout = _section(values, "run"), _section(values, "rollout")
+        if not run.get("deterministic"):
+            return values
+        if rollout.setdefault("max_staleness", 0) != 0:
+            raise ValueError(
+                "run.deterministic needs rollout.max_staleness = 0: remove one of the two"
+            )
+        return {**values, "rollout": rollout}
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        rollout = self.rollout
+        if rollout.batch % rollout.group_size:
+            lower = max(1, rollout.batch // rollout.group_size) * rollout.group_size
+            raise ValueError(
+                f"rollout.batch = {rollout.batch} is not a multiple of rollout.group_size = "
+                f"{rollout.group_size}: try {lower}"
+            )
+        if rollout.max_inflight < rollout.group_size:
+            raise ValueError(
+                f"rollout.max_inflight = {rollout.max_inflight} cannot hold one group of "
+                f"{rollout.group_size}: raise it to at least {rollout.group_size}"
+            )
+        if self.serve.learn and self.serve.upstream is not None:
+            raise ValueError(
+                "serve.learn needs tokens, and another provider (serve.upstream) gives only text"
+            )
+        if self.serve.learn and self.run.deterministic:
+            raise ValueError("run.deterministic cannot hold where callers decide (serve.learn)")
+        if self.eval.stop_at_success is not None and not self.eval.every:
+            raise ValueError(
+                "eval.stop_at_success needs evaluations during training: set eval.every"
+            )
+        return self
+
+
+def _for_live_callers(values: Any) -> JSON:
+    """Defaults of `serve.learn`: callers come alone, keep coming, and cannot be waited for."""
+    run, rollout = _section(values, "run"), _section(values, "rollout")
+    algorithm = _section(values, "algorithm")
+    run.setdefault("steps", ENDLESS)
+    run.setdefault("max_empty_batches", ENDLESS)
+    rollout.setdefault("stale", "drop")
+    if rollout.setdefault("group_size", 1) == 1:
+        algorithm.setdefault("name", "running_baseline")
+    return {**values, "run": run, "rollout": rollout, "algorithm": algorithm}
+
+
+def _section(values: Any, name: str) -> JSON:
+    """A copy of a table of `values`; empty where there is none, or no table."""
+    section = values.get(name) if isinstance(values, Mapping) else None
+    return dict(section) if isinstance(section, Mapping) else {}
