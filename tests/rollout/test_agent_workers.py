@@ -411,8 +411,9 @@ async def test_who_waits_for_a_worker_replaces_one_that_is_lost_meanwhile(
             chore.cancel()  # nobody else watches
         (first,) = pool._workers
         first.is_retired = True
-        pool._places[0] = pool._begin(0)
-        pool._places[0].add_done_callback(lambda place: setattr(place.result(), "is_retired", True))
+        pool._places.fill(retry=False)
+        (place,) = pool._places._tasks
+        place.add_done_callback(lambda place: setattr(place.result(), "is_retired", True))
         async with asyncio.timeout(PATIENCE_S):
             worker = await pool._pick()
         assert not worker.is_lost
