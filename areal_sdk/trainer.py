@@ -32,7 +32,7 @@ class TrainerSetup:
     """The facts of a run that its trainer is made from."""
 
     config: "Config"
-    """All settings. A trainer reads `trainer`, `algorithm`, `sft` and `run`."""
+    """All settings. A trainer reads `trainer`, `algorithm` and `run`."""
     model_dir: Path
     """A transformers checkpoint: config.json, safetensors, tokenizer."""
     preset: PresetSpec
@@ -57,10 +57,16 @@ class TrainerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A conversation to imitate: its tokens, and which of them are trained."""
+    """A sequence to learn from: its tokens, and which of them are trained."""
 
     tokens: tuple[int, ...]
     loss_mask: tuple[bool, ...]
+    weight: float = 1.0
+    """How much each trained token counts. Below 0 the token becomes less likely."""
+
+    @property
+    def num_trained(self) -> int:
+        return sum(self.loss_mask)
 
 
 class Trainer(ABC):
@@ -78,7 +84,7 @@ class Trainer(ABC):
       trainer finishes the call, and then begins the next one.
     * The weights have no version of their own. The caller counts: the step that makes version v + 1
       starts from v, and no token of its groups has a version above v.
-    * Failures raise an `ArealError`. After a failure of `step`, `imitate` or `load` the ranks may
+    * Failures raise an `ArealError`. After a failure of `step`, `learn` or `load` the ranks may
       disagree: the caller closes the trainer and starts another one from a checkpoint.
     * The event loop is shared with the gateway: what computes for longer than some milliseconds
       happens in a process or a thread.
@@ -136,13 +142,33 @@ class Trainer(ABC):
     async def aclose(self) -> None:
         """End the processes and remove the published files. Safe to call twice."""
 
-    async def imitate(
-        self, demonstrations: Sequence[Demonstration], *, timeout_s: float = 600.0
+    async def learn(
+        self,
+        rows: Sequence[Demonstration],
+        *,
+        learning_rate: float,
+        divisor: float | None = None,
+        timeout_s: float = 600.0,
     ) -> Mapping[str, float]:
-        """Take one supervised step (`sft.steps`); return `loss`, `num_updates` and other metrics."""
+        """Take one step that raises the sum of weight * logprob over all trained tokens / `divisor`.
+
+        Without a divisor: the number of trained tokens, and the `loss` is the mean over them. Returns
+        `loss`, `num_updates` and other metrics. Supervised warm-up and fine-tuning are made of this,
+        and of `score`: what compares sequences turns their scores into weights.
+        """
         raise ConfigError(
-            f"sft.steps: {type(self).__name__} does not learn from demonstrations: leave sft out"
+            f"{type(self).__name__} does not learn from data: it defines no learn; leave sft out"
         )
+
+    async def score(
+        self, rows: Sequence[Demonstration], *, timeout_s: float = 600.0
+    ) -> Sequence[float]:
+        """For each row the sum of the logprobs of its trained tokens, under the current weights.
+
+        Where `finetune.objective` is `reward_model` a row has a reward in place of a logprob, read at
+        its last token, here and in `learn`; which of its tokens are trained then does not matter.
+        """
+        raise ConfigError(f"{type(self).__name__} does not score data: it defines no score")
 
     async def release_memory(self) -> None:  # noqa: B027 - optional
         """Leave device memory that no step keeps (caches) to an engine on the same device.

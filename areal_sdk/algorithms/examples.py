@@ -52,8 +52,10 @@ def make_example(trajectory: Trajectory, advantages: Floats) -> Example | None:
     )
 
 
-def make_demonstration(tokens: Sequence[int], loss_mask: Sequence[bool]) -> Example | None:
-    """The example that imitates the masked tokens; None when there are none."""
+def make_demonstration(
+    tokens: Sequence[int], loss_mask: Sequence[bool], weight: float = 1.0
+) -> Example | None:
+    """The example that imitates the masked tokens, each with `weight`; None when there are none."""
     mask = np.asarray(loss_mask, dtype=bool).copy()
     if len(mask) != len(tokens):
         raise ValueError(f"a mask of {len(mask)} for {len(tokens)} tokens")
@@ -65,7 +67,7 @@ def make_demonstration(tokens: Sequence[int], loss_mask: Sequence[bool]) -> Exam
     return Example(
         np.asarray(tokens, dtype=np.int64),
         targets,
-        ones,
+        ones * np.float32(weight),
         np.zeros_like(ones),
         np.zeros(len(targets), dtype=np.int64),
         ones,

@@ -94,9 +94,9 @@ class ClippedSurrogate:
         return Loss(-gain_T.sum(), totals, maxima)
 
 
-def imitation(current_T: Tensor, mask_T: Tensor) -> Loss:
-    """Supervised fine-tuning: the negative logprob of each demonstrated token."""
-    return Loss(-masked(current_T, mask_T).sum())
+def imitation(current_T: Tensor, weights_T: Tensor, mask_T: Tensor) -> Loss:
+    """The negative logprob of each demonstrated token, weighted: supervised fine-tuning has ones."""
+    return Loss(-masked(current_T * weights_T, mask_T).sum())
 
 
 def masked(values_T: Tensor, mask_T: Tensor) -> Tensor:

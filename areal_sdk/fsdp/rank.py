@@ -105,7 +105,8 @@ class _Rank:
         self._publisher = Publisher(publish_dir, dtype=self._dtype)
         self._methods: dict[str, Callable[[Request], JSON]] = {
             "step": self._step,
-            "imitate": self._imitate,
+            "learn": self._learn,
+            "score": self._score,
             "publish": self._publish,
             "fetch": self._fetch,
             "release_memory": self._release_memory,
@@ -138,8 +139,16 @@ class _Rank:
         metrics = self._trainer.step(groups, version=payload["version"])
         return {"metrics": metrics, "notices": self._trainer.notices}
 
-    def _imitate(self, request: Request) -> JSON:
-        return self._trainer.imitate(decode_demonstrations(request.payload, request.buffers))
+    def _learn(self, request: Request) -> JSON:
+        payload = request.payload
+        rows = decode_demonstrations(payload["lengths"], request.buffers)
+        return self._trainer.learn(
+            rows, learning_rate=payload["learning_rate"], divisor=payload["divisor"]
+        )
+
+    def _score(self, request: Request) -> JSON:
+        rows = decode_demonstrations(request.payload["lengths"], request.buffers)
+        return self._trainer.score(rows)
 
     def _publish(self, request: Request) -> JSON:
         is_writer = self._trainer.ranks.rank == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from areal_sdk.config import AlgorithmSection, RunSection, SftSection, TrainerSection
+from areal_sdk.config import AlgorithmSection, RunSection, TrainerSection
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.trainer import PresetSpec
 
@@ -24,7 +24,6 @@ class TrainerSpec:
     """A transformers checkpoint: config.json, safetensors, tokenizer."""
     run: RunSection = field(default_factory=RunSection)
     trainer: TrainerSection = field(default_factory=TrainerSection)
-    sft: SftSection = field(default_factory=SftSection)
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     preset: PresetSpec = field(default_factory=PresetSpec)
     """What `algorithm.name` names."""

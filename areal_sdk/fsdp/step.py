@@ -25,6 +25,7 @@ from areal_sdk.algorithms.presets import Algorithm, Proximal
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.collectives import Ranks, global_grad_norm
 from areal_sdk.fsdp.policy import load_policy
+from areal_sdk.fsdp.sequences import sequence_sums
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.options import validate_options
 from areal_sdk.process.user_code import load_user_object
@@ -44,7 +45,7 @@ class Minibatch:
     """The work of one optimiser update, as this rank sees it."""
 
     batches: list[Batch]
-    num_trained: int
+    num_trained: float
     """Trained tokens over *all* ranks, those without an advantage included: the divisor."""
     num_terms: int
     """Of these, the ones with an advantage."""
@@ -140,27 +141,50 @@ class RankTrainer:
             )
         return metrics | self._cost(minibatches, meter, began)
 
-    def imitate(self, rows: Sequence[Demonstration]) -> dict[str, float]:
-        """One update of supervised fine-tuning on demonstrations."""
+    def learn(
+        self, rows: Sequence[Demonstration], *, learning_rate: float, divisor: float | None = None
+    ) -> dict[str, float]:
+        """One update on weighted sequences."""
         meter, began = _Meter(), time.monotonic()
         with meter.phase("plan"):
-            made = (make_demonstration(row.tokens, row.loss_mask) for row in rows)
+            made = (make_demonstration(row.tokens, row.loss_mask, row.weight) for row in rows)
             examples = [example for example in made if example is not None]
             count = sum(len(example.targets_T) for example in examples)
-            minibatch = self._minibatch(examples, num_trained=count, version=0)
+            minibatch = self._minibatch(
+                examples, num_trained=count if divisor is None else divisor, version=0
+            )
         metrics = {
             "num_tokens": float(sum(len(row.tokens) for row in rows)),
             "num_trained": float(count),
+            "num_updates": 0.0,
         }
         if count:
             self._enter("imitation")
             metrics |= self._update(
                 [minibatch],
-                lambda logprobs_T, batch, _: imitation(logprobs_T, batch.mask_T),
+                lambda logprobs_T, batch, _: imitation(
+                    logprobs_T, batch.advantages_T, batch.mask_T
+                ),
                 meter,
-                learning_rate=self.spec.sft.learning_rate,
+                learning_rate=learning_rate,
             )
         return metrics | self._cost([minibatch], meter, began)
+
+    def score(self, rows: Sequence[Demonstration]) -> list[float]:
+        """The summed logprobs of the trained tokens of each row, under the current weights."""
+        made = [make_demonstration(row.tokens, row.loss_mask) for row in rows]
+        places = [index for index, example in enumerate(made) if example is not None]
+        examples = [example for example in made if example is not None]
+        scores = [0.0] * len(rows)
+        if not examples:
+            return scores
+        batches = self._minibatch(examples, num_trained=1, version=0).batches
+        with torch.no_grad(), self._autocast():
+            values = [self.policy(batch)[0] for batch in batches]
+        sums = sequence_sums(batches, values, count=len(examples), ranks=self.ranks)
+        for place, total in zip(places, sums, strict=True):
+            scores[place] = total
+        return scores
 
     def _find_outliers(self, groups: Sequence[TrajectoryGroup]) -> Mapping[str, str]:
         """Which sources posted a reward that their baseline did not take at its word."""
@@ -181,7 +205,7 @@ class RankTrainer:
     # planning
 
     def _minibatch(
-        self, examples: Sequence[Example], *, num_trained: int, version: int
+        self, examples: Sequence[Example], *, num_trained: float, version: int
     ) -> Minibatch:
         if not examples:
             return Minibatch([], num_trained, 0)

@@ -65,7 +65,6 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
         setup.model_dir,
         run=config.run,
         trainer=config.trainer,
-        sft=config.sft,
         algorithm=config.algorithm,
         preset=setup.preset,
         publish_dtype=setup.publish_dtype,
@@ -181,12 +180,26 @@ class FSDPTrainer(Trainer):
         self.notices = tuple(reply.payload["notices"])
         return _metrics(reply.payload["metrics"])
 
-    async def imitate(
-        self, demonstrations: Sequence[Demonstration], *, timeout_s: float = 600.0
+    async def learn(
+        self,
+        rows: Sequence[Demonstration],
+        *,
+        learning_rate: float,
+        divisor: float | None = None,
+        timeout_s: float = 600.0,
     ) -> Mapping[str, float]:
-        payload, buffers = encode_demonstrations(demonstrations)
-        reply = await self._call("imitate", payload, buffers, timeout_s=timeout_s)
+        lengths, buffers = await in_thread(lambda: encode_demonstrations(rows), name="encode rows")
+        payload = {"lengths": lengths, "learning_rate": learning_rate, "divisor": divisor}
+        reply = await self._call("learn", payload, buffers, timeout_s=timeout_s)
         return _metrics(reply.payload)
+
+    async def score(
+        self, rows: Sequence[Demonstration], *, timeout_s: float = 600.0
+    ) -> Sequence[float]:
+        lengths, buffers = await in_thread(lambda: encode_demonstrations(rows), name="encode rows")
+        reply = await self._call("score", {"lengths": lengths}, buffers, timeout_s=timeout_s)
+        # JSON has no NaN: a score that was not finite arrives as None.
+        return [float("nan") if value is None else value for value in reply.payload]
 
     async def publish(self, version: int) -> WeightUpdate:
         reply = await self._call("publish", {"version": version}, timeout_s=PUBLISH_TIMEOUT_S)

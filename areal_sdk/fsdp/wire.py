@@ -85,20 +85,22 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
 
 def encode_demonstrations(rows: Sequence[Demonstration]) -> tuple[JSON, list[Buffer]]:
     """
-    >>> rows = [Demonstration((1, 2, 3), (False, True, True)), Demonstration((4,), (False,))]
+    >>> rows = [Demonstration((1, 2, 3), (False, True, True)), Demonstration((4,), (False,), 0.1)]
     >>> decode_demonstrations(*encode_demonstrations(rows)) == rows
     True
     """
     return [len(row.tokens) for row in rows], [
         _joined((row.tokens for row in rows), np.int32),
         _joined((row.loss_mask for row in rows), np.bool_),
+        np.array([row.weight for row in rows], dtype=np.float64),
     ]
 
 
 def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[Demonstration]:
     tokens = _split(buffers[0], np.int32, payload)
     masks = _split(buffers[1], np.bool_, payload)
-    return [Demonstration(*row) for row in zip(tokens, masks, strict=True)]
+    weights = np.frombuffer(buffers[2], dtype=np.float64).tolist()
+    return [Demonstration(*row) for row in zip(tokens, masks, weights, strict=True)]
 
 
 def _joined(parts: Iterable[Sequence[Any]], dtype: type[np.generic]) -> NDArray[Any]:

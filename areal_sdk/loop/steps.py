@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
-from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
+from areal_sdk.gateway.tokens.demonstrations import to_demonstrations
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.engines import hand_to_engine, hand_to_trainer, update_and_resume
@@ -255,7 +256,9 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
     await hand_to_trainer(rig.engine)
     num_skipped = 0
     for step in range(1, section.steps + 1):
-        metrics = await rig.trainer.imitate(generator.sample(rows, size))
+        metrics = await rig.trainer.learn(
+            generator.sample(rows, size), learning_rate=section.learning_rate
+        )
         progress.report_warmup(step, section.steps, metrics)
         num_skipped = 0 if metrics["num_updates"] else num_skipped + 1
         if num_skipped >= MAX_SKIPPED_STEPS:
@@ -271,24 +274,9 @@ async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress:
 def _rows(rig: Rig, demonstrations: Sequence[Conversation]) -> list[Demonstration]:
     tokenizer, template = Tokenizer.load(rig.model_dir), ChatTemplate.load(rig.model_dir)
     renderer = Renderer(tokenizer, template, tool_format=rig.config.gateway.tool_format)
-    return [demonstration_row(conversation, renderer) for conversation in demonstrations]
-
-
-def demonstration_row(conversation: Conversation, renderer: Renderer) -> Demonstration:
-    """The conversation in tokens exactly as rollouts would see it, its assistant turns trained."""
-    tokens: tuple[int, ...] = ()
-    mask: list[bool] = []
-    num_known = 0
-    for index, message in enumerate(conversation):
-        if message.get("role") != "assistant":
-            continue
-        chat = TemplateInput(tuple(conversation[:index]))
-        prompt = renderer.extend(tokens, chat, num_known) if tokens else renderer.first(chat)
-        answer = renderer.answer(chat, message)
-        mask += [False] * (len(prompt.tokens) - len(mask)) + [True] * len(answer)
-        tokens = prompt.tokens + answer
-        num_known = index + 1
-    return Demonstration(tokens, tuple(mask))
+    return [
+        row for conversation in demonstrations for row in to_demonstrations(conversation, renderer)
+    ]
 
 
 MIN_CUT_TIMEOUT_S = 3600.0

@@ -147,10 +147,18 @@ def test_a_masked_term_gives_neither_value_nor_gradient(
 
 def test_imitation_is_the_negative_logprob_of_what_is_shown() -> None:
     q = torch.tensor([-1.0, -2.0, math.nan], requires_grad=True)
-    loss = imitation(q, torch.tensor([True, True, False]))
+    loss = imitation(q, torch.ones(3), torch.tensor([True, True, False]))
     assert loss.sum.item() == 3.0
     [grad] = torch.autograd.grad(loss.sum, q)
     assert grad.tolist() == [-1.0, -1.0, 0.0]
+
+
+def test_imitation_weighs_its_tokens() -> None:
+    q = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    loss = imitation(q, torch.tensor([1.0, 0.5, -0.25]), torch.ones(3, dtype=torch.bool))
+    assert loss.sum.item() == 1.0 + 1.0 - 0.75
+    [grad] = torch.autograd.grad(loss.sum, q)
+    assert grad.tolist() == [-1.0, -0.5, 0.25]
 
 
 def test_sums_over_any_split_add_up() -> None:

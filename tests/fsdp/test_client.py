@@ -29,6 +29,12 @@ from .episodes import make_groups
 from .specs import changed, trainer_spec
 
 ROWS = [Demonstration((1, 2, 3, 4), (False, True, True, True))]
+WEIGHTED = [
+    Demonstration((1, 2, 3, 4, *range(50, 250)), (False,) * 2 + (True,) * 202, 0.4),
+    Demonstration((1, 2, 9), (False, True, True), -0.4),
+    Demonstration((7, 2, 9, 5), (False, False, False, True), 0.1),
+]
+BY_PAIR = {"learning_rate": 1e-3, "divisor": 1.5}
 
 
 @pytest.fixture
@@ -80,7 +86,7 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
             await client.load(tmp_path)
         with pytest.raises(RemoteError, match="starts from 0"):
             await client.step(make_groups(1, version=5), version=0, timeout_s=60)
-        assert (await client.imitate(ROWS))["num_trained"] == 3
+        assert (await client.learn(ROWS, learning_rate=1e-3))["num_trained"] == 3
     assert not published.exists()  # noqa: ASYNC240
 
 
@@ -127,9 +133,15 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
         assert (await client.step(make_groups(same_reward=True), version=0, timeout_s=60))[
             "num_trained"
         ] == 0
-        assert (await client.imitate(ROWS))["loss"] == pytest.approx(
-            alone.imitate(ROWS)["loss"], rel=1e-5
+        assert (await client.learn(ROWS, learning_rate=1e-3))["loss"] == pytest.approx(
+            alone.learn(ROWS, learning_rate=1e-3)["loss"], rel=1e-5
         )
+        assert await client.score(WEIGHTED) == pytest.approx(alone.score(WEIGHTED), rel=1e-5)
+        weighted = [
+            t["grad_norm"]
+            for t in (await client.learn(WEIGHTED, **BY_PAIR), alone.learn(WEIGHTED, **BY_PAIR))
+        ]
+        assert weighted[0] == pytest.approx(weighted[1], rel=1e-5)
         update = await client.publish(1)
         assert update.path is not None
         published = load_file(update.path)
@@ -143,7 +155,9 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
     # A checkpoint does not care how many ranks wrote it.
     again = RankTrainer(spec)
     assert load_checkpoint(again, tmp_path / "step-1") == {"v": 1}
-    assert again.imitate(ROWS)["loss"] == pytest.approx(alone.imitate(ROWS)["loss"], rel=1e-3)
+    assert again.learn(ROWS, learning_rate=1e-3)["loss"] == pytest.approx(
+        alone.learn(ROWS, learning_rate=1e-3)["loss"], rel=1e-3
+    )
 
 
 async def test_the_death_of_any_rank_fails_the_call_at_once(

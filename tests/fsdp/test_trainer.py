@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.algorithms.losses import Loss, PolicyTerms
-from areal_sdk.config import SftSection
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import BETAS, RankTrainer
 from areal_sdk.trainer import Demonstration
@@ -271,9 +270,9 @@ def relabel(model_dir: Path, groups: list[TrajectoryGroup]) -> list[TrajectoryGr
 
 
 def test_imitation_learns_its_demonstrations(spec: TrainerSpec) -> None:
-    trainer = RankTrainer(replace(spec, sft=SftSection(learning_rate=3e-3)))
+    trainer = RankTrainer(spec)
     rows = [Demonstration((1, 2, 3, 4, 5), (False, False, True, True, True))] * 4
-    losses = [trainer.imitate(rows)["loss"] for _ in range(15)]
+    losses = [trainer.learn(rows, learning_rate=3e-3)["loss"] for _ in range(15)]
     assert losses[0] == pytest.approx(math.log(263), rel=0.1)  # mean over tokens, about uniform
     assert losses[-1] < 0.5 * losses[0]
 
@@ -282,7 +281,7 @@ def test_the_optimizer_forgets_imitation_when_reinforcement_begins(
     spec: TrainerSpec,
 ) -> None:
     trainer = RankTrainer(changed(spec, warmup_steps=2))
-    trainer.imitate([Demonstration((1, 2, 3), (False, True, True))])
+    trainer.learn([Demonstration((1, 2, 3), (False, True, True))], learning_rate=1e-3)
     metrics = trainer.step(make_groups(1), version=0)
     assert metrics["learning_rate"] == spec.trainer.learning_rate / 2
     assert {float(state["step"]) for state in trainer.optimizer.state.values()} == {1.0}

@@ -85,8 +85,6 @@ class AgentWorker:
         self._pending = PendingCalls()
         self._playing: dict[int, tuple[asyncio.Task[None], Request]] = {}
         self._chores: set[asyncio.Task[None]] = set()
-        self._turnstile = asyncio.Lock()
-        """Lets one episode begin at a time, as in the runner: a first step often builds a client."""
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -151,9 +149,7 @@ class AgentWorker:
                     session_generate=session.generate,
                     session_turns=session.turns,
                 )
-                packed = pack_result(
-                    await guard(self._agent, order.task, context, turnstile=self._turnstile)
-                )
+                packed = pack_result(await guard(self._agent, order.task, context))
         except EpisodeError as error:
             traceback.print_exc()
             self._fail(request, error)

@@ -1,0 +1,54 @@
+"""Written conversations in tokens, as if the model had said its part: what is imitated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
+from areal_sdk.trainer import Demonstration
+from areal_sdk.types import Message, Tool
+
+WEIGHT = "weight"
+"""OpenAI's field of an assistant message in fine-tuning data: 0 makes it context."""
+
+
+def to_demonstrations(
+    messages: Sequence[Message], renderer: Renderer, *, tools: Sequence[Tool] = ()
+) -> list[Demonstration]:
+    """The assistant messages, trained as the model would have sampled them.
+
+    One sequence, as a rule. Where the chat template writes history differently from what was said,
+    as one that drops thoughts, the conversation goes on in a new sequence, as it would at the gateway.
+    """
+    sequences: list[_Sequence] = []
+    for index, message in enumerate(messages):
+        if message.get("role") != "assistant" or not message.get(WEIGHT, 1):
+            continue
+        chat = TemplateInput(tuple(messages[:index]), tuple(tools))
+        if not (sequences and sequences[-1].ask(chat, renderer)):
+            sequences.append(_Sequence(renderer.first(chat).tokens))
+        sequences[-1].say(renderer.answer(chat, message), num_known=index + 1)
+    return [Demonstration(sequence.tokens, tuple(sequence.mask)) for sequence in sequences]
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """Tokens of a conversation that goes on."""
+
+    tokens: tuple[int, ...]
+    mask: list[bool] = field(default_factory=list)
+    num_known: int = 0
+    """Messages that are tokens already."""
+
+    def ask(self, chat: TemplateInput, renderer: Renderer) -> bool:
+        """Add the messages that are new in `chat`. False where the template cannot go on from here."""
+        try:
+            self.tokens = renderer.extend(self.tokens, chat, self.num_known).tokens
+        except TemplateRefusalError:
+            return False
+        return True
+
+    def say(self, answer: tuple[int, ...], *, num_known: int) -> None:
+        self.mask += [False] * (len(self.tokens) - len(self.mask)) + [True] * len(answer)
+        self.tokens += answer
+        self.num_known = num_known
