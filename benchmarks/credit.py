@@ -245,9 +245,10 @@ def main() -> None:
         rows = [(what, before.get(what, "-"), value) for what, value in found.items()]
         write_section(
             "credit",
-            "## Credit\n\n`python benchmarks/credit.py --before OLD.json --write`, `OLD.json` saved by the "
-            f"same program at commit {BEFORE}. {options.seeds} seeds: mean (lowest to highest). The "
-            "program says what each task is.\n\n" + table(("task", "before", "now"), rows),
+            "## Credit\n\n`python benchmarks/credit.py --before OLD.json --write`, with `OLD.json` saved by "
+            f"the same program at commit {BEFORE}. Each cell is the mean over {options.seeds} seeds "
+            "(lowest to highest). The docstring of the program describes the tasks.\n\n"
+            + table(("task", "before", "now"), rows),
         )
 
 

@@ -68,9 +68,10 @@ def main() -> None:
     write_section(
         "demo",
         "## The demo: a calculator tool, SmolLM2-135M, two cores\n\n"
-        f"`python benchmarks/demo.py --seeds {seeds}`: greedy success on 100 held-out tasks (an exact "
-        "answer after a parsed tool call) with its 95 % interval, before and after 20 asynchronous "
-        "steps of 32 episodes; all seeds.\n\n" + text,
+        f"`python benchmarks/demo.py --seeds {seeds}`: success on 100 held-out tasks with greedy "
+        "sampling, and its 95 % interval, before and after 20 asynchronous steps of 32 episodes. An "
+        "episode succeeds with an exact answer after a parsed tool call. The table shows every seed "
+        "that was run.\n\n" + text,
     )
 
 

@@ -210,8 +210,11 @@ async def main() -> None:
         command = f"python benchmarks/engine.py --model {args.model} --dtype {args.dtype} --rounds {args.rounds} --write"
         title = f"## Engine: {args.model}, {args.dtype}, one thread, tokens per CPU-second"
         note = (
-            f"`{command}`, torch {torch.__version__}. Prompts of {PROMPT_TOKENS} tokens, "
-            f"{NEW_TOKENS} new ones each; medians of {args.rounds} interleaved rounds, prefill included."
+            f"`{command}`, torch {torch.__version__}. Prompts have {PROMPT_TOKENS} tokens, answers "
+            f"{NEW_TOKENS}; the figures include the prefill. Each is the median of {args.rounds} "
+            'interleaved rounds. "To the better" is the local engine\'s rate divided by that of the '
+            'better of the other two; "share of the limit" compares the rate with what memory '
+            "bandwidth or arithmetic allow."
         )
         write_section(f"engine-{args.model}", f"{title}\n\n{note}\n\n{text}")
 

@@ -209,10 +209,10 @@ def main() -> None:
     effort = Effort(options.rounds, options.budget, options.requests, peers)
     sections = [
         f"## Gateway: CPU a request, latency, memory\n\n`python benchmarks/gateway.py --model "
-        f"{options.model} --rounds {options.rounds}`: an engine that answers {NUM_TOKENS} tokens at "
-        "once. `bound` renders, encodes the whole prompt and detokenises, and remembers nothing; "
-        "`echo` parses the body and answers a constant. "
-        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} when it began."
+        f"{options.model} --rounds {options.rounds}`: the engine answers {NUM_TOKENS} tokens at "
+        "once. `bound` is a server that renders, encodes the whole prompt and detokenises, and "
+        "remembers nothing. `echo` is a server that parses the body and answers a constant. "
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start."
     ]
     print(sections[0], flush=True)
     for name in options.only.split(","):

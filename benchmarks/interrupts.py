@@ -124,9 +124,10 @@ async def main(rounds: int, seconds: float, write: bool) -> None:
         )
     text = (
         "## Interrupting generation for new weights\n\n"
-        f"`python benchmarks/interrupts.py --rounds {rounds} --seconds {seconds:g}`: SGLang, tiny "
-        f"model, CPU, {NUM_IN_FLIGHT} requests in flight, lengths log-normal (median 250, up to "
-        f"3000), an update every {UPDATE_EVERY_S:g} s.\n\n"
+        f"`python benchmarks/interrupts.py --rounds {rounds} --seconds {seconds:g}`: SGLang with the "
+        f"tiny model on a CPU, {NUM_IN_FLIGHT} requests in flight, an update every {UPDATE_EVERY_S:g} s. "
+        'Answer lengths are log-normal (median 250, up to 3000). "To drain" is the rate divided by '
+        "that of `drain` in the same round.\n\n"
         + table(["mode", "tokens/s, median", "to drain, least / median / most", "updates"], rows)
     )
     print(text)

@@ -107,8 +107,9 @@ def main() -> None:
         "rescoring",
         "## Re-scoring SmolLM2 in bfloat16\n\n"
         f"`python benchmarks/rescoring.py --steps {steps}`: absolute differences of logprobs over "
-        f"{len(found)} trained tokens, under the version that each names; {split} turns ran over "
-        "two versions. The last row is what a bfloat16 forward differs by on its own.\n\n"
+        f"{len(found)} trained tokens. Each token is scored again with the version of the weights that "
+        f"it names; {split} turns span two versions. The last row compares two forward passes: it is "
+        "the difference that bfloat16 makes by itself.\n\n"
         f"{text}",
     )
 

@@ -77,8 +77,8 @@ def main() -> None:
     text = (
         f"## The demo on SGLang {environment.version}\n\n"
         f"`python benchmarks/sglang_calculator.py`: SmolLM2-135M, two cores, bfloat16, "
-        f"{len(steps)} steps; agent, config and tasks are those of the demo, sampled by a real "
-        "SGLang server on the CPU.\n\n" + table(header, [row])
+        f"{len(steps)} steps; agent, config and tasks are those of the demo. A real SGLang "
+        "server on the CPU samples.\n\n" + table(header, [row])
     )
     print(text)
     if arguments.write:

@@ -260,9 +260,9 @@ def report(rows: dict[str, list[dict[str, float]]], arguments: argparse.Namespac
     return (
         f"## One GRPO step against trl 1.16.0\n\n"
         f"`python benchmarks/vs_trl.py --rounds {arguments.rounds} --steps {arguments.steps} "
-        f"--new-tokens {arguments.new_tokens}`: SmolLM2-135M, {NUM_PROMPTS} prompts x {GROUP_SIZE} "
-        f"samples, {arguments.new_tokens} new tokens each, {tokens} trained tokens a step on both "
-        f"sides, one thread a process, sides in turn; medians of "
+        f"--new-tokens {arguments.new_tokens}`: SmolLM2-135M. A step has {NUM_PROMPTS} prompts x "
+        f"{GROUP_SIZE} samples with {arguments.new_tokens} new tokens each, so {tokens} trained tokens on "
+        f"both sides. Each process has one thread, and the sides run in turn. Figures are medians of "
         f"{arguments.rounds * arguments.steps} steps.\n\n{text}\n"
     )
 

@@ -147,8 +147,9 @@ async def main(episodes: int, rounds: int, write: bool) -> None:
     text = (
         "## Agents that compute, in workers\n\n"
         f"`python benchmarks/workers.py --episodes {episodes} --rounds {rounds} --write`: "
-        f"{NUM_TURNS} turns an episode, 20 ms of pure Python before each, {NUM_AT_ONCE} episodes at "
-        f"a time, scripted engine, {os.cpu_count()} cores.\n\n{table(header, rows)}"
+        f"an episode has {NUM_TURNS} turns, with 20 ms of pure Python before each turn. {NUM_AT_ONCE} "
+        f"episodes run at a time, with a scripted engine, on {os.cpu_count()} cores.\n\n"
+        f"{table(header, rows)}"
     )
     print(text)
     if write:

@@ -27,12 +27,13 @@ NUM_REQUESTS = 8 * NUM_CLIENTS
 """Of one measurement: each client plays one session of `TURNS` turns."""
 LATENCY_RATE, NUM_WAITS, NUM_OPEN = 20.0, 80, 16
 ABOUT = f"""\
-Against peers, each in an environment of its own, one worker process, no debug logging, and the
-callbacks alone that record. They forward to an upstream that answers the same {NUM_TOKENS} tokens at
-once, as one write, from a process that is not counted. {NUM_CLIENTS} clients at saturation,
-{TURNS} turns a session; the waits are at {LATENCY_RATE:.0f} requests/s. `{REMOTE}` is what serves
-training: its client of an SGLang server reads the same tokens from the upstream. Fewer pieces a
-stream than the upstream sent: the stream is made up once the answer is whole."""
+Comparison with other gateways. Each runs in an environment of its own with one worker process, without
+debug logging, and with only those callbacks that record. Each forwards to an upstream that answers
+the same {NUM_TOKENS} tokens at once, as one write; the upstream's CPU time is not counted. {NUM_CLIENTS}
+clients load the gateway to saturation, with {TURNS} turns a session. The waits are measured at
+{LATENCY_RATE:.0f} requests/s. `{REMOTE}` is the form that serves training: its client of an
+SGLang server reads the same tokens from the upstream. If a stream has fewer pieces than the upstream sent,
+the gateway made up the stream after it had the whole answer."""
 
 
 @dataclass(slots=True)

@@ -109,32 +109,32 @@ PEERS = {
         "run_litellm.py",
         _LITELLM,
         "`litellm --num_workers 1` with the settings of its own benchmarks (no callbacks, no "
-        "retries), errors alone logged, no database and no key to check. Its Rust core does not "
-        "take this route.",
+        "retries). It logs errors only, and has no database and no key to check. Its Rust core does "
+        "not take this route.",
     ),
     "agentlightning": Peer(
         "agent-lightning 0.3.0 proxy",
         "spans",
         "run_agentlightning.py",
         _AGENTLIGHTNING,
-        "`LLMProxy` with its default middlewares and callbacks, since they are what records, an "
-        "in-memory store in the same process, and the litellm above.",
+        "`LLMProxy` with its default middlewares and callbacks, which record, an in-memory store "
+        "in the same process, and the litellm above.",
     ),
     "areal": Peer(
         "AReaL 1.0.4 proxy, engine inside",
         "tokens",
         "run_areal.py",
         _AREAL,
-        "`proxy_rollout_server` under uvicorn and uvloop with its own settings, over an engine in "
-        "the same process that answers at once, as ours has. Without its GPU dependencies, on "
-        "torch for the CPU, and with the litellm whose modules it imports (1.81.3).",
+        "`proxy_rollout_server` under uvicorn and uvloop with its own settings. Its engine is in "
+        "the same process and answers at once, as in this gateway. It runs without its GPU "
+        "dependencies, on torch for the CPU, with the litellm version whose modules it imports (1.81.3).",
     ),
     "verifiers": Peer(
         "verifiers 0.4.0 interception, eval client",
         "text",
         "run_verifiers.py",
         _VERIFIERS,
-        "one `InterceptionServer`, a session a rollout; calls are passed on as they are.",
+        "one `InterceptionServer`, one session per rollout; it passes calls on as they are.",
         ("--client", "eval"),
     ),
     "verifiers-train": Peer(
@@ -142,8 +142,8 @@ PEERS = {
         "tokens",
         "run_verifiers.py",
         _VERIFIERS,
-        "the same server; it renders with its default renderer (it has none for this model), and "
-        "asks the upstream by vLLM's route for tokens.",
+        "the same server. It renders with its default renderer, since it has none for this model. It "
+        "asks the upstream for tokens by vLLM's route.",
         ("--client", "train"),
     ),
 }
