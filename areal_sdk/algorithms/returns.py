@@ -20,7 +20,7 @@ def turn_returns(
 
     Those are all later turns, but for other answers to the same prompt and what came of them.
 
-    >>> from areal_sdk.types import Trajectory
+    >>> from areal_sdk.trajectory import Trajectory
     >>> def rewarded(*turn_rewards):
     ...     return Trajectory("e", "t", (), (), (), (), (), (), 2.0, turn_rewards)
     >>> turn_returns(rewarded(0.5, None, 1.0, None))

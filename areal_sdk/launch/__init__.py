@@ -4,15 +4,13 @@
 on a cluster is one more class with the same method.
 """
 
-from areal_sdk.launch.launcher import Launcher, RestartPolicy, Restarts, first_exit
+from areal_sdk.launch.launcher import Launcher, first_exit
 from areal_sdk.launch.local import LocalLauncher
 from areal_sdk.launch.torchrun import TorchrunLauncher
 
 __all__ = [
     "Launcher",
     "LocalLauncher",
-    "RestartPolicy",
-    "Restarts",
     "TorchrunLauncher",
     "first_exit",
 ]

@@ -27,8 +27,8 @@ from areal_sdk.engine import (
     InferenceEngine,
 )
 from areal_sdk.errors import ConfigError, EngineError
-from areal_sdk.launch import Restarts
 from areal_sdk.plugins import Plugins
+from areal_sdk.process.supervision import Restarts
 from areal_sdk.telemetry import waiting
 from areal_sdk.trainer import Trainer
 from areal_sdk.types import WeightUpdate

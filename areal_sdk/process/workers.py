@@ -16,6 +16,7 @@ from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
+from areal_sdk.process.supervision import Places
 
 IDLE = "idle"
 """Method that a spared worker is called with after a cancelled call. Its reply says that it is free."""
@@ -54,7 +55,9 @@ class WorkerPool:
         self._log_dir = log_dir
         self._start_timeout_s = start_timeout_s
         self._spares_cancelled = spares_cancelled
-        self._workers: list[Child | None] = [None] * size
+        self._places = Places(
+            size, start=self._start_worker, is_lost=lambda child: child.exited.done(), name=name
+        )
         self._free: asyncio.Queue[int] = asyncio.Queue()
         self._chores: set[asyncio.Task[None]] = set()
         """Tasks that return workers to the queue."""
@@ -71,12 +74,10 @@ class WorkerPool:
     async def start(self) -> None:
         """Start every worker; the first failure ends the others."""
         try:
-            async with asyncio.TaskGroup() as starting:
-                for index in range(self.size):
-                    starting.create_task(self._start_worker(index))
-        except ExceptionGroup as group:
+            await self._places.start()
+        except BaseException:
             await self.aclose()
-            raise group.exceptions[0] from group
+            raise
         for index in range(self.size):
             self._free.put_nowait(index)
 
@@ -110,10 +111,10 @@ class WorkerPool:
                 left_s = began + timeout_s - clock()
                 self._own(self._free_when_idle(index, worker, left_s), f"spare worker {index}")
             else:
-                self._replace(index)
+                self._replace(index, worker)
             raise
         except BaseException:
-            self._replace(index)
+            self._replace(index, worker)
             raise
         self._free.put_nowait(index)
         return reply
@@ -127,7 +128,7 @@ class WorkerPool:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
         await asyncio.gather(*(worker.kill() for worker in busy), return_exceptions=True)
-        living = [worker for worker in self._workers if worker is not None]
+        living = await self._places.aclose()
         await asyncio.gather(*(worker.aclose(grace_s=1.0) for worker in living))
 
     async def __aenter__(self) -> Self:
@@ -156,19 +157,14 @@ class WorkerPool:
         return index
 
     async def _living_worker(self, index: int) -> Child:
-        worker = self._workers[index]
-        if worker is not None and not worker.exited.done():
-            return worker
-        try:  # its replacement failed, or it died while idle
-            return await self._start_worker(index)
+        try:  # started again here, if its replacement failed or it died while idle
+            return await self._places.worker(index)
         except RemoteError as exc:  # else it would look like an exception of the call
             raise ProcessError(str(exc)) from exc
 
     async def _start_worker(self, index: int) -> Child:
         spec = self._specs[index]
-        worker = await spawn(spec, log_dir=self._log_dir, start_timeout_s=self._start_timeout_s)
-        self._workers[index] = worker
-        return worker
+        return await spawn(spec, log_dir=self._log_dir, start_timeout_s=self._start_timeout_s)
 
     async def _free_when_idle(self, index: int, worker: Child, left_s: float) -> None:
         """Wait, until the deadline of a cancelled call, for its worker to be free."""
@@ -178,30 +174,28 @@ class WorkerPool:
         except RemoteError:
             pass  # an error is a reply too
         except ProcessError:
-            self._replace(index)
+            self._replace(index, worker)
             return
         finally:
             self._abandoned.discard(worker)
         self._free.put_nowait(index)
 
-    def _replace(self, index: int) -> None:
-        """Kill the worker and start a new one; the other workers go on meanwhile."""
+    def _replace(self, index: int, worker: Child | None) -> None:
+        """Kill the worker, if it had started, and start a new one; other workers go on meanwhile."""
         self.num_replaced += 1
-        self._own(self._replace_worker(index), f"replace worker {index}")
+        self._own(self._replace_worker(index, worker), f"replace worker {index}")
 
     def _own(self, chore: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(chore, name=name)
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
 
-    async def _replace_worker(self, index: int) -> None:
+    async def _replace_worker(self, index: int, lost: Child | None) -> None:
         try:
-            lost = self._workers[index]
             if lost is not None:
                 await lost.kill()
-            self._workers[index] = None
             if not self._is_closed:
-                await self._start_worker(index)
+                await self._places.worker(index)
         except ProcessError:
             pass  # the next call tries again, and raises the reason
         finally:

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.errors import ChildDiedError, ProcessError, RemoteError
+from areal_sdk.errors import ProcessError, RemoteError
 from areal_sdk.launch import (
     LocalLauncher,
-    RestartPolicy,
-    Restarts,
     TorchrunLauncher,
     first_exit,
 )
@@ -114,18 +112,3 @@ def test_a_rank_started_by_hand_is_told_how() -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 2
     assert "torchrun --nproc-per-node N -m areal_sdk.launch.torchrun HOST:PORT" in result.stderr
-
-
-def test_restarts_back_off_and_give_up(tmp_path: Path) -> None:
-    restarts = Restarts(RestartPolicy(max_restarts=3, window_s=100.0, first_pause_s=1.0))
-    death = "engine was killed by SIGKILL"
-
-    def pause_after(at: float) -> float:
-        return restarts.pause_after(death, log_path=tmp_path / "log", now=at)
-
-    assert [pause_after(at) for at in (0.0, 10.0, 20.0)] == [1.0, 2.0, 4.0]
-    with pytest.raises(ChildDiedError, match=r"engine was killed by SIGKILL 4 times in 100 s; log"):
-        pause_after(30.0)
-    assert pause_after(200.0) == 1.0  # the old deaths are forgotten
-    with pytest.raises(ChildDiedError, match=r"engine was killed by SIGKILL; log"):
-        Restarts(RestartPolicy(max_restarts=0)).pause_after(death, log_path=tmp_path)

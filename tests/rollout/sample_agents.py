@@ -271,3 +271,30 @@ DEEDS = {
     "clean_up": _clean_up,
     "generate_for_ever": _generate_for_ever,
 }
+
+
+class Burst(Agent):
+    """Scores in which round of the event loop it began. The first episode holds the loop until the
+    orders of the others have arrived."""
+
+    round = 0
+    num_began = 0
+
+    async def run(self, task: Task, context: EpisodeContext) -> Outcome:
+        cls = type(self)
+        cls.num_began += 1
+        if cls.num_began == 1:
+            self._hold(Path(task.data["holding"]), Path(task.data["go"]))
+            assert not context.turns  # its answer comes after the orders, on the same connection
+            self._count(task.data["episodes"])
+        return Outcome.scored(1.0, metrics={"round": float(cls.round)})
+
+    def _hold(self, holding: Path, go: Path) -> None:
+        holding.touch()
+        while not go.exists():
+            time.sleep(0.001)
+
+    def _count(self, num_episodes: int) -> None:
+        type(self).round += 1
+        if self.num_began < num_episodes:
+            asyncio.get_running_loop().call_soon(self._count, num_episodes)

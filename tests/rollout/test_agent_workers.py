@@ -156,6 +156,24 @@ async def test_the_context_is_that_of_an_inline_agent(model_dir: Path, tmp_path:
         assert int(remote[-1]) == play.pool.pids["agent-0"] != int(inline[-1])
 
 
+async def test_episodes_that_reach_a_worker_together_begin_one_after_the_other(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    """A first step builds a client, for tens of ms: eight in one round would hold everybody up."""
+    holding, go = tmp_path / "holding", tmp_path / "go"
+    data = {"holding": str(holding), "go": str(go), "episodes": 9}
+    async with playing(sample_agents.Burst, model_dir, tmp_path) as play:
+        first = asyncio.create_task(play(**data))
+        await play.beside(first, holding)
+        others = [asyncio.create_task(play(**data)) for _ in range(8)]
+        (worker,) = play.pool._workers
+        await until(lambda: len(worker.aboard) == 9, first, *others)
+        go.touch()
+        episodes = await asyncio.gather(first, *others)
+        rounds = [episode.outcome.metrics["round"] for episode in episodes]
+        assert len(set(rounds)) == 9, rounds
+
+
 async def test_many_episodes_share_the_workers(model_dir: Path, tmp_path: Path) -> None:
     async with playing(sample_agents.Solver, model_dir, tmp_path, size=2) as play:
         episodes = await asyncio.gather(*(play() for _ in range(40)))
@@ -411,8 +429,9 @@ async def test_who_waits_for_a_worker_replaces_one_that_is_lost_meanwhile(
             chore.cancel()  # nobody else watches
         (first,) = pool._workers
         first.is_retired = True
-        pool._places[0] = pool._begin(0)
-        pool._places[0].add_done_callback(lambda place: setattr(place.result(), "is_retired", True))
+        pool._places.fill(retry=False)
+        (place,) = pool._places._tasks
+        place.add_done_callback(lambda place: setattr(place.result(), "is_retired", True))
         async with asyncio.timeout(PATIENCE_S):
             worker = await pool._pick()
         assert not worker.is_lost

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +14,8 @@ from areal_sdk.backends.remote.lending import reclaim
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
-from areal_sdk.errors import EngineError
+from areal_sdk.errors import ChildDiedError, EngineError
+from areal_sdk.process.supervision import RestartPolicy, Restarts
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,10 @@ class SupervisionOptions:
     max_restarts: int = 5
     """Of one server without its getting ready; then it is left down."""
     start_timeout_s: float = 600.0
+
+    @property
+    def restarts(self) -> RestartPolicy:
+        return RestartPolicy(self.max_restarts, window_s=math.inf, first_pause_s=0.0)
 
 
 class Supervisor:
@@ -47,7 +53,7 @@ class Supervisor:
         self._restart = restart
         self._options = options
         self._down_since: dict[Server, float] = {}
-        self._num_restarts: dict[Server, int] = {}
+        self._restarts: dict[Server, Restarts] = {}
         self._left_down: set[Server] = set()
 
     async def watch(self, server: Server) -> None:
@@ -96,18 +102,19 @@ class Supervisor:
         self._down_since.pop(server, None)
         await self._pool.set_state(server, State.BEHIND, "it must show its version first")
         await self._distributor.catch_up(server)
-        self._num_restarts.pop(server, None)
+        self._restarts.pop(server, None)
 
     async def _revive(self, server: Server, why: str) -> None:
         await self._set_down(server, why)
         assert server.process is not None
         assert self._restart is not None, "a process of ours has a launcher"
         await server.process.stop(grace_s=0.0)
-        count = self._num_restarts.get(server, 0)
-        if count >= self._options.max_restarts:
+        restarts = self._restarts.setdefault(server, Restarts(self._options.restarts))
+        try:
+            await asyncio.sleep(restarts.pause_after(why, log_path=server.process.log_path))
+        except ChildDiedError:
             await self._leave_down(server, why)
             return
-        self._num_restarts[server] = count + 1
         logger.warning(
             "restarting the %s server of %s: %s", server.client.kind, server.address, why
         )

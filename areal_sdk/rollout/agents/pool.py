@@ -16,6 +16,7 @@ from typing import Any, Self
 from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, RemoteError
+from areal_sdk.process.supervision import Places
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
 from areal_sdk.rollout.agents.session_rpc import pack_order
@@ -43,20 +44,23 @@ class AgentPool(RolloutWorkflow):
     ) -> None:
         """A worker is killed when one step of an episode holds its event loop `block_limit_s`."""
         self.name = spec.name
-        self.num_started = 0
-        """Workers started so far; those beyond `size` are replacements."""
         self._spec = spec
-        self._size = size
         self._log_dir = log_dir
         self._block_limit_s = block_limit_s
         self._start_timeout_s = start_timeout_s
         self._numbers = itertools.count(1)
-        self._places: list[asyncio.Task[AgentProcess]] = []
-        """For each of the `size` places, its worker, running or starting."""
+        self._places = Places(
+            size, start=self._start_worker, is_lost=lambda worker: worker.is_lost, name="agent"
+        )
         self._workers: set[AgentProcess] = set()
         """Every living worker, including the retired ones, which have no place."""
         self._chores: set[asyncio.Task[None]] = set()
         self._is_closed = False
+
+    @property
+    def num_started(self) -> int:
+        """Workers started so far; those beyond `size` are replacements."""
+        return self._places.num_started
 
     @property
     def pids(self) -> dict[str, int]:
@@ -65,9 +69,8 @@ class AgentPool(RolloutWorkflow):
 
     async def start(self) -> None:
         """Start every worker; the first failure ends the others."""
-        self._places = [self._begin(index) for index in range(self._size)]
         try:
-            await asyncio.gather(*self._places)
+            await self._places.start()
         except RemoteError as exc:
             await self.aclose()
             if exc.kind == ConfigError.__name__:  # the user's file: the message says what to do
@@ -96,10 +99,10 @@ class AgentPool(RolloutWorkflow):
     async def aclose(self) -> None:
         """End every worker. Episodes still in them fail. Idempotent."""
         self._is_closed = True
-        chores = [*self._chores, *self._places]
+        chores = list(self._chores)
         for chore in chores:
             chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        await asyncio.gather(*chores, self._places.aclose(), return_exceptions=True)
         await asyncio.gather(*(worker.aclose() for worker in self._workers))
         self._workers.clear()
 
@@ -115,10 +118,6 @@ class AgentPool(RolloutWorkflow):
     ) -> None:
         await self.aclose()
 
-    def _begin(self, index: int) -> "asyncio.Task[AgentProcess]":
-        self.num_started += 1
-        return asyncio.create_task(self._start_worker(index), name=f"start agent-{index}")
-
     async def _start_worker(self, index: int) -> AgentProcess:
         worker = await AgentProcess.start(
             self._spec,
@@ -132,35 +131,19 @@ class AgentPool(RolloutWorkflow):
 
     async def _pick(self) -> AgentProcess:
         """The worker with the fewest episodes. If all are lost, waits for the first replacement."""
-        if self._is_closed:
+        try:
+            workers = [] if self._is_closed else await self._places.some()
+        except Exception as exc:
+            raise ProcessError(f"no worker for agent {self.name}: {exc}") from exc
+        if not workers:
             raise ProcessError("the agent's workers are closed")
-        self._fill_places(retry=True)
-        while True:
-            workers = [place.result() for place in self._places if _is_taken(place)]
-            if workers:
-                return min(workers, key=lambda worker: len(worker.aboard))
-            done, _ = await asyncio.wait(self._places, return_when=asyncio.FIRST_COMPLETED)
-            for place in done:
-                if place.cancelled() or (error := place.exception()) is None:
-                    continue
-                raise ProcessError(f"no worker for agent {self.name}: {error}") from error
-            if self._is_closed:
-                raise ProcessError("the agent's workers are closed")
-            self._fill_places(retry=False)
-
-    def _fill_places(self, *, retry: bool) -> None:
-        """Replace every lost worker; with `retry`, also every worker that failed to start."""
-        for index, place in enumerate(self._places):
-            if _is_vacant(place) and (retry or not _did_not_start(place)):
-                self._places[index] = self._begin(index)
+        return min(workers, key=lambda worker: len(worker.aboard))
 
     async def _watch(self) -> None:
         """Replace lost workers; kill a worker whose event loop one step holds for too long."""
         while True:
             await asyncio.sleep(min(WATCH_EVERY_S, self._block_limit_s / 4))
-            self._fill_places(
-                retry=False
-            )  # a worker that failed to start is tried again by the next episode
+            self._places.fill(retry=False)  # the next episode tries again what did not start
             for worker in list(self._workers):
                 if worker.is_gone:
                     self._workers.discard(worker)
@@ -202,16 +185,3 @@ def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: 
     return AgentPool(
         agent, size=rollout.workers, log_dir=log_dir, block_limit_s=rollout.tool_timeout_s
     )
-
-
-def _is_taken(place: "asyncio.Task[AgentProcess]") -> bool:
-    return place.done() and not _is_vacant(place)
-
-
-def _is_vacant(place: "asyncio.Task[AgentProcess]") -> bool:
-    """Whether the worker of this place is lost, or could not be started."""
-    return place.done() and (_did_not_start(place) or place.result().is_lost)
-
-
-def _did_not_start(place: "asyncio.Task[AgentProcess]") -> bool:
-    return place.cancelled() or place.exception() is not None

@@ -85,6 +85,8 @@ class AgentWorker:
         self._pending = PendingCalls()
         self._playing: dict[int, tuple[asyncio.Task[None], Request]] = {}
         self._chores: set[asyncio.Task[None]] = set()
+        self._turnstile = asyncio.Lock()
+        """Lets one episode begin at a time, as in the runner: a first step often builds a client."""
         self._closed = asyncio.Event()
 
     async def run(self) -> None:
@@ -149,7 +151,9 @@ class AgentWorker:
                     session_generate=session.generate,
                     session_turns=session.turns,
                 )
-                packed = pack_result(await guard(self._agent, order.task, context))
+                packed = pack_result(
+                    await guard(self._agent, order.task, context, turnstile=self._turnstile)
+                )
         except EpisodeError as error:
             traceback.print_exc()
             self._fail(request, error)

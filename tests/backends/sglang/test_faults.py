@@ -99,7 +99,7 @@ async def test_a_refused_update_is_made_good_over_files_or_reported(
         assert worst_error(PROMPT, result, checkpoints) < 1e-3
 
         proxy.refuse["/update_weights_from_disk"] = 10**6
-        with pytest.raises(EngineError, match=r"no SGLang server serves version 2.*injected"):
+        with pytest.raises(EngineError, match=r"no server serves version 2.*injected"):
             await engine.update_weights(weights(checkpoints[2], 2))
 
 

@@ -1,0 +1,145 @@
+"""What happens when a child is lost: another one takes its place, unless too many were lost.
+
+`Places` keeps a fixed number of workers; `Restarts` decides when one more start is one too many.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from areal_sdk.errors import ChildDiedError
+
+Worker = TypeVar("Worker")
+
+
+class Places(Generic[Worker]):
+    """Fixed places with one worker each, running or starting. A lost worker is replaced.
+
+    `fill` starts the replacements; whoever owns the places calls it, and ends the workers.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        start: Callable[[int], Coroutine[Any, Any, Worker]],
+        is_lost: Callable[[Worker], bool],
+        name: str,
+    ) -> None:
+        """`start` makes the worker of a place; `name` and the place's number name its task."""
+        self.num_started = 0
+        """Workers started so far; those beyond the number of places are replacements."""
+        self._start = start
+        self._is_lost = is_lost
+        self._name = name
+        self._size = size
+        self._tasks: list[asyncio.Task[Worker]] = []
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The workers that run and are not lost."""
+        return [task.result() for task in self._tasks if task.done() and not self._is_vacant(task)]
+
+    async def start(self) -> None:
+        """Start every worker; raises the first failure."""
+        self._tasks = [self._begin(index) for index in range(self._size)]
+        await asyncio.gather(*self._tasks)
+
+    def fill(self, *, retry: bool) -> None:
+        """Replace every lost worker; with `retry`, also every worker that did not start."""
+        for index in range(len(self._tasks)):
+            self._fill(index, retry=retry)
+
+    async def worker(self, index: int) -> Worker:
+        """The worker of one place, once it has started; a vacant place is filled first."""
+        self._fill(index, retry=True)
+        return await asyncio.shield(self._tasks[index])
+
+    async def some(self) -> list[Worker]:
+        """At least one worker. If all are lost, waits for the first replacement that starts.
+
+        Raises why a replacement did not start. Empty if the places were closed meanwhile.
+        """
+        self.fill(retry=True)
+        while self._tasks and not self.workers:
+            done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    raise error
+            self.fill(retry=False)
+        return self.workers
+
+    async def aclose(self) -> list[Worker]:
+        """Stop starting workers; returns those that started, for their owner to end."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return [task.result() for task in tasks if not _did_not_start(task)]
+
+    def _fill(self, index: int, *, retry: bool) -> None:
+        task = self._tasks[index]
+        if self._is_vacant(task) and (retry or not _did_not_start(task)):
+            self._tasks[index] = self._begin(index)
+
+    def _begin(self, index: int) -> asyncio.Task[Worker]:
+        self.num_started += 1
+        task = asyncio.create_task(self._start(index), name=f"start {self._name}-{index}")
+        task.add_done_callback(_did_not_start)  # its error is known: nobody may ask for it
+        return task
+
+    def _is_vacant(self, task: asyncio.Task[Worker]) -> bool:
+        return task.done() and (_did_not_start(task) or self._is_lost(task.result()))
+
+
+def _did_not_start(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """At most `max_restarts` within `window_s`, each after a longer pause."""
+
+    max_restarts: int = 3
+    """0: the first death ends the run."""
+    window_s: float = 600.0
+    """Infinite: all since `Restarts.forget` count."""
+    first_pause_s: float = 0.5
+    max_pause_s: float = 30.0
+
+
+class Restarts:
+    """The restarts of one child so far.
+
+    while True:
+        await child.exited
+        await asyncio.sleep(restarts.pause_after(f"{child.name} died", log_path=child.log_path))
+        child = await spawn(child.spec, log_dir=...)
+    """
+
+    def __init__(self, policy: RestartPolicy | None = None) -> None:
+        self.policy = policy or RestartPolicy()
+        self._recent: deque[float] = deque()
+
+    def pause_after(self, death: str, *, log_path: Path, now: float | None = None) -> float:
+        """How long to wait before the next start; `ChildDiedError` when there were too many deaths."""
+        policy = self.policy
+        now = time.monotonic() if now is None else now
+        while self._recent and now - self._recent[0] > policy.window_s:
+            self._recent.popleft()
+        if len(self._recent) >= policy.max_restarts:
+            within = "" if math.isinf(policy.window_s) else f" in {policy.window_s:g} s"
+            often = f" {len(self._recent) + 1} times{within}"
+            raise ChildDiedError(f"{death}{often if self._recent else ''}; log: {log_path}")
+        pause = min(policy.max_pause_s, policy.first_pause_s * 2.0 ** len(self._recent))
+        self._recent.append(now)
+        return pause
+
+    def forget(self) -> None:
+        """The child is well: earlier deaths do not count any more."""
+        self._recent.clear()
