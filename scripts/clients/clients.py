@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from policies import Policy, calls_tools, fills_in, writes_code
+from policies import Policy, calls_tools, fills_fields, fills_in, writes_code
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,18 @@ CLIENTS = [
         "instructor",
         policy=fills_in,
         changes={"streamed": "a retry leaves the answer that was refused out of `messages`"},
+    ),
+    Client(
+        "dspy",
+        "dspy_react",
+        ["chat"],
+        ["dspy==3.4.1"],
+        "dspy",
+        kind="ReAct",
+        policy=fills_fields,
+        changes=dict.fromkeys(
+            ("whole", "streamed"), "each step retells the trajectory in one user message"
+        ),
     ),
     Client("crewai", "crewai_agent", ["chat"], ["crewai==1.15.30"], "crewai"),
     Client("agno", "agno_agent", CHAT_AND_RESPONSES, ["agno==3.1.10", "openai==3.54.0"], "agno"),

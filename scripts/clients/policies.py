@@ -92,3 +92,32 @@ def fills_in(shape: str) -> tuple[Policy, int]:
         return json.dumps({"text": text}, ensure_ascii=False) + "}\n</tool_call>"
 
     return answer, 3
+
+
+def fills_fields(shape: str) -> tuple[Policy, int]:
+    """Tools are called by fields in the text, and so is the answer: the prompt names the first field."""
+
+    def answer(prompt: str) -> str:
+        first = re.findall(r"starting with the field `\[\[ ## (\w+) ## \]\]`", prompt)[-1]
+        thought = f"<think>\n{first}.\n</think>\n\n" if shape == "qwen3" else ""
+        done = num_results(prompt)
+        wanted = 1 if "And 9?" in prompt else 2
+        if first != "next_thought":  # the trajectory is over: what is asked for is the answer
+            fields = {"reasoning": "All is known.", "answer": f"The answer is {done}."}
+        elif done < wanted:
+            call = json.dumps({"expression": '"café" → <b>', "digits": 2.0}, ensure_ascii=False)
+            fields = {
+                "next_thought": "Let me see.",
+                "next_tool_name": "calculator",
+                "next_tool_args": call,
+            }
+        else:
+            fields = {
+                "next_thought": "Done.",
+                "next_tool_name": "finish",
+                "next_tool_args": "{}",
+            }
+        written = "\n\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in fields.items())
+        return f"{thought}{written}\n\n[[ ## completed ## ]]"
+
+    return answer, 3
