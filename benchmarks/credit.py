@@ -22,8 +22,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,7 +31,7 @@ from areal_sdk.algorithms.advantages import AdvantageEstimator, Baselines
 from areal_sdk.algorithms.losses import PolicyTerms
 from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
 from areal_sdk.gateway.sessions.rewards import PostedReward
-from areal_sdk.rollout.callers import posted_outcome
+from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Outcome
 
@@ -110,11 +108,9 @@ def episode(
 
 def posted(num_turns: int, *rewards: tuple[float, int | None]) -> Outcome:
     """What becomes of the (reward, turn) pairs that a caller posts."""
-    session = SimpleNamespace(
-        faults=[], turns=[None] * num_turns, rewards=[PostedReward(*pair) for pair in rewards]
-    )
-    live: Any = SimpleNamespace(session=session)
-    return posted_outcome(live)
+    outcome = posted_outcome([PostedReward(*pair) for pair in rewards], num_turns=num_turns)
+    assert outcome is not None, "a caller posts at least one"
+    return outcome
 
 
 def play_decisive(policy: Table, name: str) -> Trajectory:
