@@ -189,9 +189,9 @@ class Gateway:
     def _sample(self, endpoint: Endpoint) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
             caller = self._access.caller(request)
-            await read_body(request)  # before a session opens: half a request is no episode
+            raw = await read_body(request)  # before a session opens: half a request is no episode
             with self._access.sampling(caller) as session:
-                return await endpoint.answer(request, session)
+                return await endpoint.answer(request, raw, session)
 
         return handler
 

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 
 from areal_sdk.engine import GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import (
@@ -128,11 +127,10 @@ class Completer:
         asked = request.max_new_tokens
         limit = room if allowed is None else min(room, allowed)
         self._announce_overrides(session, request)
-        return replace(
-            placed,
+        return placed.sampled_by(
+            session.sampling.decide(request.sampling),
             max_new_tokens=limit if asked is None else min(asked, limit),
             client_chose_length=asked is not None and asked <= limit,
-            sampling=session.sampling.decide(request.sampling),
         )
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
@@ -189,12 +187,14 @@ class Completer:
                         session.sampling_until(deadline.expire, leave=leave),
                     ):
                         while not reader.is_done:
-                            deadline.wait()
+                            if deadline.must_wait:
+                                deadline.wait()
                             chunk = await anext(stream)
-                            deadline.rest()
                             latest = time.monotonic()
-                            for delta in reader.read(chunk):
-                                yield delta
+                            if deltas := reader.read(chunk):
+                                deadline.rest()
+                                for delta in deltas:
+                                    yield delta
                 except TimeoutError:
                     is_alive = time.monotonic() - latest < self._max_request_s / 2
                     if session.is_closed or not (is_alive and _is_unlimited(session, prepared)):

@@ -20,6 +20,8 @@ class Deadline:
     """
 
     def __init__(self, seconds: float) -> None:
+        self.must_wait = True
+        """`wait` is needed before the next item. Where nothing was yielded since the last one it is not."""
         self._seconds = seconds
         self._is_waiting = False
         self._is_over = False
@@ -50,14 +52,16 @@ class Deadline:
         if self._is_over:
             raise TimeoutError
         self._is_waiting = True
+        self.must_wait = False
 
     def rest(self) -> None:
         """The awaited item has come: the deadline may not fire until the next `wait`."""
         self._is_waiting = False
+        self.must_wait = True
 
     def expire(self) -> None:
         """End the current wait and refuse later ones with `TimeoutError`. Safe to call twice."""
-        self._is_over = True
+        self._is_over = self.must_wait = True
         is_own = asyncio.current_task() is self._task  # it runs: the next wait is refused
         if self._is_waiting and not self._has_cancelled and not is_own:
             self._has_cancelled = True

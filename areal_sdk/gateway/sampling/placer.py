@@ -17,11 +17,11 @@ from areal_sdk.gateway.errors import (
 )
 from areal_sdk.gateway.sampling.reader import Prepared
 from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
-from areal_sdk.gateway.sessions.history import Placement
+from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.untrusted import LARGE, LargeWork
+from areal_sdk.gateway.untrusted import LARGE, LargeWork, is_small
 from areal_sdk.types import ForkReason, Message, Tool
 
 _LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
@@ -122,28 +122,24 @@ class PromptPlacer:
     async def place_messages(
         self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
     ) -> Prepared:
-        least = await self._large.run(num_new or 0, lambda: self._least_tokens(request, num_bytes))
-        if least > self._max_context():
-            raise context_overflow(
-                prompt_tokens=least, max_context=self._max_context(), at_least=True
-            )
-        tools, options, history = request.tools, request.template_options, session.history
-
-        def place() -> tuple[tuple[Message, ...], Placement]:
-            messages = history.canonical(request.messages, splits_reasoning=self._renderer.reasons)
-            return messages, history.place(messages, tools=tools, options=options)
-
-        async with session.placing:
-            messages, placement = await self._large.run(num_new or 0, place)
+        if is_small(num_new or 0) and not session.placing.locked():
+            messages, placement = self._place(session.history, request, num_bytes)
+        else:
+            async with session.placing:
+                messages, placement = await self._large.run(
+                    num_new or 0, lambda: self._place(session.history, request, num_bytes)
+                )
         opening = self._opening(session, request)
-        chat = TemplateInput(messages, self._tools_to_render(request), options)
+        chat = TemplateInput(messages, self._tools_to_render(request), request.template_options)
         if placement.parent is None:
             prompt = await self._first(chat, opening, num_bytes)
             return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
         turn = session.turns[placement.parent]
         known = placement.num_matched
         last_token = (turn.output_tokens or turn.prompt_tokens)[-1]
-        size = sum(map(_num_characters, messages[known:]))
+        size = num_bytes or 0
+        if num_bytes is None or not is_small(num_bytes):
+            size = sum(map(_num_characters, messages[known:]))
         try:
             added = await self._large.run(
                 size,
@@ -164,6 +160,18 @@ class PromptPlacer:
             new_messages=messages[known:],
             opening=opening,
         )
+
+    def _place(
+        self, history: History, request: ChatRequest, num_bytes: int | None
+    ) -> tuple[tuple[Message, ...], Placement]:
+        least = self._least_tokens(request, num_bytes)
+        if least > self._max_context():
+            raise context_overflow(
+                prompt_tokens=least, max_context=self._max_context(), at_least=True
+            )
+        messages = history.canonical(request.messages, splits_reasoning=self._renderer.reasons)
+        options = request.template_options
+        return messages, history.place(messages, tools=request.tools, options=options)
 
     async def _first(self, chat: TemplateInput, opening: str, num_bytes: int | None) -> Prompt:
         size = num_bytes

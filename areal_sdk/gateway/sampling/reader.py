@@ -4,7 +4,7 @@ Text is cut at a stop string, also where the string is spread over several chunk
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from areal_sdk.engine import GenerateChunk
@@ -112,6 +112,23 @@ class Prepared:
     """The client's own limit is the shortest: reaching it does not truncate the episode."""
     sampling: Sampling = field(default_factory=Sampling)
 
+    def sampled_by(
+        self, sampling: Sampling, *, max_new_tokens: int, client_chose_length: bool
+    ) -> "Prepared":
+        """This request with what decides how its answer is sampled."""
+        return Prepared(  # every request comes here: `replace` costs four times as much
+            self.request,
+            self.prompt,
+            self.placement,
+            self.fork,
+            self.parent,
+            self.new_messages,
+            self.opening,
+            max_new_tokens,
+            client_chose_length,
+            sampling,
+        )
+
     def as_choice(self, number: int) -> "Prepared":
         """One of several answers to it: of a seeded request each has a seed of its own."""
         if not number or self.request.seed is None:
@@ -179,37 +196,40 @@ class CompletionReader:
         self._versions += chunk.versions
         if self._session.oldest_version is None and chunk.versions:
             self._session.oldest_version = chunk.versions[0]
-        self._top_logprobs += chunk.top_logprobs
+        if chunk.top_logprobs:
+            self._top_logprobs += chunk.top_logprobs
         if chunk.finish_reason is not None:
             self.is_done, self._last = True, chunk
         elif not self._streams:
             return ()
         return self._unread()
 
-    def _unread(self) -> Iterator[Delta]:
+    def _unread(self) -> list[Delta]:
         """The deltas of all tokens that no delta told of yet."""
-        new = slice(self._num_read, len(self._tokens))
-        self._num_read = len(self._tokens)
+        deltas: list[Delta] = []
+        begin, self._num_read = self._num_read, len(self._tokens)
+        new = self._tokens[begin:]
         if self._prepared.request.logprobs:
-            tops = self._top_logprobs[new] or [{}] * len(self._tokens[new])
-            yield SampledTokens(self._tokens[new], self._logprobs[new], tops)
-        text = self._stop.feed(self._detokenizer.feed(self._tokens[new]))
+            tops = self._top_logprobs[begin:] or [{}] * len(new)
+            deltas.append(SampledTokens(new, self._logprobs[begin:], tops))
+        text = self._stop.feed(self._detokenizer.feed(new))
         if self.is_done:
             text += self._stop.feed(self._detokenizer.finish()) + self._stop.finish()
-        events, self._opened = [*self._opened, *self._parser.feed(text)], []
+        events = self._parser.feed(text)
+        if self._opened:
+            events, self._opened = [*self._opened, *events], []
         if self.is_done:
-            events += self._parser.finish()
+            events = [*events, *self._parser.finish()]
         for event in events:
-            match event:
-                case TextDelta(text):
-                    self._text.append(text)
-                    yield event
-                case ReasoningDelta(text):
-                    self._reasoning.append(text)
-                    yield event
-                case ToolCall():
-                    if call := self._accept(event):
-                        yield call
+            if isinstance(event, TextDelta):
+                self._text.append(event.text)
+                deltas.append(event)
+            elif isinstance(event, ReasoningDelta):
+                self._reasoning.append(event.text)
+                deltas.append(event)
+            elif call := self._accept(event):
+                deltas.append(call)
+        return deltas
 
     def _accept(self, found: ToolCall) -> Call | None:
         if self._calls and not self._prepared.request.parallel_tool_calls:

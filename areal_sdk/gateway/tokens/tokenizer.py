@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ class Tokenizer:
         self._encode_text = self._encode_at_once
         if self._splits_cleanly and (cut := word_pattern(document)) is not None:
             self._encode_text = WordEncoder(cut, self._encode_at_once).encode
-        self._bytes: dict[int, bytes] = {}
+        self.bytes_of: Callable[[int], bytes] = _TokenBytes(self._decode_bytes).__getitem__
+        """The bytes a token stands for; a character may be spread over several tokens."""
 
     @classmethod
     def load(cls, model_dir: Path) -> "Tokenizer":
@@ -246,13 +247,6 @@ class Tokenizer:
         detokenizer = Detokenizer(self, keep=keep)
         return detokenizer.feed(tuple(ids)) + detokenizer.finish()
 
-    def bytes_of(self, token: int) -> bytes:
-        """The bytes a token stands for; a character may be spread over several tokens."""
-        known = self._bytes.get(token)
-        if known is None:
-            known = self._bytes[token] = self._decode_bytes(token)
-        return known
-
     def _decode_bytes(self, token: int) -> bytes:
         text = self._hf.id_to_token(token)
         if text is None:
@@ -266,17 +260,30 @@ class Tokenizer:
         return text.replace("\u2581", " ").encode()
 
 
+class _TokenBytes(dict[int, bytes]):
+    """Decodes each token once: every sampled token is looked up here."""
+
+    def __init__(self, decode: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._decode = decode
+
+    def __missing__(self, token: int) -> bytes:
+        found = self[token] = self._decode(token)
+        return found
+
+
 class Detokenizer:
     """Turns sampled ids into text as they come; holds back a character until it is whole."""
 
     def __init__(self, tokenizer: Tokenizer, *, keep: frozenset[int] = frozenset()) -> None:
-        self._tokenizer = tokenizer
+        self._bytes_of = tokenizer.bytes_of
         self._hidden = tokenizer.special_ids - keep
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def feed(self, ids: Sequence[int]) -> str:
-        bytes_of, hidden = self._tokenizer.bytes_of, self._hidden
-        return self._utf8.decode(b"".join([bytes_of(i) for i in ids if i not in hidden]))
+        if not self._hidden.isdisjoint(ids):
+            ids = [i for i in ids if i not in self._hidden]
+        return self._utf8.decode(b"".join(map(self._bytes_of, ids)))
 
     def finish(self) -> str:
         """What an unfinished character leaves: the replacement character."""

@@ -33,6 +33,7 @@ from areal_sdk.gateway.wire.tools import (
     Toolbox,
     chat_tools,
     custom_arguments,
+    has_function_calls,
     older_functions,
     without_function_calls,
 )
@@ -159,8 +160,10 @@ def _parse_tool_choice(value: Any, tools: Toolbox) -> ToolChoice:
 def _parse_messages(
     values: list[Any], known: Sequence[Message], raw_inputs: Mapping[str, str]
 ) -> tuple[Message, ...]:
-    values = without_function_calls(values)
     same = num_equal(values, known)
+    if has_function_calls(values[same:]):  # what is known has none
+        values = without_function_calls(values)
+        same = num_equal(values, known)
     new = (_parse_message(value, i, raw_inputs) for i, value in enumerate(values[same:], same))
     return (*known[:same], *new)
 

@@ -18,7 +18,7 @@ from areal_sdk.gateway.sessions.replies import AbandonedReply, RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.untrusted import LARGE
 from areal_sdk.gateway.wire.fields import Fields
-from areal_sdk.gateway.wire.http import parse_body, read_body, send_events
+from areal_sdk.gateway.wire.http import parse_body, send_events
 from areal_sdk.gateway.wire.reply import ParseRequest, ReplyWriter
 
 _LARGE_BODY = 8 * LARGE
@@ -34,8 +34,10 @@ class Endpoint:
         self._parse = parse
         self._lenient = lenient
 
-    async def answer(self, request: web.Request, session: Session) -> web.StreamResponse:
-        raw = await read_body(request)
+    async def answer(
+        self, request: web.Request, raw: bytes, session: Session
+    ) -> web.StreamResponse:
+        """`raw` is the request's body."""
         body, digest, num_new = await self._read_body(session, raw)
         digest = blake2b(request.path.encode() + digest, digest_size=16).digest()
         attempt = _RequestAttempt(session, digest, _num_retries(request))

@@ -41,14 +41,22 @@ class Fields:
         self._known.add(name)
         return self._body.get(name)
 
+    def holds_any(self, names: Collection[str]) -> bool:
+        """Whether any of these fields was sent: most requests hold few of all that they may."""
+        self._known.update(names)
+        return not self._body.keys().isdisjoint(names)
+
     def accept(self, *names: str) -> None:
         """Fields that mean something to another provider and change nothing here: metadata."""
-        self._known.update(names)
+        if not self.holds_any(names):
+            return
         given = {name: self._body.get(name) for name in names}
         self.metadata.update((name, value) for name, value in given.items() if value is not None)
 
     def accept_with_notice(self, *names: str) -> None:
         """Services of another provider: the answer is the policy's all the same."""
+        if not self.holds_any(names):
+            return
         self.accept(*names)
         given = (name for name in names if self._body.get(name) is not None)
         self.notices += (f"{name} has no effect here" for name in given)
@@ -114,7 +122,8 @@ class Fields:
             self.accept(name)
 
     def _typed(self, name: str, kind: type[_T], what: str) -> _T | None:
-        value = self.get(name)
+        self._known.add(name)
+        value = self._body.get(name)
         if value is None or isinstance(value, kind):
             return value
         raise _wrong_type(name, what, value)
@@ -165,8 +174,16 @@ MOST_STOPS = 64
 LONGEST_STOP = 1024
 
 
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "logit_bias"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
+
+
 def parse_sampling(fields: Fields) -> dict[str, Any]:
     """The sampling parameters that the client set, under our names."""
+    if not fields.holds_any(_SAMPLING):
+        return {}
     given: dict[str, Any] = {
         "temperature": fields.number("temperature", least=0.0, most=2.0),
         "top_p": fields.number("top_p", least=0.0, most=1.0),

@@ -52,6 +52,10 @@ async def read_body(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_S):
             return await request.read()
     except web.HTTPRequestEntityTooLarge as exc:
+        if not request.content.is_eof():
+            await asyncio.sleep(0)  # most bodies follow their head at once: no need of a deadline
+        if request.content.is_eof():
+            return await request.read()
         raise ApiError(
             413,
             f"The request body is over {limit / 2**20:.3g} MiB, which is more than the model's context "

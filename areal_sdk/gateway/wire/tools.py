@@ -224,13 +224,16 @@ def _named(tool: Any) -> tuple[Any, Any] | None:
     return (inner if isinstance(inner, dict) else tool).get("name"), tool.get("namespace")
 
 
+def has_function_calls(values: Sequence[Any]) -> bool:
+    """Whether `without_function_calls` would change these messages."""
+    return any(isinstance(value, dict) and _is_older(value) for value in values)
+
+
 def without_function_calls(values: list[Any]) -> list[Any]:
     """Messages with `function_call`, and results of the role `function`, as calls and their results.
 
     They have no ids: a result answers the call before it.
     """
-    if not any(isinstance(v, dict) and _is_older(v) for v in values):
-        return values
     told: list[Any] = []
     call_id = ""
     for index, value in enumerate(values):
