@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -208,7 +208,7 @@ class Gateway:
         self._access.caller(request)  # before its body is read
         raw = await read_body(request)
         with self._access.counting(request) as session:
-            body = await self._completer.large.run(len(raw), lambda: parse_body(raw))
+            body = await self._parse(raw)
             counted = await self._responses.count(body, session, num_bytes=len(raw))
             return json_response(counted)
 
@@ -216,13 +216,17 @@ class Gateway:
         self._access.caller(request)
         raw = await read_body(request)
         with self._access.counting(request) as session:
-            body = await self._completer.large.run(len(raw), lambda: parse_body(raw))
+            body = await self._parse(raw)
             fields = Fields(body, lenient=self._lenient)
             asked = await self._completer.large.run(
                 len(raw), lambda: parse_messages_request(fields, max_new_tokens=None)
             )
             number = await self._completer.count(session, asked, num_bytes=len(raw))
             return json_response({"input_tokens": number})
+
+    async def _parse(self, raw: bytes) -> Any:
+        most = self._completer.most_values
+        return await self._completer.large.run(len(raw), lambda: parse_body(raw, most=most))
 
     async def _no_embeddings(self, request: web.Request) -> web.Response:
         self._access.caller(request)

@@ -1,13 +1,19 @@
-"""Two guards against what callers send: large texts leave the event loop, deep JSON is refused.
+"""Guards against what callers send: large requests leave the event loop, too many values are refused.
 
-Work on a large text would hold up all other requests, so a thread does it. orjson reads 1024 levels of
-JSON and writes 254: a value deeper than `MAX_DEPTH` would fail later, in a trace, a prompt or a digest.
+Work on a large text would hold up all other requests, so a thread does it. A parser keeps the interpreter
+until it has read all: a text of 4 MB takes 4 ms, a million small objects a tenth of a second. A deep value
+is refused as well. orjson reads 1024 levels of JSON and writes 254: a value deeper than `MAX_DEPTH` would
+fail later, in a trace, a prompt or a digest.
 """
 
 import asyncio
 import ctypes
-from collections.abc import Callable
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import orjson
@@ -20,6 +26,10 @@ LARGE = 32_768
 _NUM_THREADS = 2
 """So many large requests are prepared at once: each may take a hundred bytes of memory a byte of text."""
 
+_SHORT_TURN_S = 0.0005
+
+_BYTES_OF_A_CONTAINER = 128
+
 _TRIMMED_FROM = 1_000_000
 
 
@@ -28,8 +38,20 @@ def is_small(size: int) -> bool:
     return size <= LARGE
 
 
+def weight(raw: bytes) -> int:
+    """The bytes of JSON, and more for each object and list: a short message costs what a long one does."""
+    return len(raw) + _BYTES_OF_A_CONTAINER * (raw.count(b"{") + raw.count(b"["))
+
+
 class LargeWork:
-    """Threads for large requests. Tokenizers release the interpreter while they encode."""
+    """Threads for large requests. Tokenizers release the interpreter while they encode.
+
+    Python code keeps the interpreter from the event loop for up to one switch interval whenever the loop
+    reads or writes a socket. So while such threads work the interval is short.
+    """
+
+    _num_running = 0
+    _usual_interval_s = 0.0
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="large-request")
@@ -39,9 +61,25 @@ class LargeWork:
         if is_small(size):
             return work()
         loop = asyncio.get_running_loop()
-        if size < _TRIMMED_FROM:
-            return await loop.run_in_executor(self._threads, work)
-        return await loop.run_in_executor(self._threads, lambda: _and_trim(work))
+        with self._short_turns():
+            if size < _TRIMMED_FROM:
+                return await loop.run_in_executor(self._threads, work)
+            return await loop.run_in_executor(self._threads, lambda: _and_trim(work))
+
+    @classmethod
+    @contextmanager
+    def _short_turns(cls) -> Iterator[None]:
+        """The interval is the process's own, so all gateways in it count together."""
+        if not cls._num_running:
+            cls._usual_interval_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(_SHORT_TURN_S, cls._usual_interval_s))
+        cls._num_running += 1
+        try:
+            yield
+        finally:
+            cls._num_running -= 1
+            if not cls._num_running:
+                sys.setswitchinterval(cls._usual_interval_s)
 
     def close(self) -> None:
         """Begin nothing more. What runs ends by itself."""
@@ -61,6 +99,33 @@ def _give_memory_back() -> None:
     if trim is not None:
         trim(0)
 
+
+_LEAST_VALUES = 200_000
+"""Read in 10 ms. Metadata and schemas are in a body too, whatever the context."""
+
+_VALUES_A_TOKEN = 4
+
+_MARK_OR_STRING = re.compile(rb'[\[{,]|"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+
+
+def most_values(max_context: int) -> int:
+    """More values than any body has that fits the context: each is told in tokens."""
+    return max(_LEAST_VALUES, _VALUES_A_TOKEN * max_context)
+
+
+def has_more_values(raw: bytes, most: int) -> bool:
+    """Whether JSON holds more than about so many values, however much text.
+
+    >>> has_more_values(b'[1, 2, "[3, 4]"]', 2), has_more_values(b'[1, 2, 3, 4]', 2)
+    (False, True)
+    """
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") <= most:
+        return False
+    marks = (found for found in _MARK_OR_STRING.finditer(raw) if raw[found.start()] != _QUOTE)
+    return next(itertools.islice(marks, most, None), None) is not None
+
+
+_QUOTE = ord('"')
 
 MAX_DEPTH = 200
 """Levels of a caller's value. The rest up to 254 is for the objects that hold the value."""

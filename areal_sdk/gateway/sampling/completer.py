@@ -37,7 +37,7 @@ from areal_sdk.gateway.sessions.replies import RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.untrusted import LargeWork
+from areal_sdk.gateway.untrusted import LargeWork, most_values
 from areal_sdk.types import FinishReason, Turn
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,11 @@ class Completer:
     def max_context(self) -> int:
         return self._engine.info.max_context
 
+    @property
+    def most_values(self) -> int:
+        """In the JSON of one request."""
+        return most_values(self.max_context)
+
     async def complete(self, session: Session, request: ChatRequest) -> Turn:
         """Sample and record one turn."""
         prepared = await self.prepare(session, request)
@@ -107,7 +112,8 @@ class Completer:
     ) -> Prepared:
         """Place the request in the session's tree and render its prompt; refuse what cannot be.
 
-        `num_bytes`: of the body that it came in, if any; `num_new` of them are not known from before.
+        `num_bytes`: of the body that it came in, if any; `num_new`: the weight of what is new in it,
+        where that is much.
         """
         allowed = session.admit()
         if request.json_schema is not None and not self._engine.info.constrains_json:

@@ -16,13 +16,13 @@ from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.reader import Completed, Prepared
 from areal_sdk.gateway.sessions.replies import AbandonedReply, RecordAbandoned
 from areal_sdk.gateway.sessions.session import Session
-from areal_sdk.gateway.untrusted import LARGE
+from areal_sdk.gateway.untrusted import LARGE, is_small, weight
 from areal_sdk.gateway.wire.fields import Fields
 from areal_sdk.gateway.wire.http import parse_body, send_events
 from areal_sdk.gateway.wire.reply import ParseRequest, ReplyWriter
 
 _LARGE_BODY = 8 * LARGE
-"""Bytes. Reading takes less time than rendering and encoding, which `Completer` does elsewhere."""
+"""Of what the loop itself reads, by `weight`. Reading takes less time than rendering and encoding, which `Completer` does elsewhere."""
 
 
 class Endpoint:
@@ -68,16 +68,22 @@ class Endpoint:
             raise
 
     async def _read_body(self, session: Session, raw: bytes) -> tuple[Any, bytes, int]:
-        """The body, its digest, and how many new bytes it has where those are many; else 0.
+        """The body, its digest, and the weight of what is new in it where that is much; else 0.
 
         Where much of it is new it is read in a thread, as a whole.
         """
-        if len(raw) <= _LARGE_BODY or (num_new := session.body.num_new(raw)) <= _LARGE_BODY:
-            return *session.body.read(raw, parse=parse_body), 0
+        if is_small(len(raw)) or weight(raw) <= _LARGE_BODY:
+            return *session.body.read(raw, parse=self._parse_body), 0
+        new = weight(raw[len(raw) - session.body.num_new(raw) :])
+        if new <= _LARGE_BODY:
+            return *session.body.read(raw, parse=self._parse_body), 0
         body, digest = await self._completer.large.run(
-            len(raw), lambda: (parse_body(raw), blake2b(raw, digest_size=16).digest())
+            new, lambda: (self._parse_body(raw), blake2b(raw, digest_size=16).digest())
         )
-        return body, digest, num_new
+        return body, digest, new
+
+    def _parse_body(self, raw: bytes) -> Any:
+        return parse_body(raw, most=self._completer.most_values)
 
     async def _respond(
         self,

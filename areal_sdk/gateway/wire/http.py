@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from areal_sdk.gateway.errors import ApiError, bad_request
-from areal_sdk.gateway.untrusted import loads
+from areal_sdk.gateway.untrusted import LARGE, has_more_values, loads
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +26,9 @@ _LEAST_LIMIT = 4 * 1024 * 1024
 
 _JSON_BYTES = 6
 """Of one character that is written as an escape."""
+
+MOST_VALUES = 1_000_000
+"""In a body whose model's context is not known."""
 
 BODY_S = 120.0
 """Deadline for a whole request body."""
@@ -49,13 +52,13 @@ async def read_body(request: web.Request) -> bytes:
     try:
         if (request.content_length or 0) > limit:
             raise web.HTTPRequestEntityTooLarge(limit, request.content_length or 0)
-        async with asyncio.timeout(BODY_S):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge as exc:
         if not request.content.is_eof():
             await asyncio.sleep(0)  # most bodies follow their head at once: no need of a deadline
         if request.content.is_eof():
             return await request.read()
+        async with asyncio.timeout(BODY_S):
+            return await request.read()
+    except web.HTTPRequestEntityTooLarge as exc:
         raise ApiError(
             413,
             f"The request body is over {limit / 2**20:.3g} MiB, which is more than the model's context "
@@ -68,8 +71,18 @@ async def read_body(request: web.Request) -> bytes:
         ) from exc
 
 
-def parse_body(raw: bytes) -> Any:
-    """The JSON of a body. Halves of a surrogate pair, which orjson refuses, are replaced."""
+def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
+    """The JSON of a body of up to `most` values.
+
+    Halves of a surrogate pair, which orjson refuses, are replaced.
+    """
+    if len(raw) > LARGE and has_more_values(raw, most):
+        raise ApiError(
+            413,
+            f"The request body holds more than {most:,} values (objects, lists and what is in them), which "
+            "is more than the model's context can hold: send fewer.",
+            code="request_too_large",
+        )
     try:
         return loads(raw)
     except orjson.JSONDecodeError as exc:

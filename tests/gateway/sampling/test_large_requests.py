@@ -1,6 +1,8 @@
 """Requests as large as a client likes: refused before they cost much, or worked on beside the loop."""
 
 import asyncio
+import io
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.config import Quota
+from areal_sdk.gateway.sessions import incremental_json
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.untrusted import LARGE
+from areal_sdk.gateway.untrusted import LARGE, LargeWork
+from areal_sdk.gateway.wire import http as http_bodies
 from areal_sdk.gateway.wire.http import body_limit
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
@@ -368,3 +372,69 @@ async def test_what_a_client_sends_makes_no_long_notices(start_gateway: StartGat
     assert (await post(session, gateway, body | unknown))[0] == 200
     assert len(session.notices) == 100
     assert max(map(len, session.notices)) <= 1000
+
+
+OBJECTS = '{"messages":[{"role":"user","content":"hi"}],"metadata":[' + "{}," * 400_000 + "1]}"
+ITEMS = '{"messages":[' + "0," * 400_000 + '{"role":"user","content":"hi"}]}'
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "messages/count_tokens", "responses"])
+@pytest.mark.parametrize("body", [OBJECTS, ITEMS], ids=["objects", "items"])
+async def test_more_values_than_the_context_can_hold_are_refused_unparsed(
+    start_gateway: StartGateway, path: str, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, _ = await start_gateway("ok", max_context=1024, users=[ALICE])
+
+    def never(_: Any) -> Any:
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(http_bodies, "loads", never)
+    monkeypatch.setattr(incremental_json, "loads", never)
+    url = f"{gateway.base_url}/{path}"
+    headers = {"Authorization": f"Bearer {ALICE.api_key}"}
+    data = io.BytesIO(body.encode())
+    async with aiohttp.ClientSession() as http, http.post(url, data=data, headers=headers) as reply:
+        answer = await reply.json()
+    assert reply.status == 413, answer
+    assert "more than 200,000 values" in answer["error"]["message"]
+
+
+async def test_text_that_looks_like_values_is_text(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", max_context=256, users=[ALICE])
+    text = '{"a": [1, 2, "b"]},\n' * 60_000
+    assert text.count(",") + text.count("[") + text.count("{") > 200_000
+    status, body = await post(gateway.sessions.open("e"), gateway, asked("chat/completions", text))
+    assert status == 400, body
+    assert body["error"]["code"] == "context_length_exceeded"
+
+
+async def test_many_small_messages_are_placed_beside_the_loop(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway, _ = await start_gateway("ok", max_context=100_000)
+    threads: list[threading.Thread] = []
+    place = History.place
+
+    def noting(self: History, *args: Any, **options: Any) -> Placement:
+        threads.append(threading.current_thread())
+        return place(self, *args, **options)
+
+    monkeypatch.setattr(History, "place", noting)
+    session = gateway.sessions.open("e")
+    few = {"messages": [{"role": "user", "content": "hi"}] * 3}
+    many = {"messages": [{"role": "user", "content": "hi"}] * 3000}
+    for body in (few, many):
+        assert (await post(session, gateway, body))[0] == 200
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
+
+
+async def test_threads_take_short_turns_while_large_work_runs() -> None:
+    usual = sys.getswitchinterval()
+    large = LargeWork()
+    try:
+        both = [large.run(LARGE + 1, sys.getswitchinterval) for _ in range(2)]
+        assert all(interval < usual for interval in await asyncio.gather(*both))
+        assert await large.run(LARGE, sys.getswitchinterval) == usual
+    finally:
+        large.close()
+    assert sys.getswitchinterval() == usual
