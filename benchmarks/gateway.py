@@ -2,6 +2,7 @@
 
     python benchmarks/gateway.py [--model smollm2] [--rounds 3] [--only latency,turns] [--write]
     python benchmarks/gateway.py --only peers [--peers litellm,areal]
+    python benchmarks/gateway.py --against DIR [--rounds 12] [--budget 240]
 
 Servers are processes of their own (`gateways/servers.py`) over the same trivial engine (32 tokens at
 once): the gateway; `bound`, a plain aiohttp server that renders, encodes the whole prompt and
@@ -24,6 +25,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateways.against import compare_checkouts
 from gateways.answers import NUM_TOKENS
 from gateways.client import TURNS, cost, cost_by_turn, latencies
 from gateways.comparison import compare, say
@@ -203,10 +205,15 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(SECTIONS), help=f"some of {', '.join(SECTIONS)}")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--peers", default=",".join(PEERS), help=f"some of {', '.join(PEERS)}")
+    parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
     options = parser.parse_args()
     model_dir = resolve_model(options.model)
     peers = tuple(filter(None, options.peers.split(",")))
     effort = Effort(options.rounds, options.budget, options.requests, peers)
+    if options.against is not None:
+        most = options.rounds
+        print(compare_checkouts(model_dir, options.against, effort.rounds(), most=most))
+        return
     sections = [
         f"## Gateway: CPU a request, latency, memory\n\n`python benchmarks/gateway.py --model "
         f"{options.model} --rounds {options.rounds}`: the engine answers {NUM_TOKENS} tokens at "

@@ -105,11 +105,19 @@ class Server:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def own_server(role: str, model_dir: Path, num_sessions: int, *, upstream: str = "") -> Server:
-    """One of `servers.py`."""
-    command = [sys.executable, str(Path(__file__).with_name("servers.py")), role]
+def own_server(
+    role: str,
+    model_dir: Path,
+    num_sessions: int,
+    *,
+    upstream: str = "",
+    checkout: Path | None = None,
+) -> Server:
+    """One of `servers.py`, of this checkout or of another one."""
+    root = (checkout or Path(__file__).parents[2]).resolve()
+    command = [sys.executable, str(root / "benchmarks" / "gateways" / "servers.py"), role]
     command += ["--model", str(model_dir), "--sessions", str(num_sessions)]
-    return Server([*command, "--upstream", upstream])
+    return Server([*command, "--upstream", upstream], environment={"PYTHONPATH": str(root)})
 
 
 class ServerError(Exception):
