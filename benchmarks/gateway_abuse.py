@@ -3,12 +3,19 @@
     python benchmarks/gateway_abuse.py [--model smollm2] [--seconds 20] [--rate 200]
 
 A gateway serves in a process of its own. This process sends ordinary requests at a steady rate; a third
-one holds 2,000 half-open connections and sends bodies of 50 MB and texts of 30 MB and less, eight a second.
-It fails if the ordinary p99 under abuse is over 100 ms, or if memory does not return.
+one holds 2,000 half-open connections and sends bodies of 50 MB and texts of 30 MB and less, eight a second,
+and bodies of shapes that are dear to read (many small objects, deep ones, 10,000 messages, huge tools), four
+a second. It fails if the ordinary p99 under abuse is over 100 ms, or if memory does not return.
+
+It also says how much later than due a timer of the gateway's own loop woke, as far as that process itself
+used the time: so far its loop, or a thread that keeps the interpreter, made others wait. And with
+`--elsewhere` it sends the abuse to a server that throws bodies away: what the ordinary requests then lose,
+they lose to the cores that are shared.
 """
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import resource
@@ -17,10 +24,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import aiohttp
+from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -44,7 +53,42 @@ def chat(text: str) -> bytes:
     return json.dumps({"model": "policy", "messages": messages, "max_tokens": 32}).encode()
 
 
+def shaped(messages: str, rest: str = "") -> bytes:
+    return f'{{"model":"policy","max_tokens":32,"messages":[{messages}]{rest}}}'.encode()
+
+
+def dear_shapes() -> dict[str, bytes]:
+    """Bodies below every limit of bytes, whose many values or levels are what costs."""
+    message = '{"role":"user","content":"hi"}'
+    properties = {f"p{number}": {"type": "string"} for number in range(1000)}
+    functions = [{"name": f"f{n}", "parameters": {"properties": properties}} for n in range(100)]
+    tools = json.dumps([{"type": "function", "function": function} for function in functions])
+    return {
+        "3.9 MB of small objects": shaped(message, f',"metadata":[{"{}," * 1_300_000}1]'),
+        "3.9 MB of small messages": shaped("{}," * 1_300_000 + message),
+        "3.9 MB of numbers": shaped(message, f',"metadata":[{"0," * 1_950_000}1]'),
+        "3.9 MB deep": shaped(message, f',"metadata":{"[" * 1_950_000}{"]" * 1_950_000}'),
+        "150 deep, often": shaped(message, f',"metadata":[{("[" * 149 + "]" * 149 + ",") * 800}1]'),
+        "10,000 messages": shaped(",".join([message] * 10_000)),
+        "8,000 messages": shaped(",".join([message] * 8_000)),
+        "huge tools": shaped(message, f',"tools":{tools}'),
+    }
+
+
 ORDINARY = chat("A question with some context before it. " * 50)
+
+
+async def lateness(since: list[float]) -> None:
+    """Note for good how many ms later than due a timer of this loop wakes.
+
+    Only as far as this process used that time itself: what others take of a busy core is not counted.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        due, used = loop.time() + 0.002, time.process_time()
+        await asyncio.sleep(0.002)
+        late, used = loop.time() - due, time.process_time() - used
+        since.append(min(late, used) * 1e3)
 
 
 async def serve(model: str) -> None:
@@ -54,9 +98,33 @@ async def serve(model: str) -> None:
     )
     gateway = Gateway(engine, model_dir=model_dir, model_name="policy", admin_key=KEY)
     await gateway.start()
+    late: list[float] = []
+    watching = asyncio.create_task(lateness(late))
     print(gateway.base_url, flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    loop = asyncio.get_running_loop()
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        print(described(late), flush=True)
+        late.clear()
+    watching.cancel()
     await gateway.aclose()
+
+
+async def throw_away() -> None:
+    """A server that reads bodies and answers nothing worth having, in a process of its own."""
+
+    async def read(request: web.Request) -> web.Response:
+        async for _ in request.content.iter_any():
+            pass
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", read)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await runner.cleanup()
 
 
 async def abuse(url: str) -> None:
@@ -78,20 +146,28 @@ async def abuse(url: str) -> None:
         "200 kB text": chat(text * (200_000 // len(text))),
     }
 
-    async def send(http: aiohttp.ClientSession, name: str, path: str) -> None:
-        while not ended.done():
+    shapes = dear_shapes()
+
+    async def send(
+        http: aiohttp.ClientSession, path: str, names: Iterable[str], bodies: Mapping[str, bytes]
+    ) -> None:
+        for name in names:
             try:
-                async with http.post(f"{url}/{path}", data=payloads[name]) as reply:
+                async with http.post(f"{url}/{path}", data=bodies[name]) as reply:
                     statuses[f"{name}: {reply.status}"] += 1
             except aiohttp.ClientError as exc:
                 statuses[f"{name}: {type(exc).__name__}"] += 1
             await asyncio.sleep(PAUSE_S)
 
     async with aiohttp.ClientSession(headers=HEADERS) as http:
+        paths = ("chat/completions", "messages/count_tokens")
+        lists: list[tuple[Sequence[str], Mapping[str, bytes]]]
+        lists = [((name,), payloads) for name in payloads]
+        lists += [(tuple(shapes)[half:] + tuple(shapes)[:half], shapes) for half in (0, 4)]
         sending = [
-            asyncio.create_task(send(http, name, path))
-            for name in payloads
-            for path in ("chat/completions", "messages/count_tokens")
+            asyncio.create_task(send(http, path, itertools.cycle(names), bodies))
+            for names, bodies in lists
+            for path in paths
         ]
         await ended
         for task in sending:
@@ -133,7 +209,7 @@ def described(latencies: list[float]) -> str:
     return f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, most {max(latencies):.0f} ms"
 
 
-async def measure(model: str, *, seconds: float, rate: float) -> int:
+async def measure(model: str, *, seconds: float, rate: float, elsewhere: bool) -> int:
     command = [sys.executable, __file__, "--model", model]
 
     def started(*role: str) -> subprocess.Popen[str]:
@@ -147,19 +223,33 @@ async def measure(model: str, *, seconds: float, rate: float) -> int:
     loop = asyncio.get_running_loop()
     server = started("--serve")
     url = await loop.run_in_executor(None, line_of, server)
+
+    async def late() -> str:
+        assert server.stdin is not None, "it is a pipe"
+        server.stdin.write("\n")
+        server.stdin.flush()
+        return await loop.run_in_executor(None, line_of, server)
+
     await ordinary(url, seconds=2, rate=rate)
+    await late()
     quiet = await ordinary(url, seconds=seconds / 2, rate=rate)
+    quiet_loop = await late()
     before_mb = resident_mb(server.pid)
-    abuser = started("--abuse", url)
+    other = started("--throw-away") if elsewhere else None
+    abused = url if other is None else await loop.run_in_executor(None, line_of, other)
+    abuser = started("--abuse", abused)
     assert await loop.run_in_executor(None, line_of, abuser) == "held"
     latencies = await ordinary(url, seconds=seconds, rate=rate)
+    abused_loop = await late()
     most_mb = resident_mb(server.pid)
     printed, _ = await loop.run_in_executor(None, abuser.communicate)
     await ordinary(url, seconds=2, rate=rate)
     after_mb = resident_mb(server.pid)
     await loop.run_in_executor(None, server.communicate)
-    print(f"quiet: {described(quiet)}")
-    print(f"under abuse: {described(latencies)}")
+    if other is not None:
+        await loop.run_in_executor(None, other.communicate)
+    print(f"quiet: {described(quiet)}; the loop late by {quiet_loop}")
+    print(f"under abuse: {described(latencies)}; the loop late by {abused_loop}")
     print(f"memory: {before_mb:.0f} MB before, {most_mb:.0f} at its end, {after_mb:.0f} after")
     print(f"abuse: {printed.strip()}")
     print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}, {time.strftime('%F')}")
@@ -173,6 +263,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=200.0, help="ordinary requests a second")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--elsewhere", action="store_true", help="the abuse meets another server")
+    parser.add_argument("--throw-away", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--abuse", help=argparse.SUPPRESS)
     options = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -181,8 +273,16 @@ def main() -> int:
         asyncio.run(serve(options.model))
     elif options.abuse:
         asyncio.run(abuse(options.abuse))
+    elif options.throw_away:
+        asyncio.run(throw_away())
     else:
-        return asyncio.run(measure(options.model, seconds=options.seconds, rate=options.rate))
+        run = measure(
+            options.model,
+            seconds=options.seconds,
+            rate=options.rate,
+            elsewhere=options.elsewhere,
+        )
+        return asyncio.run(run)
     return 0
 
 
