@@ -29,8 +29,8 @@ def pages() -> dict[str, str]:
 
 def _cli() -> Iterator[str]:
     yield f"# The command line\n\n{NOTE}\n"
-    yield "Exit codes: 0, 1 (it failed), 2 (it was asked for wrongly). Errors are one line on stderr;"
-    yield "`areal-sdk --debug ...` shows tracebacks.\n"
+    yield "Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line. An error is one line on"
+    yield "stderr; `areal-sdk --debug ...` shows tracebacks.\n"
     context = click.Context(cli, info_name="areal-sdk")
     for name in COMMANDS:
         command = cli.get_command(context, name)
@@ -70,11 +70,12 @@ def _paragraphs(help_text: str) -> str:
 
 def _config() -> Iterator[str]:
     yield f"# Settings\n\n{NOTE}\n"
-    yield "In a TOML file for `--config`, or one at a time with `--set section.key=value`. A command's own"
-    yield "flags win over `--set`, which wins over the file. An unknown key is an error.\n"
-    yield "Beside these, `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]` and `[algorithm.NAME]`"
-    yield "hold the options of the agent and of plugins, and `weight` in `[reward.NAME]` is the reward's"
-    yield "weight.\n"
+    yield "Write settings in a TOML file and pass the file with `--config`, or pass single settings with"
+    yield "`--set section.key=value`. A command's own flags win over `--set`, and `--set` wins over the file. An"
+    yield "unknown key is an error.\n"
+    yield "The tables `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]` and"
+    yield "`[algorithm.NAME]` hold the options of the agent and of plugins. In `[reward.NAME]`, `weight` is the weight"
+    yield "of that reward in the sum.\n"
     sections = {n: f for n, f in Config.model_fields.items() if _is_section(f.annotation)}
     yield from _table("At the top", Config, leave_out={*sections, "options"})
     for name, field in sections.items():

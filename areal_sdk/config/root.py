@@ -27,19 +27,20 @@ class Config(Section):
     agent: str = ""
     """`file.py`, `file.py::Name`, `package.module:Name`, or a plugin's name."""
     model: str = "smollm2"
-    """A directory, a hub id, `smollm2`, or `tiny`."""
+    """A directory, a hub id, `smollm2` or `tiny`."""
     tasks: str | None = None
-    """A JSONL file or a plugin's dataset; default: the agent file's own `tasks(split)`."""
+    """A JSONL file, or a plugin's dataset; default: `tasks(split)` of the agent's file."""
     eval_tasks: str | None = None
-    """The same, for the held-out splits; with `tasks` and without it nothing is measured."""
+    """The same for the held-out splits. With `tasks` and without `eval_tasks` nothing is measured."""
     rewards: dict[str, float] = Field(default_factory=dict)
-    """Reward names and weights; empty: the agent's own verdict."""
+    """Reward functions and their weights; empty: the agent's own verdict."""
     env: str | None = None
-    """An environment to play, in place of an agent."""
+    """An environment to play, instead of an agent."""
     plugins: tuple[str, ...] = ()
-    """Python files to load as plugins, beside those that are installed."""
+    """Python files to load as plugins, in addition to installed plugins."""
     init_from: str | None = None
-    """A run whose best (or last) weights to start from, finished or not; or one of its checkpoints."""
+    """A run, finished or not, whose best (or last) weights to start from. Or one checkpoint of a
+    run."""
     run: RunSection = RunSection()
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()
@@ -51,7 +52,7 @@ class Config(Section):
     serve: ServeSection = ServeSection()
     options: dict[str, JSON] = Field(default_factory=dict)
     """Options of the agent and of plugins: `[options.agent]`, `[options."reward.NAME"]`,
-    `[options."env.NAME"]`; checked against what they declare."""
+    `[options."env.NAME"]`. They are checked against the declared parameters."""
 
     @model_validator(mode="before")
     @classmethod

@@ -27,7 +27,7 @@ Device = Annotated[str, AfterValidator(_device)]
 
 
 ENDLESS = 10**9
-"""Steps of a run that ends when somebody ends it."""
+"""The number of steps of a run without an end: somebody stops it."""
 
 
 class Section(BaseModel):
@@ -38,26 +38,27 @@ class RunSection(Section):
     """Where the run lives and when it ends."""
 
     dir: Path = Path("runs")
-    """Run directories are made in here."""
+    """The directory in which run directories are made."""
     name: str | None = None
-    """Directory name; default: agent and time."""
+    """Name of the run directory; default: agent and time."""
     seed: NonNegative = 0
-    """Of sampling, and of the order of tasks."""
+    """Seed of sampling and of the order of tasks."""
     steps: Positive = 100
     """Optimiser steps to take."""
     max_minutes: Annotated[float, Field(gt=0)] | None = None
     """Stop after this much training time, whatever the step."""
     deterministic: bool = False
-    """Bit-identical losses from run to run and across resume; implies `max_staleness = 0`."""
+    """Losses are bit-identical from run to run and across a resume. Implies `max_staleness = 0`."""
     checkpoint_every: NonNegative = 20
-    """Steps between checkpoints; 0 keeps only the one at the end."""
+    """Steps between checkpoints; 0: only one at the end."""
     keep_checkpoints: Positive = 2
-    """Older ones are deleted."""
+    """Number of latest checkpoints to keep; older ones are deleted."""
     stop_grace_s: Seconds = 600.0
-    """After Ctrl-C or SIGTERM, how long the step at work and the last checkpoint may take. Where a
-    batch system kills sooner, what it grants. A second Ctrl-C waits for neither."""
+    """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint. If a batch system
+    kills the job earlier, set the time that it allows. A second Ctrl-C waits for neither."""
     max_empty_batches: Positive = 10
-    """Batches in a row without a gradient before the run ends as solved or hopeless."""
+    """The run ends after this many batches in a row without a gradient: the tasks are solved or
+    hopeless."""
 
     @property
     def is_endless(self) -> bool:
@@ -65,28 +66,28 @@ class RunSection(Section):
 
 
 ADDRESS_BACKEND = "sglang"
-"""The engine of servers that are named by address alone."""
+"""The engine of servers that are named only by an address."""
 
 
 class EngineSection(Section):
-    """Who samples tokens."""
+    """The engine that samples tokens."""
 
     name: str = "local"
-    """`local`, `sglang`, a plugin's engine, or the address of running servers."""
+    """`local`, `sglang`, a plugin's engine, or the addresses of running servers."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the weights that sample; `auto`: as the checkpoint stores them."""
+    """Dtype of the weights that sample; `auto`: the dtype of the checkpoint."""
     device: Device = "auto"
-    """`cpu`, `cuda`, `cuda:1`; `auto`: a GPU where torch sees one."""
+    """`cpu`, `cuda` or `cuda:1`; `auto`: a GPU if torch finds one."""
     max_slots: Positive = 32
-    """Requests decoded together."""
+    """Number of requests that are decoded together."""
     max_context: Positive | None = None
-    """Prompt and output, in tokens; default: what the model was made for, or less where the memory
+    """Maximum length of prompt and output, in tokens; default: the model's own, or less if the memory
     for keys and values holds less."""
     kv_on_update: Literal["recompute", "keep"] = "recompute"
-    """Requests in flight when the weights change: compute their keys and values again, or go on with
-    the old ones, which is faster and further from what the trainer assumes."""
+    """Keys and values of running requests when the weights change: `recompute` them, or `keep` the old
+    ones. `keep` is faster, but less exact for training."""
     threads: Positive = 1
-    """Of torch; more than one pays only on idle cores."""
+    """Threads of torch; more than one helps only on idle cores."""
 
     @property
     def backend(self) -> str:
@@ -95,112 +96,115 @@ class EngineSection(Section):
 
 
 class RolloutSection(Section):
-    """How episodes are played and which of them may be trained."""
+    """How episodes run, and which of them may be trained."""
 
     batch: Positive = 32
-    """Episodes a step; a multiple of `group_size`."""
+    """Episodes per step; a multiple of `group_size`."""
     group_size: Positive = 8
-    """Attempts at each task; their rewards are compared with one another."""
+    """Attempts at each task. The rewards of the attempts are compared with one another."""
     max_staleness: NonNegative = 2
-    """Updates a trained token may lag behind (eta)."""
+    """Maximum age (eta) of a trained token, in updates of the weights."""
     max_inflight: Positive = 64
-    """Episodes that run at the same time."""
+    """Maximum number of episodes that run at the same time."""
     workers: NonNegative = 0
-    """Processes that agents run in; 0: they run in the main process, where one that computes or
-    blocks holds up all the others."""
+    """Number of processes that run agents. 0: agents run in the main process, and an agent that
+    computes or blocks delays all others."""
     stale: Literal["wait", "drop", "mask"] = "wait"
-    """Samples about to be too old: `wait` up to `wait_s` for them, then drop them; `drop` them at
-    once; `mask` the tokens that are too old, and train the others."""
+    """Treatment of samples that become too old: `wait` for them up to `wait_s`, then drop them; `drop`
+    them at once; `mask` the tokens that are too old, and train the others."""
     wait_s: Seconds = 30.0
-    """How long the trainer waits for them under `stale = "wait"`."""
+    """Maximum time that the trainer waits under `stale = "wait"`."""
     sampling: Literal["override", "respect"] = "override"
-    """`override`: train on T = `temperature` whatever the client asked; `respect`: the client's
-    own sampling, and turns whose distribution is not a plain softmax are not trained."""
+    """`override`: sample at `temperature`, whatever the client asks for. `respect`: sample as the client
+    asks; turns whose distribution is not a plain softmax are not trained."""
     side_calls: Literal["train", "context"] = "train"
-    """Turns beside the conversation, with instructions and tools of their own and never continued, as
-    when an agent asks for a title: `context` does not train them."""
+    """Side calls are turns beside the conversation that have their own instructions and tools and are
+    never continued, such as a request for a title. `train` them, or keep them as `context` only."""
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Temperature of sampling in training."""
     max_new_tokens: Positive = 256
-    """Tokens a turn, unless the client asks for fewer."""
+    """Maximum sampled tokens per turn, unless the client asks for fewer."""
     max_turns: Positive = 32
-    """Answers an episode may ask the model for."""
+    """Maximum answers of the model per episode."""
     max_episode_tokens: Positive | None = None
-    """Sampled tokens an episode may spend."""
+    """Maximum sampled tokens per episode; default: no limit."""
     episode_timeout_s: Seconds = 600.0
-    """An episode that takes longer failed: it is dropped, not scored."""
+    """Deadline of an episode. An episode that takes longer has failed: it is dropped, not scored."""
     request_timeout_s: Seconds = 300.0
     """Deadline of one answer of the model."""
     tool_timeout_s: Seconds = 60.0
-    """Deadline of one step of an environment, and of what blocks one of `workers`."""
+    """Deadline of one step of an environment, and of code that blocks one of the `workers`."""
     reward_workers: Positive = 2
-    """Processes that reward functions run in, each judging one episode at a time: one that waits
-    for a judge over the network wants as many as episodes should be judged at once."""
+    """Number of processes that run reward functions. Each judges one episode at a time, so a reward that
+    calls a judge over the network needs as many as episodes should be judged at once."""
     reward_timeout_s: Seconds = 30.0
-    """A reward function that takes longer is killed, and its episode dropped."""
+    """A reward function that takes longer is killed, and its episode is dropped."""
     infra_retries: NonNegative = 2
-    """Times an episode is tried again after an infrastructure fault."""
+    """Number of times that an episode is tried again after an infrastructure fault."""
     truncated: Literal["score", "mask", "drop"] = "score"
-    """Episodes that ran into a turn, token or context limit."""
+    """Treatment of episodes that reached a limit of turns, tokens or context."""
     incomplete_groups: Literal["train", "drop"] = "train"
-    """Groups with failed members: train the valid ones (at least two), or drop them all."""
+    """Groups with failed episodes: `train` the valid ones (at least two are needed), or `drop` the whole
+    group."""
     on_agent_error: Literal["drop"] | float = "drop"
-    """An exception in the agent: drop the episode, or this reward."""
+    """After an exception in the agent: `drop` the episode, or give it this reward."""
     dynamic_sampling: bool = False
-    """Refill batches in place of groups whose rewards are all equal."""
+    """Replace groups whose rewards are all equal by further groups, before a batch is trained."""
     shuffle: bool = True
-    """Take the tasks in another order each epoch; a generator without an end, 10,000 at a time."""
+    """Take the tasks in a new order in each epoch. Tasks of a generator without an end are shuffled
+    10,000 at a time."""
     epochs: Positive | None = None
     """Passes over the tasks; default: as many as the steps need."""
 
 
 class TrainerSection(Section):
-    """The optimiser and where it runs."""
+    """The optimiser, and the machines that it runs on."""
 
     name: str = "fsdp"
-    """`fsdp`, or a plugin's trainer, which reads those of these settings that it has a use for."""
+    """`fsdp`, or a plugin's trainer. A plugin's trainer reads those settings below that it can use."""
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
-    """Of AdamW, constant after the warm-up."""
+    """Learning rate of AdamW, constant after the warm-up."""
     warmup_steps: NonNegative = 5
-    """Steps over which the learning rate rises to its value."""
+    """Steps in which the learning rate rises to its value."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    """Of AdamW."""
+    """Weight decay of AdamW."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
-    """Longer gradients are scaled down to this."""
+    """Maximum norm of the gradient; a larger gradient is scaled down."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
-    """Of the matrix products; master weights are always float32."""
+    """Dtype of the matrix products. Master weights are always float32."""
     head_precision: Literal["float32", "bfloat16"] = "bfloat16"
-    """Of the output layer under `precision = "bfloat16"`. With `float32` the trainer's logprobs are
+    """Dtype of the output layer under `precision = "bfloat16"`. With `float32` the trainer's logprobs are
     about a third closer to those of a float32 model; a step takes 7 to 20 % longer, and logits take
     twice the memory."""
     num_minibatches: Positive = 1
-    """Optimiser steps a batch is split into."""
+    """Number of optimiser steps that each batch is split into."""
     tokens_per_microbatch: Positive = 4096
-    """Tokens a rank computes at once; fewer need less memory and more time."""
+    """Tokens that a rank computes at once. Fewer tokens need less memory and more time."""
     share_prompts: bool = True
-    """Compute what the members of a group have in common once."""
+    """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1
-    """Trainer processes that share the model and the batch (FSDP2)."""
+    """Number of trainer processes. They share the model and the batch (FSDP2)."""
     launcher: Literal["local", "torchrun"] = "local"
-    """`local`: ranks are our child processes; `torchrun`: you start them, on any machine that has the
+    """`local`: areal-sdk starts the ranks. `torchrun`: you start the ranks, on any machine that has the
     run directory and the model at the same paths."""
     listen_host: str = "127.0.0.1"
-    """Where ranks under torchrun connect to: an address that their machines reach."""
+    """Address to which ranks under torchrun connect; their machines must reach it."""
     listen_port: Port = 0
-    """0: any free port."""
+    """Port to which ranks under torchrun connect; 0: any free port."""
     device: Device = "auto"
-    """`cpu` or `cuda`; `auto`: a GPU where torch sees one."""
+    """`cpu` or `cuda`; `auto`: a GPU if torch finds one."""
     threads: Positive = 1
-    """Of torch, in each rank; more than one pays only on idle cores."""
+    """Threads of torch in each rank; more than one helps only on idle cores."""
     step_timeout_s: Seconds = 1800.0
-    """A step that takes longer ends the run: a rank hangs."""
+    """Deadline of a step. A step that takes longer ends the run, because a rank hangs."""
 
 
 class AlgorithmSection(Section):
     """The objective."""
 
     name: str = "grpo"
-    """A preset: advantages and loss, with options in `[algorithm.NAME]`; `areal-sdk plugins` lists
-    them."""
+    """A preset of advantages and loss. The options of the preset are in `[algorithm.NAME]`.
+    `areal-sdk plugins` lists the presets."""
 
     @model_validator(mode="before")
     @classmethod
@@ -218,38 +222,38 @@ class SftSection(Section):
     """Warm-up on demonstrations before reinforcement learning."""
 
     demonstrations: str | None = None
-    """A JSONL file of `{"messages": [...]}`; an agent file may define `demonstrations()` instead."""
+    """A JSONL file of `{"messages": [...]}`. Instead, an agent file may define `demonstrations()`."""
     steps: NonNegative = 0
     """Supervised steps before the first episode; 0: no warm-up."""
     batch: Positive = 32
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """Of the supervised steps."""
+    """Learning rate of the supervised steps."""
 
 
 class EvalSection(Section):
-    """Held-out measurements."""
+    """Measurements on held-out tasks."""
 
     every: NonNegative = 0
-    """Steps between evaluations during training; 0: only before and after."""
+    """Steps between evaluations during training; 0: none during training."""
     before: bool = True
-    """Measure the model as it comes."""
+    """Measure the model before training."""
     after: bool = True
-    """Measure what the run ended with."""
+    """Measure the model after training."""
     tasks: Positive = 100
-    """At most this many tasks of each split, drawn by `run.seed`."""
+    """Maximum number of tasks of each split; a sample is drawn with `run.seed`."""
     samples: Positive = 1
-    """Attempts a task."""
+    """Attempts at each task."""
     temperature: Annotated[float, Field(ge=0, le=10)] | None = None
-    """0: the likeliest token, always; default: 0 for one sample, 1 for several."""
+    """Temperature of sampling; 0 always takes the likeliest token. Default: 0 if `samples = 1`, else 1."""
     max_concurrency: Positive = 32
-    """Episodes of an evaluation that run at the same time."""
+    """Maximum number of episodes of an evaluation that run at the same time."""
     splits: tuple[str, ...] = ("eval",)
-    """What `tasks(split)` is asked for; the first one decides which weights are the best."""
+    """The splits to ask of `tasks(split)`. The first split decides which weights are the best."""
     keep_best: bool = True
-    """Export the best weights seen at an evaluation to `checkpoints/best`."""
+    """Export the best weights of all evaluations to `checkpoints/best`."""
     stop_at_success: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Stop once an evaluation reaches this."""
+    """Stop the run when an evaluation reaches this success."""
 
     @property
     def sampling_temperature(self) -> float:
@@ -266,45 +270,47 @@ class GatewaySection(Section):
     """The OpenAI-compatible endpoint."""
 
     host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 lets other machines in."""
+    """Address to listen on; `0.0.0.0` accepts calls from other machines."""
     port: Port = 0
-    """0: any free port."""
+    """Port to listen on; 0: any free port."""
     admin_key: str | None = Field(default=None, repr=False)
-    """Password of the gateway; made up at start-up when not given, never stored in the run."""
+    """The gateway's admin key; default: made up at start-up. It is never stored in the run."""
     tool_format: ToolFormatName | None = None
-    """How the model writes tool calls; default: what its chat template shows."""
+    """Format of the model's tool calls; default: the format of its chat template."""
     unknown_fields: Literal["refuse", "note"] = "refuse"
-    """What a request holds and the gateway cannot honour: a 400, or left out with a notice."""
+    """Fields of a request that the gateway cannot honour: `refuse` the request with a 400, or leave the
+    field out and `note` it in the session."""
 
 
 class Quota(Section):
-    """What one user may use. What is over it gets a 429 that says when to come again."""
+    """The quota of one user. A request over the quota gets a 429 with the time to wait."""
 
     requests_per_minute: Positive | None = None
-    """Of each user; what is over a quota gets a 429 that says when to come again."""
+    """Requests per minute of each user. A request over a quota gets a 429 with the time to wait."""
     tokens_per_minute: Positive | None = None
-    """Sampled tokens of each user."""
+    """Sampled tokens per minute of each user."""
     max_running: Positive | None = None
-    """Requests of each user at the same time."""
+    """Requests of each user that run at the same time."""
     max_sessions: Positive = 10_000
-    """Open sessions of each user; as many more may wait for their reward."""
+    """Open sessions of each user. As many more sessions may wait for their reward."""
 
 
 class ServeSection(Quota):
-    """Who calls `areal-sdk serve`, and what becomes of their sessions."""
+    """The callers of `areal-sdk serve`, and the treatment of their sessions."""
 
     learn: bool = False
-    """Train on the sessions of whoever calls, by the rewards that are posted for them."""
+    """Train on the sessions of callers, with the rewards that callers post."""
     record: bool = False
     """Keep every session in a run directory."""
     upstream: str | None = None
-    """Pass calls on to the OpenAI-compatible provider at this address, in place of a model."""
+    """Pass calls on to the OpenAI-compatible provider at this address, instead of serving a model."""
     users: Path | None = None
-    """A TOML file of users, `[NAME] api_key = "..."` each; default: all callers share one key."""
+    """A TOML file of users, each with `[NAME] api_key = "..."`; default: all callers share one key."""
     idle_s: Seconds = 600.0
-    """Without a request for so long a session ends."""
+    """A session ends after this time without a request."""
     reward_wait_s: Seconds = 600.0
-    """After its end, how long a reward may still come; without one it is not trained."""
+    """Time after the end of a session in which a reward may still come. A session without a reward is not
+    trained."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may call; `*` for all."""
 

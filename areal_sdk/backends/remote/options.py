@@ -1,4 +1,4 @@
-"""What a remote engine is told: the settings that every kind of server has, and its limits."""
+"""The settings of a remote engine that every kind of server has, and the engine's limits."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,26 +12,26 @@ from areal_sdk.errors import EngineError
 
 
 class RemoteSection(Section):
-    """The settings of `[engine.NAME]` that servers of every kind have; each kind adds its own."""
+    """Settings of `[engine.NAME]` for servers of every kind; each kind adds its own."""
 
     transport: TransportName = "disk"
-    """How weights travel: files, shared memory of one host, or a process group."""
+    """Path of new weights to the servers: files, shared memory of one host, or a process group."""
     interrupt: Literal["retract", "abort", "drain"] = "retract"
-    """What a swap does to requests in flight; `engine.kv_on_update = "keep"` overrides it."""
+    """Treatment of requests in flight at a swap of weights; `engine.kv_on_update = "keep"` overrides it."""
     group_backend: Literal["gloo", "nccl"] = "gloo"
-    """Of the distributed transport."""
+    """Backend of the process group, for the distributed transport."""
     group_host: str = "127.0.0.1"
-    """Address of this machine as servers reach it, for the distributed transport."""
+    """Address of this machine as the servers reach it, for the distributed transport."""
     router: str | None = None
-    """Address of a router that runs without servers: requests go through it, and it gets the
-    servers from us. Default: requests are placed here, sessions where their prefix is cached."""
+    """Address of a router that runs without servers. Requests go through the router; the engine registers
+    the servers there. Default: the engine itself places a session where its prefix is cached."""
     colocated: bool = False
     """Engine and trainer share a device: servers hold generation and lend their memory to each
     training step. Servers must leave room for what the trainer keeps between steps."""
     api_key: str | None = Field(default=None, repr=False)
-    """Of servers that ask for one."""
+    """API key of the servers, if they need one."""
     request_wait_s: Seconds = 120.0
-    """How long a request waits when no server is ready."""
+    """Maximum time that a request waits while no server is ready."""
 
     def interrupt_mode(self, engine: EngineSection) -> InterruptMode:
         """What a swap does to requests in flight, `engine.kv_on_update` considered."""

@@ -16,21 +16,21 @@ class SGLangSection(RemoteSection):
     """SGLang servers: how many, how they are started, and how they get new weights."""
 
     servers: Positive = 1
-    """Servers to start, where `engine.name` names none that run."""
+    """Number of servers to start, if `engine.name` names no running servers."""
     environment: Path | None = None
-    """Where `areal-sdk engine install sglang --into` put it; default: the usual place."""
+    """Directory of SGLang's environment (`areal-sdk engine install sglang --into`); default: the usual one."""
     transport: TransportName = "tensor"
-    """How weights travel: files, shared memory of one host, or a process group."""
+    """Path of new weights to the servers: files, shared memory of one host, or a process group."""
     tp_size: Positive = 1
-    """GPUs a server."""
+    """GPUs per server."""
     kv_tokens: Positive | None = None
-    """Size of a server's KV pool; default: SGLang's choice, on a CPU a small one."""
+    """Size of a server's KV pool, in tokens; default: SGLang's choice, but a small one on a CPU."""
     memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of a GPU's memory for weights and KV."""
     seeded: bool = False
-    """Honour seeds of requests; slower (SGLang's deterministic inference, which wants a GPU)."""
+    """Use the seeds of requests. Slower; needs a GPU (SGLang's deterministic inference)."""
     arguments: tuple[str, ...] = ()
-    """Passed to `sglang.launch_server` as they are; they win over the other settings."""
+    """Further arguments of `sglang.launch_server`; they win over the other settings."""
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "SGLangSection":
