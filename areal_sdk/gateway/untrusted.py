@@ -116,7 +116,7 @@ def most_values(max_context: int) -> int:
 def has_more_values(raw: bytes, most: int) -> bool:
     """Whether JSON holds more than about so many values, however much text.
 
-    >>> has_more_values(b'[1, 2, "[3, 4]"]', 2), has_more_values(b'[1, 2, 3, 4]', 2)
+    >>> has_more_values(b'[1, 2, "[3, 4]"]', 3), has_more_values(b'[1, 2, 3, 4]', 3)
     (False, True)
     """
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") <= most:
