@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,17 @@ class TrainerSetup:
     """Shows a line to the user."""
 
 
+class IdleGroups(StrEnum):
+    """Which groups an algorithm learns nothing from: dynamic sampling refills a batch for those."""
+
+    EQUAL_REWARDS = "equal_rewards"
+    """All siblings got the same reward."""
+    EQUAL_EPISODES = "equal_episodes"
+    """They did so in equally many turns: with a discount, being quicker teaches something."""
+    NONE = "none"
+    """Every group may teach: siblings are not all that an episode is compared with."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrainerInfo:
     """A trainer as it was started. Known once `start` has returned."""
@@ -53,6 +65,7 @@ class TrainerInfo:
     device: str = "cpu"
     learns_alone: bool = True
     """The algorithm learns from an episode without siblings."""
+    idle_groups: IdleGroups = IdleGroups.EQUAL_REWARDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from tables import table, write_section
 
-from areal_sdk.algorithms.advantages import AdvantageEstimator, Baselines
-from areal_sdk.algorithms.losses import PolicyTerms
-from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
+from areal_sdk.algorithms import Algorithm, Evidence, PolicyTerms
+from areal_sdk.algorithms.advantages import Baselines
+from areal_sdk.algorithms.presets import grpo, running_baseline
 from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
@@ -60,8 +60,8 @@ class Table:
 
     def learn(self, groups: Sequence[TrajectoryGroup]) -> None:
         """One step on all groups. A trajectory's tokens are the states and actions of its turns."""
-        estimator: AdvantageEstimator = self._algorithm.advantages
-        advantages, self._baselines = estimator(groups, self._baselines)
+        estimate = self._algorithm.advantages(groups, Evidence(self._baselines))
+        advantages, self._baselines = estimate.advantages, estimate.baselines
         rows = [
             (trajectory, values)
             for group, of_group in zip(groups, advantages, strict=True)
@@ -78,6 +78,10 @@ class Table:
                 advantages_T=torch.tensor(np.concatenate([a[1::2] for _, a in rows])),
                 mask_T=torch.ones(len(states), dtype=torch.bool),
                 sequences_T=torch.zeros(len(states), dtype=torch.int64),
+                groups_T=torch.zeros(len(states), dtype=torch.int64),
+                lags_T=torch.zeros(len(states)),
+                weights_T=torch.ones(len(states)),
+                divisor=float(len(states)),
             )
         )
         torch.autograd.backward(loss.sum / len(states))

@@ -12,10 +12,12 @@ import click
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from areal_sdk.algorithms.presets import Algorithm, grpo, running_baseline
+from areal_sdk.algorithms import Algorithm, presets
 from areal_sdk.backends.sglang.settings import SGLangSection
+from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
 from areal_sdk.config import Config
+from areal_sdk.config.keys import join_key
 from areal_sdk.plugins import list_options
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -84,13 +86,13 @@ def _config() -> Iterator[str]:
         if name == "engine":
             yield from _table("`[engine.sglang]`", SGLangSection)
         if name == "algorithm":
-            for preset in (grpo, running_baseline):
-                yield from _preset_table(preset)
+            for name, preset in ALGORITHMS.items():
+                yield from _preset_table(name, getattr(presets, preset))
 
 
-def _preset_table(preset: Callable[..., Algorithm]) -> Iterator[str]:
+def _preset_table(name: str, preset: Callable[..., Algorithm]) -> Iterator[str]:
     """The options of a built-in algorithm: the keyword parameters of its preset."""
-    yield f"## `[algorithm.{preset.__name__}]`\n"
+    yield f"## `[{join_key('algorithm', name)}]`\n"
     yield f"{inspect.getdoc(preset)}\n"
     yield "| key | type | default | |\n|---|---|---|---|"
     for option in list_options(preset):

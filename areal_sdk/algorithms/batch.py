@@ -34,10 +34,22 @@ class Batch:
     """Versions between the sampler and the start of this step."""
     sequences_T: Tensor
     """Which trajectory of the batch the term belongs to."""
+    groups_T: Tensor
+    weights_T: Tensor
+    """Of each term in the aggregate."""
+    boundary_T: Tensor
+    """Whether the token is the first or the last of its turn."""
+    indices_T: Tensor
+    """Where the term stands among all terms of its minibatch, over all ranks."""
     mask_T: Tensor
     """False on the one term of an empty batch."""
+    reference_T: Tensor | None = None
+    values_T: Tensor | None = None
+    returns_T: Tensor | None = None
     proximal_T: Tensor | None = None
     """Logprob under the weights at the start of the step, once it is known."""
+    kept_T: Tensor | None = None
+    """Which terms the objective's screen left, once it has looked."""
 
     def with_proximal(self, proximal_T: Tensor) -> "Batch":
         return replace(self, proximal_T=proximal_T)
@@ -50,28 +62,37 @@ def make_batch(
     version: int,
     device: torch.device | str = "cpu",
 ) -> Batch:
-    """The batch of `trees`, whose members index into `examples`."""
-    nodes, targets, advantages, logprobs, lags, temperatures, sequences = [[] for _ in range(7)]
-    offset = 0
-    sequence = 0
-    for tree in trees:
-        for member, path in zip(tree.members, tree.node_of_token, strict=True):
-            example = examples[member]
-            nodes.append(offset + path[example.targets_T - 1])
-            targets.append(example.tokens[example.targets_T])
-            advantages.append(example.advantages_T)
-            logprobs.append(example.logprobs_T)
-            lags.append(version - example.versions_T)
-            temperatures.append(example.temperatures_T)
-            sequences.append(np.full(len(example.targets_T), sequence))
-            sequence += 1
-        offset += len(tree)
-    pairs = np.stack([np.concatenate(nodes), np.concatenate(temperatures).astype(np.float64)])
+    """The batch of `trees`, whose members index into `examples`, all those of its minibatch."""
+    starts = np.cumsum([0, *(len(example.targets_T) for example in examples)])
+    members = [examples[member] for tree in trees for member in tree.members]
+    paths = [path for tree in trees for path in tree.node_of_token]
+    offsets = np.repeat(
+        np.cumsum([0, *map(len, trees)])[:-1], [len(tree.members) for tree in trees]
+    )
+    counts = [len(example.targets_T) for example in members]
+    nodes = np.concatenate(
+        [
+            offset + path[example.targets_T - 1]
+            for offset, path, example in zip(offsets, paths, members, strict=True)
+        ]
+    )
+    temperatures = np.concatenate([example.temperatures_T for example in members])
+    pairs = np.stack([nodes, temperatures.astype(np.float64)])
     distinct, rows = np.unique(pairs, axis=1, return_inverse=True)
 
     def tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device=device, dtype=dtype)
 
+    def joined(name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+        return tensor(np.concatenate([getattr(example, name) for example in members]), dtype)
+
+    def joined_if_known(name: str) -> Tensor | None:
+        return None if getattr(members[0], name) is None else joined(name)
+
+    def repeated(values: Sequence[float], dtype: torch.dtype) -> Tensor:
+        return tensor(np.repeat(np.asarray(values), counts), dtype)
+
+    numbers = [member for tree in trees for member in tree.members]
     return Batch(
         trees=tuple(trees),
         tokens_N=tensor(np.concatenate([tree.tokens for tree in trees]), torch.int64),
@@ -79,19 +100,31 @@ def make_batch(
         nodes_R=tensor(distinct[0], torch.int64),
         temperatures_R=tensor(distinct[1], torch.float32),
         rows_T=tensor(rows.reshape(-1), torch.int64),
-        targets_T=tensor(np.concatenate(targets), torch.int64),
-        advantages_T=tensor(np.concatenate(advantages), torch.float32),
-        behaviour_T=tensor(np.concatenate(logprobs), torch.float32),
-        lags_T=tensor(np.concatenate(lags), torch.float32),
-        sequences_T=tensor(np.concatenate(sequences), torch.int64),
-        mask_T=torch.ones(sum(map(len, targets)), dtype=torch.bool, device=device),
+        targets_T=tensor(
+            np.concatenate([example.tokens[example.targets_T] for example in members]), torch.int64
+        ),
+        advantages_T=joined("advantages_T"),
+        behaviour_T=joined("logprobs_T"),
+        lags_T=version - joined("versions_T"),
+        sequences_T=repeated(range(len(members)), torch.int64),
+        groups_T=repeated([example.group for example in members], torch.int64),
+        weights_T=repeated([example.weight for example in members], torch.float32),
+        boundary_T=joined("boundary_T", torch.bool),
+        indices_T=tensor(
+            np.concatenate([np.arange(starts[n], starts[n + 1]) for n in numbers]), torch.int64
+        ),
+        mask_T=torch.ones(sum(counts), dtype=torch.bool, device=device),
+        reference_T=joined_if_known("reference_T"),
+        values_T=joined_if_known("values_T"),
+        returns_T=joined_if_known("returns_T"),
     )
 
 
-def empty_batch(*, device: torch.device | str = "cpu") -> Batch:
+def empty_batch(like: Example, *, device: torch.device | str = "cpu") -> Batch:
     """A batch that trains nothing, for a rank that has run out of work.
 
     Every rank must do the same collectives, so it does the same forward and backward as the others.
+    It knows of its one term what is known of the terms `like` the others.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=device)
     token = np.zeros(1, dtype=np.int64)
@@ -109,5 +142,12 @@ def empty_batch(*, device: torch.device | str = "cpu") -> Batch:
         behaviour_T=nothing,
         lags_T=nothing,
         sequences_T=zero,
+        groups_T=zero,
+        weights_T=nothing,
+        boundary_T=torch.zeros(1, dtype=torch.bool, device=device),
+        indices_T=zero,
         mask_T=torch.zeros(1, dtype=torch.bool, device=device),
+        reference_T=None if like.reference_T is None else nothing,
+        values_T=None if like.values_T is None else nothing,
+        returns_T=None if like.returns_T is None else nothing,
     )

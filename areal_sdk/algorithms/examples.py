@@ -1,4 +1,4 @@
-"""What is computed for one trajectory: its tokens, and those of them that move the weights."""
+"""What is computed for one trajectory: its tokens, and those of them that become loss terms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,15 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from areal_sdk.algorithms.returns import Floats
+from areal_sdk.algorithms.advantages.returns import Floats
+from areal_sdk.algorithms.needs import Coverage
 from areal_sdk.trajectory import Trajectory
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A token sequence and its targets, all of them with a gradient. T targets."""
+    """A token sequence and its targets, all of them with a loss. T targets."""
 
     tokens: Ints
     targets_T: Ints
@@ -24,6 +26,14 @@ class Example:
     """Of the behaviour policy."""
     versions_T: Ints
     temperatures_T: Floats
+    boundary_T: Bools
+    """First or last token of its turn."""
+    group: int = 0
+    weight: float = 1.0
+    """Of each target in the aggregate."""
+    reference_T: Floats | None = None
+    values_T: Floats | None = None
+    returns_T: Floats | None = None
 
     @property
     def inputs(self) -> Ints:
@@ -31,17 +41,38 @@ class Example:
         return self.tokens[: self.targets_T[-1]]
 
 
-def make_example(trajectory: Trajectory, advantages: Floats) -> Example | None:
-    """The example of `trajectory`; None when no trained token of it has an advantage."""
+def make_example(
+    trajectory: Trajectory,
+    advantages: Floats,
+    *,
+    coverage: Coverage = Coverage.ADVANTAGED,
+    group: int = 0,
+    weight: float = 1.0,
+    reference: Floats | None = None,
+    values: Floats | None = None,
+    returns: Floats | None = None,
+) -> Example | None:
+    """The example of `trajectory`; None when `coverage` leaves it no loss term.
+
+    Advantages and what is known beside them come with one number a token.
+    """
     mask = np.asarray(trajectory.loss_mask, dtype=bool)
     if len(mask) and mask[0]:
         raise ValueError(
             f"episode {trajectory.episode_id!r} trains its first token, which nothing predicts: "
             "a prompt has at least one token"
         )
-    targets = np.flatnonzero(mask & (advantages != 0.0))
+    has_advantage = mask & (advantages != 0.0)
+    if coverage is Coverage.ALL or (coverage is Coverage.SEQUENCES and has_advantage.any()):
+        targets = np.flatnonzero(mask)
+    else:
+        targets = np.flatnonzero(has_advantage)
     if not len(targets):
         return None
+
+    def at(values: Floats | None) -> Floats | None:
+        return None if values is None else values[targets]
+
     return Example(
         np.asarray(trajectory.tokens, dtype=np.int64),
         targets,
@@ -49,6 +80,12 @@ def make_example(trajectory: Trajectory, advantages: Floats) -> Example | None:
         np.asarray(trajectory.logprobs, dtype=np.float32)[targets],
         np.asarray(trajectory.versions, dtype=np.int64)[targets],
         np.asarray(trajectory.temperatures, dtype=np.float32)[targets],
+        _boundaries(np.asarray(trajectory.turn_of_token, dtype=np.int64))[targets],
+        group,
+        weight,
+        at(reference),
+        at(values),
+        at(returns),
     )
 
 
@@ -71,4 +108,17 @@ def make_demonstration(
         np.zeros_like(ones),
         np.zeros(len(targets), dtype=np.int64),
         ones,
+        np.zeros(len(targets), dtype=bool),
     )
+
+
+def _boundaries(turns: Ints) -> Bools:
+    """
+    >>> _boundaries(np.array([-1, 0, 0, 0, -1, 1])).tolist()
+    [True, True, False, True, True, True]
+    """
+    changes = np.flatnonzero(np.diff(turns))
+    edges = np.zeros(len(turns), dtype=bool)
+    edges[[*changes, *(changes + 1)]] = True
+    edges[:1] = edges[-1:] = True
+    return edges

@@ -1,130 +1,327 @@
-"""Algorithms: each a combination of small specs. A preset's keyword parameters are its options.
+"""Algorithms by name: each a combination of small specs. A preset's keyword parameters are its
+options, their defaults are written here and nowhere else.
 
-Imports no torch, so that options are checked before any process starts: what needs torch is imported
-inside the presets.
+Imports no torch: options and combinations are checked before any process starts.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+import math
 
-from pydantic import Field
-
-from areal_sdk.algorithms.advantages import AdvantageEstimator, GroupRelative
-from areal_sdk.algorithms.running import RunningBaseline
-from areal_sdk.errors import ConfigError
-
-if TYPE_CHECKING:
-    from areal_sdk.algorithms.losses import Objective
-
-
-class Proximal(StrEnum):
-    """How p is found from the second minibatch of a step on. In the first, p = q.detach()."""
-
-    RECOMPUTE = "recompute"
-    """One forward over the batch before the first update."""
-    INTERPOLATE = "interpolate"
-    """No forward: on the way from b to q."""
-
-
-@dataclass(frozen=True, slots=True)
-class Algorithm:
-    """From rewards to a gradient."""
-
-    advantages: AdvantageEstimator
-    objective: "Objective"
-    proximal: Proximal = Proximal.RECOMPUTE
-
-    def __post_init__(self) -> None:
-        """A preset of a user may have passed its text on."""
-        try:
-            object.__setattr__(self, "proximal", Proximal(self.proximal))
-        except ValueError:
-            raise ConfigError(
-                f"proximal = {self.proximal!r}: choose one of {', '.join(Proximal)}"
-            ) from None
-
-
-ClipLow = Annotated[
-    float,
-    Field(
-        gt=0,
-        lt=1,
-        description="Below 1 - `clip_low` the policy's ratio is clipped; acts from the second "
-        "minibatch on.",
-    ),
-]
-ClipHigh = Annotated[
-    float,
-    Field(
-        gt=0,
-        description="Above 1 + `clip_high` the policy's ratio is clipped; acts from the second "
-        "minibatch on.",
-    ),
-]
-MaxWeight = Annotated[
-    float,
-    Field(
-        gt=0,
-        description="Bound of the weight between the sampler and the policy at the start of the "
-        "step.",
-    ),
-]
-Centre = Annotated[
+from areal_sdk.algorithms import settings as s
+from areal_sdk.algorithms.advantages import (
+    GAE,
+    BatchNormalised,
+    BatchStd,
+    GroupRelative,
+    LeaveOneOut,
+    Returns,
+    RunningBaseline,
+)
+from areal_sdk.algorithms.aggregation import ConstantLength, SequenceMean
+from areal_sdk.algorithms.algorithm import Algorithm
+from areal_sdk.algorithms.objectives import (
+    KL,
+    Beyond,
+    Clip,
+    Critic,
+    EntropyBonus,
+    ImportanceWeight,
+    Level,
+    NoWeight,
+    Penalty,
     Proximal,
-    Field(
-        description="Where the trust region's centre comes from when there are several minibatches."
-    ),
-]
-Discount = Annotated[
-    float,
-    Field(
-        gt=0,
-        le=1,
-        description="What a reward is worth to the turn before the one that earned it; two turns "
-        "before, its square.",
-    ),
-]
-MaxSurprise = Annotated[
-    float,
-    Field(ge=1, description="How many spreads of its source's rewards one reward may count for."),
-]
+    ReferenceKL,
+    SecondMoment,
+    SequenceRatio,
+    SoftGate,
+    Surrogate,
+    TruncatedRatio,
+    Unbounded,
+)
+from areal_sdk.algorithms.shaping import Overlong, RewardShaping
 
 CLIP_LOW, CLIP_HIGH, MAX_WEIGHT = 0.2, 0.28, 5.0
+CLIP = 0.2
+"""On both sides, as in PPO's own paper."""
 
 
 def grpo(
     *,
-    clip_low: ClipLow = CLIP_LOW,
-    clip_high: ClipHigh = CLIP_HIGH,
-    max_weight: MaxWeight = MAX_WEIGHT,
-    proximal: Centre = Proximal.RECOMPUTE,
-    discount: Discount = 1.0,
+    clip_low: s.ClipLow = CLIP_LOW,
+    clip_high: s.ClipHigh = CLIP_HIGH,
+    dual_clip: s.DualClip = None,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    weight_level: s.WeightLevel = Level.TOKEN,
+    beyond: s.BeyondMax = Beyond.CLAMP,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    kl: s.KLLoss = 0.0,
+    entropy: s.Entropy = 0.0,
 ) -> Algorithm:
-    """Group-relative advantages, decoupled clipped surrogate, no KL term."""
-    from areal_sdk.algorithms.losses import ClippedSurrogate, ImportanceWeight
+    """Group-relative advantages, decoupled clipped surrogate, no KL term by default."""
+    weight = ImportanceWeight(max_weight, weight_level, beyond)
+    region = Clip(clip_low, clip_high, dual_clip)
+    objective = Surrogate(region, weight, penalties=_penalties(kl, entropy))
+    return Algorithm(GroupRelative(discount=discount), objective, proximal)
 
+
+def drgrpo(
+    *,
+    clip_low: s.ClipLow = CLIP,
+    clip_high: s.ClipHigh = CLIP,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    length: s.Length = 256,
+) -> Algorithm:
+    """GRPO without its two biases: no standard deviation, no length of the answers in the divisor."""
+    return Algorithm(
+        GroupRelative(discount=discount, std=None),
+        Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
+        proximal,
+        ConstantLength(length),
+    )
+
+
+def dapo(
+    *,
+    clip_low: s.ClipLow = CLIP_LOW,
+    clip_high: s.ClipHigh = CLIP_HIGH,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    overlong_limit: s.OverlongLimit = 0,
+    overlong_margin: s.OverlongMargin = 64,
+    overlong_penalty: s.OverlongPenalty = 1.0,
+) -> Algorithm:
+    """GRPO with a higher upper clip, token mean and a soft limit of length; set
+    `rollout.dynamic_sampling = true` with it."""
+    overlong = (
+        Overlong(overlong_limit, overlong_margin, overlong_penalty) if overlong_limit else None
+    )
     return Algorithm(
         GroupRelative(discount=discount),
-        ClippedSurrogate(clip_low, clip_high, ImportanceWeight(max_weight)),
+        Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
         proximal,
+        shaping=RewardShaping(overlong=overlong) if overlong else None,
+    )
+
+
+def gspo(
+    *,
+    clip_low: s.ClipLow = 3e-4,
+    clip_high: s.ClipHigh = 4e-4,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+) -> Algorithm:
+    """Ratios, clip and weights of whole trajectories; each episode counts the same."""
+    weight = ImportanceWeight(max_weight, Level.SEQUENCE)
+    return Algorithm(
+        GroupRelative(discount=discount),
+        Surrogate(Clip(clip_low, clip_high), weight, SequenceRatio()),
+        proximal,
+        SequenceMean(),
+    )
+
+
+def rloo(
+    *,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    kl: s.KLLoss = 0.0,
+) -> Algorithm:
+    """REINFORCE against the mean of the other siblings; nothing is clipped but the weight."""
+    objective = Surrogate(Unbounded(), ImportanceWeight(max_weight), penalties=_penalties(kl, 0.0))
+    return Algorithm(LeaveOneOut(discount=discount), objective, proximal)
+
+
+def reinforce_plus_plus(
+    *,
+    clip_low: s.ClipLow = CLIP,
+    clip_high: s.ClipHigh = CLIP,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    token_discount: s.TokenDiscount = 1.0,
+    kl: s.KLReward = 0.0,
+) -> Algorithm:
+    """Returns, with the KL to the reference in each token's reward, in units of the batch."""
+    return Algorithm(
+        BatchNormalised(Returns(discount, token_discount, kl)),
+        Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
+        proximal,
+    )
+
+
+def reinforce_plus_plus_baseline(
+    *,
+    clip_low: s.ClipLow = CLIP,
+    clip_high: s.ClipHigh = CLIP,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    kl: s.KLLoss = 0.0,
+) -> Algorithm:
+    """Rewards against the group's mean, in units of the batch, with the KL (k2) in the loss."""
+    region, weight = Clip(clip_low, clip_high), ImportanceWeight(max_weight)
+    return Algorithm(
+        BatchNormalised(GroupRelative(discount=discount, std=None)),
+        Surrogate(region, weight, penalties=_penalties(kl, 0.0, KL.K2)),
+        proximal,
+    )
+
+
+def sapo(
+    *,
+    tau_positive: s.Tau = 1.0,
+    tau_negative: s.TauNegative = 1.05,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+) -> Algorithm:
+    """GRPO with a soft gate in place of the clip: far terms fade instead of stopping."""
+    return Algorithm(
+        GroupRelative(discount=discount),
+        Surrogate(SoftGate(tau_positive, tau_negative), ImportanceWeight(max_weight)),
+        proximal,
+        SequenceMean(),
+    )
+
+
+def cispo(
+    *,
+    clip_high: s.ClipHigh = 4.0,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+) -> Algorithm:
+    """The ratio as a bounded weight: every token keeps its gradient."""
+    return Algorithm(
+        GroupRelative(discount=discount),
+        Surrogate(TruncatedRatio(1.0, clip_high), ImportanceWeight(max_weight)),
+        proximal,
+    )
+
+
+def m2po(
+    *,
+    clip_low: s.ClipLow = CLIP_LOW,
+    clip_high: s.ClipHigh = CLIP_HIGH,
+    threshold: s.Moment = 0.04,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+) -> Algorithm:
+    """For very stale samples: leaves out tokens until the log-weights' second moment is bounded."""
+    return Algorithm(
+        GroupRelative(discount=discount),
+        Surrogate(
+            Clip(clip_low, clip_high), ImportanceWeight(math.inf), screen=SecondMoment(threshold)
+        ),
+        proximal,
+    )
+
+
+def litepo(
+    *,
+    clip_low: s.ClipLow = CLIP,
+    clip_high: s.ClipHigh = CLIP,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+) -> Algorithm:
+    """The group's mean, the batch's standard deviation, token mean, and nothing else."""
+    return Algorithm(
+        GroupRelative(discount=discount, std=BatchStd()),
+        Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
+        proximal,
+    )
+
+
+def naive_ppo(
+    *,
+    clip_low: s.ClipLow = CLIP_LOW,
+    clip_high: s.ClipHigh = CLIP_HIGH,
+    dual_clip: s.DualClip = None,
+    discount: s.Discount = 1.0,
+) -> Algorithm:
+    """GRPO with PPO's own clip, centred on the sampler: for comparison, and for fresh samples."""
+    return Algorithm(
+        GroupRelative(discount=discount),
+        Surrogate(Clip(clip_low, clip_high, dual_clip), NoWeight()),
+        Proximal.BEHAVIOUR,
+    )
+
+
+def ppo(
+    *,
+    clip_low: s.ClipLow = CLIP,
+    clip_high: s.ClipHigh = CLIP,
+    dual_clip: s.DualClip = None,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    token_discount: s.TokenDiscount = 1.0,
+    trace: s.Trace = 1.0,
+    critic_learning_rate: s.CriticRate = 1e-4,
+    value_clip: s.ValueClip = 0.5,
+    kl: s.KLReward = 0.0,
+    entropy: s.Entropy = 0.0,
+) -> Algorithm:
+    """GAE with a critic, advantages in units of the batch, decoupled clipped surrogate."""
+    region, weight = Clip(clip_low, clip_high, dual_clip), ImportanceWeight(max_weight)
+    return Algorithm(
+        BatchNormalised(GAE(discount, trace, token_discount, kl)),
+        Surrogate(region, weight, penalties=_penalties(0.0, entropy)),
+        proximal,
+        critic=Critic(critic_learning_rate, value_clip),
+    )
+
+
+def areal(
+    *,
+    clip_low: s.ClipLow = CLIP,
+    clip_high: s.ClipHigh = CLIP,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    reward_scale: s.Scale = 10.0,
+    reward_bias: s.Bias = -0.5,
+    reward_clip: s.RewardClip = 20.0,
+) -> Algorithm:
+    """AReaL's own: returns without a critic in units of the batch, rewards of 5 and -5, decoupled
+    clip, and no weight for tokens that were too unlikely; set `trainer.num_minibatches = 4` with it."""
+    weight = ImportanceWeight(max_weight, beyond=Beyond.MASK)
+    return Algorithm(
+        BatchNormalised(Returns(discount)),
+        Surrogate(Clip(clip_low, clip_high), weight),
+        proximal,
+        shaping=RewardShaping(reward_scale, reward_bias, reward_clip),
     )
 
 
 def running_baseline(
     *,
-    clip_low: ClipLow = CLIP_LOW,
-    clip_high: ClipHigh = CLIP_HIGH,
-    max_weight: MaxWeight = MAX_WEIGHT,
-    proximal: Centre = Proximal.RECOMPUTE,
-    discount: Discount = 1.0,
-    max_surprise: MaxSurprise = 5.0,
+    clip_low: s.ClipLow = CLIP_LOW,
+    clip_high: s.ClipHigh = CLIP_HIGH,
+    max_weight: s.MaxWeight = MAX_WEIGHT,
+    proximal: s.Centre = Proximal.RECOMPUTE,
+    discount: s.Discount = 1.0,
+    max_surprise: s.MaxSurprise = 5.0,
 ) -> Algorithm:
     """For callers that come alone (`areal-sdk serve`): no siblings to compare with."""
-    from areal_sdk.algorithms.losses import ClippedSurrogate, ImportanceWeight
-
     return Algorithm(
         RunningBaseline(discount=discount, max_surprise=max_surprise),
-        ClippedSurrogate(clip_low, clip_high, ImportanceWeight(max_weight)),
+        Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
         proximal,
     )
+
+
+def _penalties(kl: float, entropy: float, kind: KL = KL.K3) -> tuple[Penalty, ...]:
+    """Those that have a coefficient: the others cost neither memory nor time."""
+    penalties: list[Penalty] = []
+    if kl:
+        penalties.append(ReferenceKL(kl, kind))
+    if entropy:
+        penalties.append(EntropyBonus(entropy))
+    return tuple(penalties)

@@ -10,6 +10,25 @@ from areal_sdk.trainer import Trainer
 
 _REWARDS = ("exact_match", "contains_answer", "numeric_match")
 
+ALGORITHMS = {
+    "grpo": "grpo",
+    "ppo": "ppo",
+    "drgrpo": "drgrpo",
+    "dapo": "dapo",
+    "gspo": "gspo",
+    "rloo": "rloo",
+    "reinforce++": "reinforce_plus_plus",
+    "reinforce++_baseline": "reinforce_plus_plus_baseline",
+    "sapo": "sapo",
+    "cispo": "cispo",
+    "m2po": "m2po",
+    "litepo": "litepo",
+    "naive_ppo": "naive_ppo",
+    "areal": "areal",
+    "running_baseline": "running_baseline",
+}
+"""The names that users write, and the presets that they name."""
+
 
 @hookimpl
 def register_rewards(register: Register[RewardFn]) -> None:
@@ -24,8 +43,8 @@ def register_agents(register: "Register[AgentLike | type]") -> None:
 
 @hookimpl
 def register_algorithms(register: Register[Callable[..., object]]) -> None:
-    for name in ("grpo", "running_baseline"):
-        register(name, f"areal_sdk.algorithms.presets:{name}")
+    for name, preset in ALGORITHMS.items():
+        register(name, f"areal_sdk.algorithms.presets:{preset}")
 
 
 @hookimpl

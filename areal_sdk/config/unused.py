@@ -66,10 +66,10 @@ def idle_settings(config: Config) -> list[str]:
 def _idle_clipping(config: Config) -> Iterator[str]:
     """Options of the trust region, where nothing ever leaves it."""
     name = config.algorithm.name
-    if name not in ("grpo", "running_baseline") or config.trainer.num_minibatches > 1:
+    if name not in _CENTRED_ON_THE_STEP or config.trainer.num_minibatches > 1:
         return
     for key, value in config.options.get(f"algorithm.{name}", {}).items():
-        if key in ("clip_low", "clip_high", "proximal"):
+        if key in ("clip_low", "clip_high", "dual_clip", "proximal"):
             yield (
                 f"{join_key('algorithm', name, key)} = {value!r} changes nothing: with one "
                 "minibatch a step nothing is ever clipped (trainer.num_minibatches)"
@@ -103,5 +103,23 @@ def _value(config: Config, key: str) -> object:
         found = getattr(found, part)
     return found
 
+
+_CENTRED_ON_THE_STEP = (
+    "grpo",
+    "ppo",
+    "drgrpo",
+    "dapo",
+    "gspo",
+    "rloo",
+    "reinforce++",
+    "reinforce++_baseline",
+    "cispo",
+    "sapo",
+    "m2po",
+    "litepo",
+    "areal",
+    "running_baseline",
+)
+"""The algorithms whose ratio is 1 until the second minibatch of a step: all but `naive_ppo`."""
 
 _DEFAULTS = Config()

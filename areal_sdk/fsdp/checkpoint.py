@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -59,6 +59,7 @@ def save_checkpoint(trainer: RankTrainer, directory: Path, extra: Mapping[str, J
         "format": FORMAT,
         "phase": trainer.phase,
         "num_updates": trainer.num_updates,
+        "critic_updates": None if trainer.critic is None else trainer.critic.num_updates,
         "baselines": trainer.baselines,
         "extra": extra,
     }
@@ -92,7 +93,10 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
     trainer.phase = state["phase"]
     trainer.num_updates = state["num_updates"]
     trainer.baselines = state["baselines"]
-    tensors = _tensors(trainer, with_moments=trainer.num_updates > 0, allocate=True)
+    if trainer.critic is not None:  # none was saved where another algorithm was trained: it begins
+        trainer.critic.num_updates = state.get("critic_updates") or 0
+    has_critic = state.get("critic_updates") is not None
+    tensors = _tensors(trainer, with_critic=has_critic, allocate=True)
     own_rng = f"rng.{trainer.ranks.rank}"
     saved = FileSystemReader(directory).read_metadata().state_dict_metadata
     rng = {own_rng: torch.get_rng_state()} if own_rng in saved else {}  # a rank may be new
@@ -165,7 +169,7 @@ def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor
 
 
 def _write(trainer: RankTrainer, partial: Path, directory: Path) -> None:
-    tensors = _tensors(trainer, with_moments=trainer.num_updates > 0)
+    tensors = _tensors(trainer)
     rng = {f"rng.{trainer.ranks.rank}": torch.get_rng_state()}
     try:
         with _alone_is_fine():
@@ -196,13 +200,38 @@ def _first_failure(error: CheckpointException) -> BaseException:
 
 
 def _tensors(
-    trainer: RankTrainer, *, with_moments: bool, allocate: bool = False
+    trainer: RankTrainer, *, with_critic: bool = True, allocate: bool = False
 ) -> dict[str, Tensor]:
     """Weights and optimiser moments under stable names; `allocate` makes moments to load into."""
+    tensors = _learned(
+        trainer.policy.named_weights(),
+        trainer.optimizer,
+        names=(_MODEL, "optimizer."),
+        with_moments=trainer.num_updates > 0,
+        allocate=allocate,
+    )
+    if trainer.critic is not None and with_critic:
+        tensors |= _learned(
+            trainer.critic.model.named_weights(),
+            trainer.critic.optimizer,
+            names=("critic.", "critic_optimizer."),
+            with_moments=trainer.critic.num_updates > 0,
+            allocate=allocate,
+        )
+    return tensors
+
+
+def _learned(
+    weights: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    *,
+    names: tuple[str, str],
+    with_moments: bool,
+    allocate: bool,
+) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    optimizer = trainer.optimizer
-    for name, parameter in trainer.policy.named_weights().items():
-        tensors[f"{_MODEL}{name}"] = parameter.detach()
+    for name, parameter in weights.items():
+        tensors[f"{names[0]}{name}"] = parameter.detach()
         if not with_moments:
             continue
         if allocate:
@@ -212,7 +241,7 @@ def _tensors(
                 "exp_avg_sq": torch.zeros_like(parameter.detach()),
             }
         for key, value in optimizer.state[parameter].items():
-            tensors[f"optimizer.{name}.{key}"] = value
+            tensors[f"{names[1]}{name}.{key}"] = value
     if allocate and not with_moments:
         optimizer.state.clear()
     return tensors

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -12,7 +13,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from areal_sdk.errors import ArealError
-from areal_sdk.fsdp.policy import Policy
+
+
+class Layered(Protocol):
+    """A model that is sharded layer by layer."""
+
+    @property
+    def layers(self) -> nn.ModuleList: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +34,15 @@ class Ranks:
     def is_distributed(self) -> bool:
         return self.size > 1
 
-    def shard(self, policy: Policy) -> None:
+    def shard(self, model: Layered) -> None:
         """Split parameters, gradients and optimiser state over the ranks, layer by layer."""
         if not self.is_distributed:
             return
         mesh = init_device_mesh(self.device.type, (self.size,))
-        for layer in policy.layers:
+        assert isinstance(model, nn.Module)
+        for layer in model.layers:
             fully_shard(layer, mesh=mesh)
-        fully_shard(policy, mesh=mesh)
+        fully_shard(model, mesh=mesh)
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         return self._reduce(values, dist.ReduceOp.SUM)
@@ -50,6 +58,12 @@ class Ranks:
         tensor = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, op=operation)
         return dict(zip(values, tensor.tolist(), strict=True))
+
+    def sum_tensor(self, values: Tensor) -> Tensor:
+        """The elementwise sum over the ranks, in place."""
+        if self.is_distributed:
+            dist.all_reduce(values)
+        return values
 
     def on_first(self, action: Callable[[], object]) -> None:
         """Have rank 0 do `action`; every rank returns when it is done, and raises if it failed."""

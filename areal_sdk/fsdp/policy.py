@@ -21,8 +21,9 @@ CHUNK_ELEMENTS = 2**22
 
 
 class Policy(nn.Module):
-    """`policy(batch)`: for each loss term the logprob of its token and, without a gradient, the
-    entropy of the distribution it was drawn from; both of logits / temperature, (T,)."""
+    """`policy(batch)`: for each loss term the logprob of its token and, with a gradient only where one
+    is asked for, the entropy of the distribution it was drawn from; both of logits / temperature,
+    (T,)."""
 
     model: Any
     """A transformers `PreTrainedModel`, which brings no types."""
@@ -34,25 +35,21 @@ class Policy(nn.Module):
         self.exact_head = exact_head
         self.logit_scale = logit_scale(self.model.config)
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        hidden_RH = self._base(batch)[batch.nodes_R]
-        of_head = (batch.temperatures_R / self.logit_scale, batch.rows_T, batch.targets_T)
-        if not self.exact_head:
-            return token_logprobs(hidden_RH, self.head.weight, *of_head)
-        with torch.autocast(hidden_RH.device.type, enabled=False):
-            return token_logprobs(hidden_RH.float(), self.head.weight.float(), *of_head)
-
-    def _base(self, batch: Batch) -> Tensor:
-        device = batch.tokens_N.device
-        blocks = [block.to(device) for block in attention_blocks(batch.trees)]
-        output = self.model.base_model(
-            input_ids=batch.tokens_N[None],
-            position_ids=batch.positions_N[None],
-            use_cache=False,
-            blocks=blocks,
-        )
-        hidden_NH: Tensor = output.last_hidden_state[0]
-        return hidden_NH
+    def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+        hidden_RH = hidden_states(self.model.base_model, batch)[batch.nodes_R]
+        weight_VH = self.head.weight
+        if self.exact_head:
+            hidden_RH, weight_VH = hidden_RH.float(), weight_VH.float()
+        autocasts = torch.is_autocast_enabled(hidden_RH.device.type) and not self.exact_head
+        with torch.autocast(hidden_RH.device.type, enabled=autocasts):
+            return token_logprobs(
+                hidden_RH,
+                weight_VH,
+                batch.temperatures_R / self.logit_scale,
+                batch.rows_T,
+                batch.targets_T,
+                entropy_gradient=entropy_gradient,
+            )
 
     @property
     def head(self) -> nn.Linear:
@@ -69,6 +66,20 @@ class Policy(nn.Module):
     def named_weights(self) -> dict[str, nn.Parameter]:
         """Parameters under the names that the checkpoint gives them; tied ones once."""
         return dict(self.model.named_parameters())
+
+
+def hidden_states(trunk: Any, batch: Batch) -> Tensor:
+    """What a transformers model without its output layer makes of a batch, (N, H)."""
+    device = batch.tokens_N.device
+    blocks = [block.to(device) for block in attention_blocks(batch.trees)]
+    output = trunk(
+        input_ids=batch.tokens_N[None],
+        position_ids=batch.positions_N[None],
+        use_cache=False,
+        blocks=blocks,
+    )
+    hidden_NH: Tensor = output.last_hidden_state[0]
+    return hidden_NH
 
 
 def load_policy(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import transformers
 
-from areal_sdk.algorithms.advantages import learns_alone
+from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.fsdp.checkpoint import export_model, load_checkpoint, save_checkpoint
 from areal_sdk.fsdp.collectives import join_ranks
@@ -55,7 +55,8 @@ def main(channel: Channel, args: JSON) -> None:
             {
                 "num_parameters": rank.num_parameters,
                 "device": str(ranks.device),
-                "learns_alone": rank.learns_alone,
+                "learns_alone": rank.algorithm.learns_alone,
+                "idle_groups": rank.algorithm.idle_groups,
                 "shares_memory": is_shared,
             }
         )
@@ -116,8 +117,8 @@ class _Rank:
         }
 
     @property
-    def learns_alone(self) -> bool:
-        return learns_alone(self._trainer.algorithm.advantages)
+    def algorithm(self) -> Algorithm:
+        return self._trainer.algorithm
 
     @property
     def num_parameters(self) -> int:

@@ -25,7 +25,7 @@ from areal_sdk.models.families import check_trained
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.process.threads import in_thread
-from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
+from areal_sdk.trainer import Demonstration, IdleGroups, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import WeightUpdate
 
@@ -146,7 +146,12 @@ class FSDPTrainer(Trainer):
             raise
         hello = self._ranks[0].hello
         self._shares_memory = hello["shares_memory"]
-        self._info = TrainerInfo(hello["num_parameters"], hello["device"], hello["learns_alone"])
+        self._info = TrainerInfo(
+            hello["num_parameters"],
+            hello["device"],
+            hello["learns_alone"],
+            IdleGroups(hello["idle_groups"]),
+        )
 
     @property
     def info(self) -> TrainerInfo:

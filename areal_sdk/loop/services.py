@@ -18,7 +18,8 @@ from pydantic import Field, ValidationError
 
 from areal_sdk import certificate
 from areal_sdk.agent import AgentLike
-from areal_sdk.config import Config, Quota, RolloutSection, read_toml
+from areal_sdk.algorithms.algorithm import make_algorithm
+from areal_sdk.config import Config, Quota, RolloutSection, TrainerSection, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError, require_package
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
@@ -251,8 +252,17 @@ def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
     return PresetSpec(plugins.algorithms.reference(name), options)
 
 
-COMPARE_SIBLINGS = ("grpo",)
-"""The built-in algorithms that learn nothing from an episode without siblings."""
+def check_algorithm(config: Config, plugins: Plugins) -> None:
+    """ConfigError for an algorithm whose parts do not go together, or that could not learn.
+
+    Another trainer than ours may read another kind of preset: it checks that itself.
+    """
+    find_preset(config, plugins)
+    if config.trainer.name == TrainerSection().name:
+        name = config.algorithm.name
+        options = config.options.get(f"algorithm.{name}", {})
+        algorithm = make_algorithm(name, plugins.algorithms.get(name), options)
+        check_learns(config, learns_alone=algorithm.learns_alone)
 
 
 def make_trainer(
@@ -286,13 +296,8 @@ def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
     return directory
 
 
-def check_learns(config: Config, *, learns_alone: bool | None = None) -> None:
-    """ConfigError for an algorithm that compares siblings where episodes have none.
-
-    `learns_alone` is what the trainer found; without it only the built-in algorithms are known.
-    """
-    if learns_alone is None:
-        learns_alone = config.algorithm.name not in COMPARE_SIBLINGS
+def check_learns(config: Config, *, learns_alone: bool) -> None:
+    """ConfigError for an algorithm that compares siblings where episodes have none."""
     if config.rollout.group_size > 1 or learns_alone:
         return
     name = config.algorithm.name

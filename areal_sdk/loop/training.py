@@ -29,8 +29,8 @@ from areal_sdk.loop.program import (
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import (
     Rig,
+    check_algorithm,
     check_learns,
-    find_preset,
     find_trained_model,
     open_rig,
     read_users,
@@ -96,8 +96,7 @@ def check_names(config: Config, plugins: Plugins) -> None:
     check_engine(config, plugins)
     reward_specs(config, plugins)
     plugins.trainers.reference(config.trainer.name)
-    find_preset(config, plugins)
-    check_learns(config)
+    check_algorithm(config, plugins)
 
 
 def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
@@ -212,6 +211,7 @@ async def _train(
         wait_s=rollout.wait_s,
         drop_incomplete=rollout.incomplete_groups == "drop",
         dynamic_sampling=rollout.dynamic_sampling,
+        idle_groups=rig.trainer.info.idle_groups,
         in_order=config.run.deterministic,
         max_lost_in_a_row=sys.maxsize if config.serve.learn else None,  # callers owe us nothing
         on_consumed=tasks.consume,

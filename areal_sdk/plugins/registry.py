@@ -14,7 +14,7 @@ from areal_sdk.process.user_code import reference_to
 
 T = TypeVar("T")
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -48,7 +48,9 @@ class Registry(Generic[T]):
     def register(self, name: str, item: T | str, *, owner: PluginSource) -> None:
         """Claim `name`. Two owners claiming one name is reported, and neither of them gets it."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise PluginError(f"{self.kind} name {name!r}: use letters, digits, '_', '.' and '-'")
+            raise PluginError(
+                f"{self.kind} name {name!r}: use letters, digits, '_', '.', '+' and '-'"
+            )
         if isinstance(item, str):
             if not _REFERENCE.fullmatch(item):
                 raise PluginError(

@@ -28,11 +28,12 @@ from areal_sdk.rollout.staleness import StalenessGate, mask_older, oldest_versio
 from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.telemetry.waits import waiting
+from areal_sdk.trainer import IdleGroups
 
 StalePolicy = Literal["wait", "drop", "mask"]
 
 MAX_REFILLS = 3
-"""Batches' worth of uniform groups that dynamic sampling drops before it trains what it has."""
+"""Batches' worth of idle groups that dynamic sampling drops before it trains what it has."""
 
 
 class TrajectoryBuffer:
@@ -52,6 +53,7 @@ class TrajectoryBuffer:
         wait_s: float = 30.0,
         drop_incomplete: bool = False,
         dynamic_sampling: bool = False,
+        idle_groups: IdleGroups = IdleGroups.EQUAL_REWARDS,
         in_order: bool = False,
         max_lost_in_a_row: int | None = None,
         on_consumed: Callable[[TaskKey], None] = lambda key: None,
@@ -79,6 +81,8 @@ class TrajectoryBuffer:
         self.drop_incomplete = drop_incomplete
         """Drop a group as soon as one sibling fails, and stop its other siblings."""
         self.dynamic_sampling = dynamic_sampling
+        self.idle_groups = idle_groups
+        """Which groups dynamic sampling drops: those that the algorithm learns nothing from."""
         self.in_order = in_order
         """Deterministic: taking and dropping do not depend on which episode ended first."""
         self.recent = RecentEpisodes()
@@ -242,7 +246,7 @@ class TrajectoryBuffer:
                     raise self._failure
                 self._shed_stale(version)
                 if self.dynamic_sampling:
-                    num_refilled += self._shed_uniform(num_refilled)
+                    num_refilled += self._shed_idle(num_refilled)
                 if self._is_enough():
                     enough_at = clock() if enough_at is None else enough_at
                     left_s = enough_at + self.wait_s - clock()
@@ -351,19 +355,20 @@ class TrajectoryBuffer:
         self.recent.aged(member.duration_s, stale=True)
         return None
 
-    def _shed_uniform(self, num_dropped: int) -> int:
-        """Drop groups whose rewards are all equal, up to a few batches' worth for one batch."""
+    def _shed_idle(self, num_dropped: int) -> int:
+        """Drop groups that teach nothing, up to a few batches' worth for one batch."""
         if self.in_order and self._pending:
             return 0  # else the order in which groups end would decide
         left = MAX_REFILLS * self._groups_per_batch - num_dropped
         if self._exhausted:
             left = 0
-        uniform = [group for group in by_age(self._finished) if group.is_uniform][: max(0, left)]
-        for group in uniform:
+        idle = [group for group in by_age(self._finished) if group.is_idle(self.idle_groups)]
+        idle = idle[: max(0, left)]
+        for group in idle:
             self._drop(DropReason.ZERO_VARIANCE, len(group.members), buffered=True)
             self._on_consumed(group.issued.key)
-        self._replace_finished([group for group in self._finished if group not in uniform])
-        return len(uniform)
+        self._replace_finished([group for group in self._finished if group not in idle])
+        return len(idle)
 
     def _replace_finished(self, groups: list[FinishedGroup]) -> None:
         if len(groups) != len(self._finished):

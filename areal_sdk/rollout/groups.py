@@ -14,6 +14,7 @@ from areal_sdk.rollout.staleness import oldest_version
 from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind
 
@@ -155,10 +156,16 @@ class FinishedGroup:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all members have equal rewards, so that every advantage is zero."""
+        """Whether all members have equal rewards."""
         first = ((m.reward, m.trajectories[0]) for m in self.members)
         verdicts = {(reward, t.turn_rewards, t.turn_alternatives) for reward, t in first}
         return len(self.members) > 1 and len(verdicts) == 1
+
+    def is_idle(self, idle: IdleGroups) -> bool:
+        """Whether the algorithm learns nothing from the group: it says which such groups are."""
+        if idle is IdleGroups.NONE or not self.is_uniform:
+            return False
+        return idle is IdleGroups.EQUAL_REWARDS or len({m.num_turns for m in self.members}) == 1
 
     def to_trajectory_group(self) -> TrajectoryGroup:
         return TrajectoryGroup(self.id, self.issued.task.id, self.trajectories)

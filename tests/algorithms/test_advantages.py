@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from areal_sdk.algorithms.advantages import GroupRelative
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
-from .trajectories import group, per_turn, trajectory
+from .trajectories import estimate, group, per_turn, trajectory
 
 
 def siblings(*rewards: float) -> TrajectoryGroup:
@@ -22,7 +22,7 @@ def siblings(*rewards: float) -> TrajectoryGroup:
 
 def last(group: TrajectoryGroup, **options: Any) -> list[float]:
     """The advantage of each trajectory's last token."""
-    [advantages], _ = GroupRelative(**{"discount": 1.0, **options})([group], {})
+    [advantages], _ = estimate(GroupRelative(**{"discount": 1.0, **options}), [group], {})
     return [float(values[-1]) for values in advantages]
 
 
@@ -30,11 +30,11 @@ def test_rewards_are_centred_and_scaled_within_the_group() -> None:
     # mean 0.25, std sqrt(3)/4
     high, low = 0.75 / (math.sqrt(3) / 4), -0.25 / (math.sqrt(3) / 4)
     assert last(siblings(1, 0, 0, 0)) == pytest.approx([high, low, low, low])
-    assert last(siblings(1, 0, 0, 0), divide_by_std=False) == pytest.approx([0.75, *[-0.25] * 3])
+    assert last(siblings(1, 0, 0, 0), std=None) == pytest.approx([0.75, *[-0.25] * 3])
 
 
 def test_only_trained_tokens_have_an_advantage() -> None:
-    [[first, _]], _ = GroupRelative(discount=1.0)([siblings(1, 0)], {})
+    [[first, _]], _ = estimate(GroupRelative(discount=1.0), [siblings(1, 0)], {})
     assert first.tolist() == [0.0, 0.0, 1.0]
 
 
@@ -51,15 +51,15 @@ def test_an_episode_with_branches_is_one_value() -> None:
 
 def test_groups_of_unequal_size_do_not_mix() -> None:
     incomplete, whole = siblings(1, 0), siblings(0, 0, 3)
-    [first, second], _ = GroupRelative(discount=1.0)([incomplete, whole], {})
+    [first, second], _ = estimate(GroupRelative(discount=1.0), [incomplete, whole], {})
     assert [float(a[-1]) for a in first] == pytest.approx([1.0, -1.0])
     assert sum(float(a[-1]) for a in second) == pytest.approx(0.0)
 
 
 def test_turn_rewards_become_turn_advantages() -> None:
     # Returns of turn 0: 1.0 and 0.5; of turn 1: 0.5 and 0.5, which is nothing to learn from.
-    [[a, b]], _ = GroupRelative(discount=1.0)(
-        [group(per_turn("a", 0.5, 0.5), per_turn("b", 0.0, 0.5))], {}
+    [[a, b]], _ = estimate(
+        GroupRelative(discount=1.0), [group(per_turn("a", 0.5, 0.5), per_turn("b", 0.0, 0.5))], {}
     )
     assert a.tolist() == [0, 1, 1, 0, 0, 0, 0]
     assert b.tolist() == [0, -1, -1, 0, 0, 0, 0]
@@ -67,7 +67,7 @@ def test_turn_rewards_become_turn_advantages() -> None:
 
 def by_turn(group: TrajectoryGroup, **options: Any) -> list[list[float]]:
     """For each trajectory, the advantage of each turn."""
-    [advantages], _ = GroupRelative(**{"discount": 1.0, **options})([group], {})
+    [advantages], _ = estimate(GroupRelative(**{"discount": 1.0, **options}), [group], {})
     return [
         [float(row[t.turn_of_token.index(turn)]) for turn in range(max(t.turn_of_token) + 1)]
         for t, row in zip(group.trajectories, advantages, strict=True)
@@ -97,7 +97,7 @@ def test_two_that_solved_it_are_compared_with_those_that_gave_up() -> None:
 def test_a_late_turn_is_compared_with_what_ended_siblings_earned_last() -> None:
     # Turn 1: b counts with 0.5, its last turn's return, and not with the 1.5 of all its turns.
     group_ = group(per_turn("a", 0.0, 0.0, 0.8), per_turn("b", 1.0, 0.5))
-    [a, b] = by_turn(group_, divide_by_std=False)
+    [a, b] = by_turn(group_, std=None)
     assert a == pytest.approx([(0.8 - 1.5) / 2, (0.8 - 0.5) / 2, (0.8 - 0.5) / 2])
     assert b == pytest.approx([(1.5 - 0.8) / 2, (0.5 - 0.8) / 2])
 
@@ -129,8 +129,8 @@ def test_a_sibling_that_nobody_rewarded_is_not_a_zero() -> None:
 
 def test_one_episode_alone_and_no_episode_teach_nothing() -> None:
     assert by_turn(group(per_turn("a", 0.0, 1.0))) == [[0.0, 0.0]]
-    assert GroupRelative(discount=1.0)([group()], {}) == ([[]], {})
-    assert GroupRelative(discount=0.5)([group()], {}) == ([[]], {})
+    assert estimate(GroupRelative(discount=1.0), [group()], {}) == ([[]], {})
+    assert estimate(GroupRelative(discount=0.5), [group()], {}) == ([[]], {})
 
 
 def test_a_discount_lets_distant_rewards_count_less() -> None:
@@ -144,7 +144,7 @@ def test_a_reward_for_the_episode_is_discounted_from_its_end() -> None:
         return trajectory([1, 1, 1], [1, 2], turns=[0, 1], reward=reward, episode=name)
 
     group_ = group(rewarded("a", 1.0), rewarded("b", 0.0))
-    advantages = by_turn(group_, divide_by_std=False, discount=0.5)
+    advantages = by_turn(group_, std=None, discount=0.5)
     assert advantages == [[0.25, 0.5], [-0.25, -0.5]]
 
 
@@ -162,8 +162,8 @@ def test_rewards_of_episodes_give_bit_by_bit_the_textbook_numbers() -> None:
 
 
 def test_turns_after_the_last_reward_are_not_trained() -> None:
-    [[a, b]], _ = GroupRelative(discount=1.0)(
-        [group(per_turn("a", 1.0, None), per_turn("b", 0.0, None))], {}
+    [[a, b]], _ = estimate(
+        GroupRelative(discount=1.0), [group(per_turn("a", 1.0, None), per_turn("b", 0.0, None))], {}
     )
     assert a.tolist() == [0, 1, 1, 0, 0, 0, 0]
     assert b.tolist() == [0, -1, -1, 0, 0, 0, 0]
@@ -173,7 +173,7 @@ def test_a_reward_for_the_episode_is_the_return_of_all_its_turns_among_rewards_b
     whole = trajectory(
         [1, 1, 1, 9, 1, 1], [1, 2, 4, 5], turns=[0, 0, 1, 1], reward=1.0, episode="whole"
     )
-    [[a, b]], _ = GroupRelative(discount=1.0)([group(per_turn("a", 0.0, 0.0), whole)], {})
+    [[a, b]], _ = estimate(GroupRelative(discount=1.0), [group(per_turn("a", 0.0, 0.0), whole)], {})
     assert a.tolist() == [0, -1, -1, 0, -1, -1, 0]
     assert b.tolist() == [0, 1, 1, 0, 1, 1]
 

@@ -1,7 +1,7 @@
 """Losses, against numbers worked out by hand."""
 
 import math
-from typing import Any
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,36 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from areal_sdk.algorithms.losses import (
-    ClippedSurrogate,
+from areal_sdk.algorithms.objectives import (
+    Clip,
     ImportanceWeight,
     Loss,
     PolicyTerms,
+    Surrogate,
     imitation,
 )
 
+from .terms import make_terms as terms
+
 BOUNDED, UNBOUNDED = ImportanceWeight(maximum=5.0), ImportanceWeight(maximum=math.inf)
-SURROGATE = ClippedSurrogate(0.2, 0.28, BOUNDED)
-
-
-def terms(
-    current: Any,
-    proximal: Any,
-    behaviour: Any,
-    advantages: Any,
-    *,
-    mask: Any = None,
-) -> PolicyTerms:
-    q = torch.as_tensor(current, dtype=torch.float64).detach().requires_grad_()
-    size = len(q)
-    return PolicyTerms(
-        current_T=q,
-        proximal_T=torch.as_tensor(proximal, dtype=torch.float64),
-        behaviour_T=torch.as_tensor(behaviour, dtype=torch.float64),
-        advantages_T=torch.as_tensor(advantages, dtype=torch.float64),
-        mask_T=torch.ones(size, dtype=torch.bool) if mask is None else torch.tensor(mask),
-        sequences_T=torch.zeros(size, dtype=torch.long),
-    )
+SURROGATE = Surrogate(Clip(0.2, 0.28), BOUNDED)
 
 
 def gradient(loss: Loss, of: PolicyTerms) -> Tensor:
@@ -113,20 +96,18 @@ def test_the_trust_region_is_centred_on_the_proximal_policy_not_on_the_sampler()
 def test_each_weight_is_clamped_by_itself() -> None:
     t = terms([0.0] * 4, [0.0, 3.0, 1.0, 1.0], [0.0] * 4, [1.0] * 4)
     e = math.exp
-    assert ImportanceWeight(maximum=4.0)(t).tolist() == pytest.approx([1.0, 4.0, e(1), e(1)])
+    assert ImportanceWeight(maximum=4.0)(t)[0].tolist() == pytest.approx([1.0, 4.0, e(1), e(1)])
 
 
 def test_the_weight_carries_no_gradient() -> None:
-    q = torch.tensor([-1.0], requires_grad=True)
-    one = torch.tensor([1.0])
-    t = PolicyTerms(q, q, torch.tensor([-2.0]), one, one.bool(), one.long() * 0)
-    assert not BOUNDED(t).requires_grad
+    t = terms([-1.0], [-1.0], [-2.0], [1.0])
+    assert not BOUNDED(replace(t, proximal_T=t.current_T))[0].requires_grad
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e30])
-@pytest.mark.parametrize("objective", [SURROGATE, ClippedSurrogate(0.2, 0.28, UNBOUNDED)])
+@pytest.mark.parametrize("objective", [SURROGATE, Surrogate(Clip(0.2, 0.28), UNBOUNDED)])
 def test_a_masked_term_gives_neither_value_nor_gradient(
-    poison: float, objective: ClippedSurrogate
+    poison: float, objective: Surrogate
 ) -> None:
     clean = terms([-1.0], [-1.1], [-1.2], [1.0])
     dirty = terms(

@@ -173,4 +173,4 @@ def test_one_node_at_two_temperatures_is_two_distributions() -> None:
 
 
 def test_an_empty_batch_has_one_masked_term() -> None:
-    assert empty_batch().mask_T.tolist() == [False]
+    assert empty_batch(example([1, 2], [1])).mask_T.tolist() == [False]

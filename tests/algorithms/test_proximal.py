@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from areal_sdk.algorithms.losses import interpolate
-from areal_sdk.algorithms.presets import Proximal, grpo
+from areal_sdk.algorithms.objectives import Proximal, interpolate
+from areal_sdk.algorithms.presets import grpo
 from areal_sdk.errors import ConfigError
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages import Baselines, GroupRelative, NamesOutliers
+from areal_sdk.algorithms.advantages.running import TURNS, RunningBaseline, Usual
 from areal_sdk.algorithms.presets import grpo, running_baseline
-from areal_sdk.algorithms.running import TURNS, RunningBaseline, Usual
 from areal_sdk.trajectory import TrajectoryGroup
 
-from .trajectories import group, per_turn, trajectory
+from .trajectories import estimate, group, per_turn, trajectory
 
 BOUND = 5.0
 NORMAL = 1.4826
@@ -35,18 +35,18 @@ def judge(
     groups: Sequence[TrajectoryGroup], past: dict[str, list[list[float]]], **options: Any
 ) -> list[float]:
     """The advantage of the last trained token of each group."""
-    advantages, _ = running(**options)(groups, past)
+    advantages, _ = estimate(running(**options), groups, past)
     last = [max(i for i, m in enumerate(g.trajectories[0].loss_mask) if m) for g in groups]
     return [float(rows[0][i]) for rows, i in zip(advantages, last, strict=True)]
 
 
 def test_a_lone_caller_is_compared_with_its_own_past() -> None:
     estimator = running()
-    [[first]], baselines = estimator([alone(1.0)], {})
+    [[first]], baselines = estimate(estimator, [alone(1.0)], {})
     assert first[-1] == 0.0
     assert baselines == {"someone": [[1.0]]}
     # 1 below the mean of 1; the spread of (1, 0) around 1 is the root of (0 + 1) / 2.
-    (low, high), baselines = estimator([alone(0.0), alone(1.5)], baselines)
+    (low, high), baselines = estimate(estimator, [alone(0.0), alone(1.5)], baselines)
     assert baselines == {"someone": [[1.0], [0.0], [1.5]]}
     assert float(low[0][-1]) == pytest.approx(-math.sqrt(2))
     # 1 above the mean of 0.5; the root of (0.25 + 0.25 + 1) / 3.
@@ -60,7 +60,7 @@ def test_the_spread_is_that_of_the_source() -> None:
 
 
 def test_sources_do_not_share_a_baseline() -> None:
-    _, baselines = running()([alone(1.0, "easy"), alone(0.0, "hard")], {})
+    _, baselines = estimate(running(), [alone(1.0, "easy"), alone(0.0, "hard")], {})
     easy, hard = judge([alone(1.0, "easy"), alone(1.0, "hard")], dict(baselines))
     assert easy == 0.0
     assert hard > 0.0
@@ -78,14 +78,14 @@ def test_a_wrong_reward_moves_its_own_source_a_little_and_for_a_while() -> None:
     estimator = running()
     past = {"bob": [[0.0], [1.0]] * 8}
     before = judge([alone(1.0, "bob")], past)
-    _, after = estimator([alone(1e6, "bob")], past)
+    _, after = estimate(estimator, [alone(1e6, "bob")], past)
     # Median 1, deviations 1 where they are not 0: 1,000,000 counts as 1 + 5 * 1.4826 = 8.413.
     assert Usual.of([e[0] for e in after["bob"]], bound=BOUND).mean == pytest.approx(16.413 / 17)
     (moved,) = judge([alone(1.0, "bob")], dict(after))
     (bad,) = judge([alone(0.0, "bob")], dict(after))
     assert bad < 0.0 < moved < before[0]
     for reward in [0.0, 1.0] * 16:
-        _, after = estimator([alone(reward, "bob")], after)
+        _, after = estimate(estimator, [alone(reward, "bob")], after)
     fresh = {"bob": [[0.0], [1.0]] * 16}
     assert judge([alone(1.0, "bob")], dict(after)) == judge([alone(1.0, "bob")], fresh)
 
@@ -104,68 +104,68 @@ def test_a_batch_of_successes_stays_good_news() -> None:
 def test_estimators_keep_no_state_of_their_own() -> None:
     estimator = running()
     known = {"someone": [[0.25], [0.5, 1.0]]}
-    first = estimator([alone(1.0)], known)
-    assert estimator([alone(1.0)], known)[1] == first[1]
+    first = estimate(estimator, [alone(1.0)], known)
+    assert estimate(estimator, [alone(1.0)], known)[1] == first[1]
     assert known == {"someone": [[0.25], [0.5, 1.0]]}
 
 
 def test_siblings_are_judged_before_any_of_them_moves_the_baseline() -> None:
     pair = group(*(trajectory([1, 2], [1], reward=r, episode=str(r), task="t") for r in (1.0, 0.0)))
-    [[a, b]], baselines = running()([pair], {"t": [[0.5]]})
+    [[a, b]], baselines = estimate(running(), [pair], {"t": [[0.5]]})
     assert float(a[-1]) == -float(b[-1]) == pytest.approx(math.sqrt(2))
     assert baselines == {"t": [[0.5], [1.0], [0.0]]}
 
 
 def test_a_rewarded_turn_is_compared_with_the_same_turn_before() -> None:
-    [[row]], baselines = running()([by_turn(0.0, 1.0)], {"someone": [[1.0, 0.0]]})
+    [[row]], baselines = estimate(running(), [by_turn(0.0, 1.0)], {"someone": [[1.0, 0.0]]})
     # Turn 0: a return of 1 as before. Turn 1: 1 where 0 was.
     assert row.tolist() == pytest.approx([0, 0, 0, 0, math.sqrt(2), math.sqrt(2), 0])
     assert baselines == {"someone": [[1.0, 0.0], [1.0, 1.0]]}
 
 
 def test_a_turn_that_no_episode_reached_is_compared_with_where_they_ended() -> None:
-    [[row]], _ = running()([by_turn(0.0, 0.0, 1.0)], {"someone": [[0.0], [0.0]]})
+    [[row]], _ = estimate(running(), [by_turn(0.0, 0.0, 1.0)], {"someone": [[0.0], [0.0]]})
     assert row[[1, 4, 7]].tolist() == pytest.approx([math.sqrt(3)] * 3)
 
 
 def test_turns_and_verdicts_are_compared_with_one_another() -> None:
     estimator = running()
-    [[row]], _ = estimator([by_turn(0.0, 1.0)], {"someone": [[1.0]]})
+    [[row]], _ = estimate(estimator, [by_turn(0.0, 1.0)], {"someone": [[1.0]]})
     assert row.tolist() == [0.0] * 7
     whole = trajectory([1, 1, 1], [1, 2], turns=[0, 1], reward=1.0)
-    [[row]], _ = estimator([group(whole, task="someone")], {"someone": [[0.0, 0.0]]})
+    [[row]], _ = estimate(estimator, [group(whole, task="someone")], {"someone": [[0.0, 0.0]]})
     assert row.tolist() == pytest.approx([0, math.sqrt(2), math.sqrt(2)])
 
 
 def test_turns_that_nobody_rewarded_are_neither_trained_nor_compared() -> None:
-    [[row]], baselines = running()([by_turn(1.0, None)], {"someone": [[0.0, 0.0]]})
+    [[row]], baselines = estimate(running(), [by_turn(1.0, None)], {"someone": [[0.0, 0.0]]})
     assert row.tolist() == pytest.approx([0, math.sqrt(2), math.sqrt(2), 0, 0, 0, 0])
     assert baselines["someone"][-1] == [1.0, None]
     assert judge([by_turn(None, None)], {"someone": [[0.0]]}) == [0.0]
 
 
 def test_a_discount_lets_distant_rewards_count_less() -> None:
-    _, baselines = running(discount=0.5)([by_turn(1.0, 2.0), alone(1.0)], {})
+    _, baselines = estimate(running(discount=0.5), [by_turn(1.0, 2.0), alone(1.0)], {})
     assert baselines == {"someone": [[2.0, 2.0], [1.0]]}
 
 
 def test_what_is_remembered_is_bounded() -> None:
     estimator = running()
-    _, baselines = estimator([by_turn(*[1.0] * (TURNS + 9))] * 40, {})
+    _, baselines = estimate(estimator, [by_turn(*[1.0] * (TURNS + 9))] * 40, {})
     assert len(baselines["someone"]) == estimator.memory
     assert {len(episode) for episode in baselines["someone"]} == {TURNS}
-    [[row]], _ = estimator([by_turn(*[2.0] * (TURNS + 9))], baselines)
+    [[row]], _ = estimate(estimator, [by_turn(*[2.0] * (TURNS + 9))], baselines)
     assert row[-2] < 0.0 < row[1], "late turns are compared with the last one remembered"
 
 
 def test_no_groups_and_no_episodes_change_nothing() -> None:
     estimator = running()
-    assert estimator([], {"a": [[1.0]]}) == ([], {"a": [[1.0]]})
-    assert estimator([group(task="a")], {"a": [[1.0]]}) == ([[]], {"a": [[1.0]]})
+    assert estimate(estimator, [], {"a": [[1.0]]}) == ([], {"a": [[1.0]]})
+    assert estimate(estimator, [group(task="a")], {"a": [[1.0]]}) == ([[]], {"a": [[1.0]]})
 
 
 def test_baselines_of_old_checkpoints_are_read() -> None:
-    [[row]], baselines = running()([alone(1.5)], {"someone": (0.5, 40.0)})
+    [[row]], baselines = estimate(running(), [alone(1.5)], {"someone": (0.5, 40.0)})
     assert float(row[-1]) == pytest.approx(math.sqrt(2))
     assert baselines == {"someone": [[0.5], [1.5]]}
 
@@ -205,7 +205,7 @@ def test_advantages_are_bounded_whatever_the_rewards(rewards: list[float]) -> No
     baselines: Baselines = {}
     for reward in rewards:
         estimator = running()
-        [[row]], baselines = estimator([alone(reward)], baselines)
+        [[row]], baselines = estimate(estimator, [alone(reward)], baselines)
         assert abs(row[-1]) <= BOUND, "which NaN is not"
 
 

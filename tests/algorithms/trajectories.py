@@ -2,6 +2,12 @@
 
 from collections.abc import Sequence
 
+from areal_sdk.algorithms.advantages import (
+    AdvantageEstimator,
+    Baselines,
+    Evidence,
+    PerToken,
+)
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
 
@@ -56,3 +62,11 @@ def per_turn(episode: str, *rewards: float | None, task: str = "t") -> Trajector
         episode=episode,
         task=task,
     )
+
+
+def estimate(
+    estimator: AdvantageEstimator, groups: Sequence[TrajectoryGroup], baselines: Baselines
+) -> tuple[PerToken, Baselines]:
+    """Advantages and new baselines, of an estimator that reads nothing else."""
+    found = estimator(groups, Evidence(baselines))
+    return found.advantages, found.baselines

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import areal_sdk
-from areal_sdk.algorithms.presets import grpo, running_baseline
+from areal_sdk.algorithms import presets
 from areal_sdk.backends.sglang.settings import SGLangSection
+from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.config import Config, Section
 from areal_sdk.options import list_options
 
 PACKAGE = Path(areal_sdk.__file__).parent
+
+PRESETS = [getattr(presets, name) for name in ALGORITHMS.values()]
 
 NEUTRAL = (None, False, True, 0, 1, "", (), "auto", "127.0.0.1")
 """Defaults that recommend nothing: absent, off, on, one, by itself, this machine."""
@@ -32,7 +35,7 @@ def sections() -> list[type[Section]]:
 def settings() -> set[str]:
     """The name of every setting on docs/config.md."""
     names = {name for model in sections() for name in model.model_fields}
-    return names | {o.name for preset in (grpo, running_baseline) for o in list_options(preset)}
+    return names | {o.name for preset in PRESETS for o in list_options(preset)}
 
 
 def declarations() -> Iterator[tuple[str, object, str]]:
@@ -99,7 +102,7 @@ def test_the_scan_sees_the_settings() -> None:
 def test_the_options_of_algorithms_have_their_numbers_in_the_presets_alone() -> None:
     numbers = {
         option.default
-        for preset in (grpo, running_baseline)
+        for preset in PRESETS
         for option in list_options(preset)
         if isinstance(option.default, float) and option.default not in NEUTRAL
     }

@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from areal_sdk.algorithms.advantages import GroupRelative
-from areal_sdk.algorithms.losses import Loss, PolicyTerms
+from areal_sdk.algorithms.advantages import Evidence, GroupRelative
+from areal_sdk.algorithms.objectives import Loss, PolicyTerms
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import BETAS, RankTrainer
 from areal_sdk.trainer import Demonstration
@@ -48,7 +48,7 @@ def reference_gradient(
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Loss and gradient by the book: one trajectory at a time, whole logits, no packing."""
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    advantages, _ = GroupRelative(discount=1.0)(groups, {})
+    advantages = GroupRelative(discount=1.0)(groups, Evidence()).advantages
     count = sum(t.num_trained for group in groups for t in group.trajectories)
     loss = torch.zeros(())
     for group, of_group in zip(groups, advantages, strict=True):
@@ -306,11 +306,11 @@ def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
     usual, wrong = make_groups(2, seed=1), make_groups(2, seed=2)
     first, *others = wrong[1].trajectories
     wrong[1] = replace(wrong[1], trajectories=(replace(first, reward=1e6), *others))
-    assert trainer.step(usual, version=0)["num_outlying_sources"] == 0.0
+    assert trainer.step(usual, version=1)["num_outlying_sources"] == 0.0
     assert trainer.notices == []
-    assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
+    assert trainer.step(wrong, version=1)["num_outlying_sources"] == 1.0
     (notice,) = trainer.notices
     assert notice.startswith("task-1: a reward of 1e+06, where 0.")
     assert "algorithm.running_baseline.max_surprise" in notice
-    assert trainer.step(wrong, version=0)["num_outlying_sources"] == 1.0
+    assert trainer.step(wrong, version=1)["num_outlying_sources"] == 1.0
     assert trainer.notices == []

@@ -63,12 +63,12 @@ def test_a_preset_of_the_old_form_names_the_cure_before_anything_starts(tmp_path
     ("algorithm", "problem"),
     [
         ({"grpo": {"clip_hgih": 0.3}}, "no option 'clip_hgih': did you mean 'clip_high'?"),
-        ({"grpo": {"beta": 0.1}}, "no option 'beta'; known: clip_low, clip_high, max_weight, prox"),
+        ({"grpo": {"beta": 0.1}}, "no option 'beta'; known: clip_low, clip_high, dual_clip, max"),
         (
             {"grpo": {"clip_low": 1.5}},
             r"[algorithm.grpo] clip_low = 1.5: input should be less than",
         ),
-        ({"grpo": {"proximal": "none"}}, "'recompute' or 'interpolate'"),
+        ({"grpo": {"proximal": "none"}}, "'recompute', 'interpolate' or 'behaviour'"),
         (
             {"clip_high": 0.3},
             "clip_high is an option of one algorithm: set algorithm.grpo.clip_high",
@@ -93,7 +93,7 @@ def test_an_algorithms_options_are_known_without_torch() -> None:
 
 NO_NUMBER = """dataclasses.replace(
         grpo(), objective=lambda terms: dataclasses.replace(
-            grpo().objective(terms), sum=terms.current_T.sum() * float("nan")
+            grpo().objective(terms), terms_T=terms.current_T * float("nan")
         )
     )"""
 

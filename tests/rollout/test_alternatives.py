@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from areal_sdk.algorithms.advantages import GroupRelative
-from areal_sdk.algorithms.returns import turn_returns
+from areal_sdk.algorithms.advantages import Evidence, GroupRelative
+from areal_sdk.algorithms.advantages.returns import turn_returns
 from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
 from areal_sdk.rollout.tasks import IssuedTask
@@ -75,9 +75,8 @@ def test_a_discount_counts_what_led_to_what_and_not_other_answers() -> None:
 def test_a_third_answer_that_siblings_did_not_try_is_compared_with_their_last() -> None:
     tried = to_trajectories(episode((answer(10), answer(11), answer(12)), (0.0, 0.0, 1.0), "a"))
     gave_up = to_trajectories(episode((answer(10), answer(11)), (0.0, 0.0), "b"))
-    (advantages,), _ = GroupRelative(discount=1.0)(
-        [TrajectoryGroup("g", "t", (*tried, *gave_up))], {}
-    )
+    group = TrajectoryGroup("g", "t", (*tried, *gave_up))
+    (advantages,) = GroupRelative(discount=1.0)([group], Evidence()).advantages
     assert [float(row[-1]) for row in advantages] == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
@@ -86,7 +85,7 @@ def test_the_right_one_of_two_answers_is_the_one_that_is_reinforced() -> None:
     wrong_first = to_trajectories(episode(both, (0.0, 1.0), "wrong first"))
     right_first = to_trajectories(episode(both, (1.0, 0.0), "right first"))
     group = TrajectoryGroup("g", "t", (*wrong_first, *right_first))
-    (advantages,), _ = GroupRelative(discount=1.0)([group], {})
+    (advantages,) = GroupRelative(discount=1.0)([group], Evidence()).advantages
     assert [float(row[-1]) for row in advantages] == [-1.0, 1.0, 1.0, -1.0]
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.algorithms.returns import returns_of
+from areal_sdk.algorithms.advantages.returns import returns_of
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.trajectory import check_parents, to_trajectories

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from areal_sdk.algorithms.advantages import MIN_STD, Advantages, Baselines
-from areal_sdk.algorithms.returns import (
+from areal_sdk.algorithms.advantages.estimator import MIN_STD, Baselines, Estimate, Evidence
+from areal_sdk.algorithms.advantages.returns import (
     Floats,
     bounded,
     episodes_of,
@@ -109,11 +109,9 @@ class RunningBaseline:
     """Episodes of a source that are remembered. With 32, chance in their mean adds 3 % to the
     variance of an advantage, and a wrong reward is forgotten after 32 episodes of its source."""
 
-    def __call__(
-        self, groups: Sequence[TrajectoryGroup], baselines: Baselines
-    ) -> tuple[Advantages, Baselines]:
-        known = dict(baselines)
-        return [self._judge(group, known) for group in groups], known
+    def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
+        known = dict(evidence.baselines)
+        return Estimate([self._judge(group, known) for group in groups], known)
 
     def outliers(
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines

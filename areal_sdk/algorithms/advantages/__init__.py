@@ -1,0 +1,47 @@
+"""How much better than expected each trained token's episode (or turn) was.
+
+An estimator takes the groups of one batch and returns, for each trajectory of each group, one
+advantage a token. Statistics count *episodes*: an episode with three branches is one value, however
+many rows it became, and an incomplete group is compared among those that are there. Only
+`BatchNormalised` counts tokens.
+"""
+
+from areal_sdk.algorithms.advantages.credit import GAE, Returns
+from areal_sdk.algorithms.advantages.estimator import (
+    AdvantageEstimator,
+    Baselines,
+    Estimate,
+    Evidence,
+    NamesOutliers,
+    PerToken,
+)
+from areal_sdk.algorithms.advantages.group import (
+    BatchStd,
+    GroupRelative,
+    GroupStd,
+    LeaveOneOut,
+    compare_siblings,
+)
+from areal_sdk.algorithms.advantages.normalised import BatchNormalised
+from areal_sdk.algorithms.advantages.running import RunningBaseline
+from areal_sdk.algorithms.advantages.trials import idle_groups, learns_alone
+
+__all__ = [
+    "GAE",
+    "AdvantageEstimator",
+    "Baselines",
+    "BatchNormalised",
+    "BatchStd",
+    "Estimate",
+    "Evidence",
+    "GroupRelative",
+    "GroupStd",
+    "LeaveOneOut",
+    "NamesOutliers",
+    "PerToken",
+    "Returns",
+    "RunningBaseline",
+    "compare_siblings",
+    "idle_groups",
+    "learns_alone",
+]

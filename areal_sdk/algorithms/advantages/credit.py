@@ -1,0 +1,170 @@
+"""Credit along the tokens of an episode: Monte Carlo returns, and GAE with a critic.
+
+The trained tokens of an episode are one chain, turn after turn and over its branches; what tools and
+users wrote lies between two links and takes no time. Where turns are alternatives of one another
+(rewards by turn, several answers to one prompt), each trajectory is a chain of its own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence, PerToken
+from areal_sdk.algorithms.advantages.returns import bounded
+from areal_sdk.algorithms.needs import Coverage, Needs
+from areal_sdk.errors import ConfigError
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A trained token in its chain."""
+
+    row: int
+    """Which trajectory of its group."""
+    position: int
+    turn: int
+    reward: float
+    """Earned by this token: rewards come with the last token of their turn."""
+    discount: float
+    """What the next link is worth to this one; 1 within a turn unless tokens are discounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """Monte Carlo: what came after a token, compared with nothing. REINFORCE, before a baseline."""
+
+    discount: float
+    """What a reward is worth to the turn before the one that earned it."""
+    token_discount: float = 1.0
+    """What a reward is worth to the token before."""
+    kl: float = 0.0
+    """Each token loses so much of its log-ratio to the reference model."""
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(reference=self.kl != 0.0)
+
+    def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
+        advantages = _like(groups)
+        for number, group in enumerate(groups):
+            rewards = _kl_rewards(group, number, evidence, self.kl)
+            for chain in chains(group, self.discount, self.token_discount):
+                following = 0.0
+                for link in reversed(chain):
+                    reward = link.reward + rewards[link.row][link.position]
+                    following = reward + link.discount * following
+                    advantages[number][link.row][link.position] = following
+        return Estimate(advantages, evidence.baselines)
+
+
+@dataclass(frozen=True, slots=True)
+class GAE:
+    """Generalised advantage estimation over trained tokens, with the values of a critic.
+
+    An episode that ran into a limit ends like any other: nothing is expected after it.
+    """
+
+    discount: float
+    """What a reward is worth to the turn before the one that earned it."""
+    trace: float
+    """Lambda. 1: returns minus values; less: trusts the critic sooner."""
+    token_discount: float = 1.0
+    """What a reward is worth to the token before."""
+    kl: float = 0.0
+    """Each token loses so much of its log-ratio to the reference model."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.trace <= 1.0:
+            raise ConfigError(f"trace = {self.trace}: give a number from 0 to 1")
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(reference=self.kl != 0.0, values=True, coverage=Coverage.ALL)
+
+    def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
+        assert evidence.values is not None, "`needs` asks for values"
+        advantages, returns = _like(groups), _like(groups)
+        for number, group in enumerate(groups):
+            rewards = _kl_rewards(group, number, evidence, self.kl)
+            for chain in chains(group, self.discount, self.token_discount):
+                next_value = following = 0.0
+                for link in reversed(chain):
+                    reward = link.reward + rewards[link.row][link.position]
+                    value = float(evidence.values[number][link.row][link.position])
+                    surprise = reward + link.discount * next_value - value
+                    following = surprise + link.discount * self.trace * following
+                    next_value = value
+                    advantages[number][link.row][link.position] = following
+                    returns[number][link.row][link.position] = following + value
+        return Estimate(advantages, evidence.baselines, returns)
+
+
+def chains(group: TrajectoryGroup, discount: float, token_discount: float) -> Iterator[list[Link]]:
+    """The trained tokens of each episode in the order they were sampled, with their rewards."""
+    rows_of: dict[str, list[int]] = {}
+    for row, t in enumerate(group.trajectories):
+        key = f"{t.episode_id} {row}" if t.turn_alternatives else t.episode_id
+        rows_of.setdefault(key, []).append(row)
+    for rows in rows_of.values():
+        places = sorted(
+            (turn, row, position)
+            for row in rows
+            for position, (turn, trained) in enumerate(
+                zip(
+                    group.trajectories[row].turn_of_token,
+                    group.trajectories[row].loss_mask,
+                    strict=True,
+                )
+            )
+            if trained
+        )
+        if places:
+            yield _linked(places, group.trajectories[rows[0]], discount, token_discount)
+
+
+def _linked(
+    places: Sequence[tuple[int, int, int]],
+    trajectory: Trajectory,
+    discount: float,
+    token_discount: float,
+) -> list[Link]:
+    rewards = _rewards(trajectory, places[-1][0])
+    links = []
+    for index, (turn, row, position) in enumerate(places):
+        is_last = index + 1 == len(places)
+        next_turn = len(rewards) if is_last else places[index + 1][0]
+        others = trajectory.turn_alternatives[turn] if trajectory.turn_alternatives else ()
+        # Of this turn, and of turns without a trained token up to the next one that has some.
+        turns = (t for t in range(turn, next_turn) if t not in others)
+        earned = sum(rewards[t] * discount ** (t - turn) for t in turns)
+        passed = 1.0 if is_last else token_discount * discount ** (next_turn - turn)
+        links.append(Link(row, position, turn, earned, passed))
+    return links
+
+
+def _rewards(trajectory: Trajectory, last_turn: int) -> list[float]:
+    """What each turn of the episode earned; a reward for the whole comes with its end."""
+    if trajectory.turn_rewards:
+        given = [bounded(reward or 0.0) for reward in trajectory.turn_rewards]
+        return given + [0.0] * (last_turn + 1 - len(given))
+    count = max(trajectory.num_turns, last_turn + 1)
+    return [0.0] * (count - 1) + [bounded(trajectory.reward)]
+
+
+def _like(groups: Sequence[TrajectoryGroup]) -> PerToken:
+    return [[np.zeros(len(t.tokens), dtype=np.float32) for t in g.trajectories] for g in groups]
+
+
+def _kl_rewards(
+    group: TrajectoryGroup, number: int, evidence: Evidence, coefficient: float
+) -> list[np.ndarray]:
+    """What each token loses for leaving the reference: an estimate from the sampler's logprob."""
+    if not coefficient:
+        return [np.zeros(len(t.tokens)) for t in group.trajectories]
+    assert evidence.reference is not None, "`needs` asks for the reference"
+    return [
+        -coefficient * (np.asarray(t.logprobs, dtype=np.float64) - reference)
+        for t, reference in zip(group.trajectories, evidence.reference[number], strict=True)
+    ]

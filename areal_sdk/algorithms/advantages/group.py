@@ -1,0 +1,168 @@
+"""An episode's reward against those of its siblings: GRPO and its relatives."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_sdk.algorithms.advantages.estimator import MIN_STD, Estimate, Evidence
+from areal_sdk.algorithms.advantages.returns import (
+    HUGE,
+    Floats,
+    bounded,
+    episodes_of,
+    return_at,
+    returns_of,
+    spread,
+    spread_turns,
+)
+from areal_sdk.trajectory import TrajectoryGroup
+
+Values = NDArray[np.float64]
+
+Compare = Callable[[Mapping[str, float]], dict[str, float]]
+"""What siblings got, by episode, to what each of them is worth against the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStd:
+    """The standard deviation of the siblings' rewards."""
+
+    unbiased: bool = False
+    """Divide by one sibling less than there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStd:
+    """The standard deviation of all rewards of the batch: one scale for all groups."""
+
+    unbiased: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRelative:
+    """GRPO: an episode's reward against those of its siblings.
+
+    A group of one, or of equal rewards, teaches nothing: its advantages are 0.
+
+    With rewards per turn, a turn's return is compared with the siblings' returns from the same turn
+    on. A sibling that ended earlier counts with the return of its last turn, so that a turn which
+    only one of them reached is compared too, and taking longer to earn the same gains nothing.
+    Turns after the last reward are not trained. Returns are sums: where every turn earns the same
+    positive reward, the longer of two episodes earns more, and is preferred for its length alone.
+
+    What siblings did is independent of what was sampled in this turn: comparing with them leaves
+    the direction of the expected gradient as it is. Dividing by the standard deviation does not: it
+    weighs groups and turns.
+    """
+
+    discount: float
+    """What a reward is worth to the turn before the one that earned it."""
+    std: GroupStd | BatchStd | None = field(default_factory=GroupStd)
+    """What centred rewards are divided by. None (Dr.GRPO): groups where success is rare or common
+    weigh less than undecided ones."""
+
+    def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
+        scale = 1.0
+        if isinstance(self.std, BatchStd):
+            scale = _std(_all_returns(groups, self.discount), unbiased=self.std.unbiased)
+
+        def compare(rewards: Mapping[str, float]) -> dict[str, float]:
+            return self._compare(rewards, scale)
+
+        advantages = [compare_siblings(group, self.discount, compare) for group in groups]
+        return Estimate(advantages, evidence.baselines)
+
+    def _compare(self, rewards: Mapping[str, float], scale: float = 1.0) -> dict[str, float]:
+        """
+        >>> GroupRelative(discount=1.0)._compare({"a": 1.0, "b": 0.0, "c": 1.0, "d": 0.0})
+        {'a': 1.0, 'b': -1.0, 'c': 1.0, 'd': -1.0}
+        >>> GroupRelative(discount=1.0)._compare({"alone": 3.0})
+        {'alone': 0.0}
+        """
+        values = _clipped(rewards.values())
+        if len(values) < 2 or values.std() < MIN_STD:
+            return dict.fromkeys(rewards, 0.0)
+        if isinstance(self.std, GroupStd):
+            scale = _std(values, unbiased=self.std.unbiased)
+        centred = (values - values.mean()) / scale
+        return {key: float(value) for key, value in zip(rewards, centred, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOneOut:
+    """RLOO: an episode's reward against the mean of its siblings', itself left out."""
+
+    discount: float
+
+    def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
+        advantages = [compare_siblings(group, self.discount, self._compare) for group in groups]
+        return Estimate(advantages, evidence.baselines)
+
+    def _compare(self, rewards: Mapping[str, float]) -> dict[str, float]:
+        """
+        >>> LeaveOneOut(discount=1.0)._compare({"a": 3.0, "b": 0.0, "c": 0.0})
+        {'a': 3.0, 'b': -1.5, 'c': -1.5}
+        """
+        values = _clipped(rewards.values())
+        count = len(values)
+        if count < 2 or values.std() < MIN_STD:
+            return dict.fromkeys(rewards, 0.0)
+        scores = (values - values.mean()) * (count / (count - 1))
+        return {key: float(value) for key, value in zip(rewards, scores, strict=True)}
+
+
+def compare_siblings(group: TrajectoryGroup, discount: float, compare: Compare) -> list[Floats]:
+    """The advantages of a group whose siblings `compare` judges: whole episodes, or turn by turn."""
+    episodes = episodes_of(group)
+    if discount == 1.0 and not any(e.turn_rewards for e in episodes.values()):
+        scores = compare({key: e.reward for key, e in episodes.items()})
+        return [spread(t, scores[t.episode_id]) for t in group.trajectories]
+    returns = returns_of(group, discount=discount)
+    num_turns = max(map(len, returns.values()), default=0)
+    by_turn = [
+        compare(
+            {
+                key: value
+                for key, values in returns.items()
+                if (value := return_at(values, turn)) is not None
+            }
+        )
+        for turn in range(num_turns)
+    ]
+    return [
+        spread_turns(t, _where_known(returns[t.episode_id], by_turn, t.episode_id))
+        for t in group.trajectories
+    ]
+
+
+def _where_known(
+    returns: Sequence[float | None], by_turn: Sequence[Mapping[str, float]], key: str
+) -> list[float]:
+    """An episode's own advantages: it may count in turns that it does not have."""
+    return [0.0 if value is None else by_turn[turn][key] for turn, value in enumerate(returns)]
+
+
+def _all_returns(groups: Sequence[TrajectoryGroup], discount: float) -> Values:
+    """What siblings are compared by: a reward an episode, or a return a turn."""
+    found: list[float] = []
+    for group in groups:
+        episodes = episodes_of(group)
+        if discount == 1.0 and not any(e.turn_rewards for e in episodes.values()):
+            found += [bounded(e.reward) for e in episodes.values()]
+        else:
+            returns = returns_of(group, discount=discount).values()
+            found += [value for row in returns for value in row if value is not None]
+    return np.array(found, dtype=np.float64)
+
+
+def _clipped(rewards: Iterable[float]) -> Values:
+    return np.array(list(rewards), dtype=np.float64).clip(-HUGE, HUGE)
+
+
+def _std(values: Values, *, unbiased: bool) -> float:
+    """At least `MIN_STD`: nothing is divided by zero."""
+    if len(values) < 2:
+        return 1.0
+    return max(float(values.std(ddof=int(unbiased))), MIN_STD)

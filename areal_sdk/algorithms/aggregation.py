@@ -1,0 +1,70 @@
+"""How much each loss term counts, computed while planning.
+
+Every rank plans from the same groups, so weights and divisor are known, and the same everywhere,
+before anything is computed: micro-batches and ranks then add up exactly, whatever is masked later.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from areal_sdk.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """The loss of a minibatch is the sum of `weight * loss` over its terms, divided by `divisor`."""
+
+    weights: tuple[float, ...]
+    """For each episode, the weight of each of its terms."""
+    divisor: float
+
+
+class Aggregation(Protocol):
+    def __call__(self, lengths: Sequence[int]) -> Shares:
+        """The shares of a minibatch whose episodes have these numbers of trained tokens.
+
+        Tokens without an advantage are counted. No length is 0.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMean:
+    """Each trained token counts the same: 1 / N.
+
+    >>> TokenMean()([1, 3])
+    Shares(weights=(1.0, 1.0), divisor=4.0)
+    """
+
+    def __call__(self, lengths: Sequence[int]) -> Shares:
+        return Shares((1.0,) * len(lengths), float(sum(lengths)))
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMean:
+    """Each episode counts the same, however many tokens or branches: 1 / (S len).
+
+    >>> SequenceMean()([1, 4])
+    Shares(weights=(1.0, 0.25), divisor=2.0)
+    """
+
+    def __call__(self, lengths: Sequence[int]) -> Shares:
+        return Shares(tuple(1.0 / length for length in lengths), float(len(lengths)))
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantLength:
+    """Each token counts the same in every step: 1 / (S `length`), however long the answers are.
+
+    >>> ConstantLength(length=10)([1, 3])
+    Shares(weights=(1.0, 1.0), divisor=20.0)
+    """
+
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ConfigError(f"length = {self.length}: give at least one token")
+
+    def __call__(self, lengths: Sequence[int]) -> Shares:
+        return Shares((1.0,) * len(lengths), float(len(lengths) * self.length))

@@ -1,0 +1,54 @@
+"""What an algorithm asks of a step beyond advantages: each part declares it, a step provides it."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Coverage(IntEnum):
+    """Which trained tokens become loss terms. All of them stay in the divisor."""
+
+    ADVANTAGED = 0
+    """Those with an advantage: where nothing else has a gradient, the others cost nothing."""
+    SEQUENCES = 1
+    """All of each trajectory that has an advantage somewhere."""
+    ALL = 2
+    """All, also in groups that teach nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a part of an algorithm reads. An estimator, an objective or a penalty declares `needs`.
+
+    >>> Needs(reference=True) | Needs(coverage=Coverage.SEQUENCES)
+    Needs(reference=True, values=False, returns=False, entropy=False, minibatch=False, coverage=<Coverage.SEQUENCES: 1>)
+    """
+
+    reference: bool = False
+    """Logprobs under the checkpoint that the run began with: a frozen model in memory."""
+    values: bool = False
+    """A critic's values at the start of the step."""
+    returns: bool = False
+    """What came of each token's turn, or the estimator's own value targets."""
+    entropy: bool = False
+    """The entropy of each token's distribution, with a gradient."""
+    minibatch: bool = False
+    """`Screen`: the weights of the whole minibatch, over all ranks, before its first backward."""
+    coverage: Coverage = Coverage.ADVANTAGED
+
+    def __or__(self, other: "Needs") -> "Needs":
+        return Needs(
+            reference=self.reference or other.reference,
+            values=self.values or other.values,
+            returns=self.returns or other.returns,
+            entropy=self.entropy or other.entropy,
+            minibatch=self.minibatch or other.minibatch,
+            coverage=max(self.coverage, other.coverage),
+        )
+
+
+def needs_of(*parts: object) -> Needs:
+    """What `parts` need together. A part that declares nothing needs nothing."""
+    needs = Needs()
+    for part in parts:
+        needs |= getattr(part, "needs", Needs())
+    return needs

@@ -1,0 +1,83 @@
+"""What is added to the loss of each term: distance to a reference, lost entropy."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+from areal_sdk.algorithms.needs import Coverage, Needs
+from areal_sdk.algorithms.objectives.terms import PolicyTerms, given, masked
+from areal_sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class KL(StrEnum):
+    """Estimates of KL(q || reference) from tokens, with d = log q - log reference."""
+
+    K1 = "k1"
+    """d: unbiased as a number. As a loss its expected gradient is zero: use it in rewards."""
+    K2 = "k2"
+    """d^2 / 2: as a loss it has the gradient of the KL divergence."""
+    K3 = "k3"
+    """exp(-d) - 1 + d: never negative, little noise, and unbiased as a number."""
+
+
+def kl_estimate(difference_T: "Tensor", kind: KL) -> "Tensor":
+    """
+    >>> import torch
+    >>> d = torch.tensor([0.0, 1.0])
+    >>> kl_estimate(d, KL.K1), kl_estimate(d, KL.K2), kl_estimate(d, KL.K3)
+    (tensor([0., 1.]), tensor([0.0000, 0.5000]), tensor([0.0000, 0.3679]))
+    """
+    if kind is KL.K1:
+        return difference_T
+    if kind is KL.K2:
+        return difference_T.square() / 2.0
+    return (-difference_T).exp() - 1.0 + difference_T
+
+
+class Penalty(Protocol):
+    @property
+    def needs(self) -> Needs: ...
+
+    def __call__(self, terms: PolicyTerms) -> "Tensor":
+        """What to add to the loss of each term; finite where masked."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceKL:
+    """Holds the policy near the checkpoint that the run began with."""
+
+    coefficient: float
+    kind: KL = KL.K3
+    needs = Needs(reference=True, coverage=Coverage.ALL)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", KL(self.kind))
+        if self.coefficient <= 0:
+            raise ConfigError(
+                f"KL coefficient = {self.coefficient}: give a positive number, or no penalty"
+            )
+
+    def __call__(self, terms: PolicyTerms) -> "Tensor":
+        reference_T = given(terms.reference_T, "reference")
+        difference_T = masked(terms.current_T - reference_T, terms.mask_T)
+        return self.coefficient * kl_estimate(difference_T, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyBonus:
+    """Rewards distributions that keep several tokens likely."""
+
+    coefficient: float
+    needs = Needs(entropy=True, coverage=Coverage.ALL)
+
+    def __post_init__(self) -> None:
+        if self.coefficient <= 0:
+            raise ConfigError(
+                f"entropy coefficient = {self.coefficient}: give a positive number, or no bonus"
+            )
+
+    def __call__(self, terms: PolicyTerms) -> "Tensor":
+        return -self.coefficient * masked(given(terms.entropies_T, "entropy"), terms.mask_T)

@@ -1,0 +1,40 @@
+"""Where the trust region's centre p comes from."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Proximal(StrEnum):
+    """How p is found. At the start of a step, q itself is the policy that the step starts from."""
+
+    RECOMPUTE = "recompute"
+    """The policy at the start of the step: one forward over all minibatches but the first."""
+    INTERPOLATE = "interpolate"
+    """The same without a forward: on the way from b to q."""
+    BEHAVIOUR = "behaviour"
+    """The sampler itself, as in plain PPO: p = b, and no weight for who sampled the token."""
+
+
+def interpolate(
+    behaviour_T: "Tensor", current_T: "Tensor", lags_T: "Tensor", *, progress: float
+) -> "Tensor":
+    """p between b and q.detach(), without a forward.
+
+    The behaviour lies `lag` updates before the start of the step and q `progress` updates (a
+    fraction: minibatches done / minibatches) after it. If logprobs drift evenly, p lies
+    `lag / (lag + progress)` of the way: b itself at lag 0, q itself before the first minibatch.
+
+    >>> import torch
+    >>> b, q = torch.tensor([-2.0, -2.0]), torch.tensor([-1.0, -1.0])
+    >>> interpolate(b, q, torch.tensor([0.0, 1.0]), progress=0.5)
+    tensor([-2.0000, -1.3333])
+    >>> interpolate(b, q, torch.tensor([0.0, 1.0]), progress=0.0)
+    tensor([-1., -1.])
+    """
+    current_T = current_T.detach()
+    if progress == 0.0:
+        return current_T
+    return behaviour_T.lerp(current_T, lags_T / (lags_T + progress))

@@ -1,0 +1,117 @@
+"""Trust regions: what a term gains for its ratio, and where that stops."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from areal_sdk.algorithms.objectives.terms import PolicyTerms
+from areal_sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What each term adds to the objective, before weights and mask."""
+
+    gain_T: "Tensor"
+    low_T: "Tensor"
+    """Held back since the ratio was too low already; `high_T`: too high."""
+    high_T: "Tensor"
+    totals: "dict[str, Tensor]" = field(default_factory=dict)
+    """Further numbers for each term, whose means are reported."""
+
+
+class TrustRegion(Protocol):
+    def __call__(self, terms: PolicyTerms, ratio_T: "Tensor", advantages_T: "Tensor") -> Gain: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """PPO: min(r A, clip(r, 1 - low, 1 + high) A).
+
+    With one minibatch a step p is q itself, r is 1 and nothing is ever clipped: what bounds the
+    update then is the weight and the learning rate.
+    """
+
+    low: float
+    high: float
+    dual: float | None = None
+    """Dual clip: where A < 0, the gain is never below `dual` * A, however large the ratio."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.low <= 1.0:
+            raise ConfigError(f"clip low = {self.low}: give a number above 0, at most 1")
+        if self.high <= 0.0:
+            raise ConfigError(f"clip high = {self.high}: give a positive number")
+        if self.dual is not None and self.dual <= 1.0:
+            raise ConfigError(f"dual clip = {self.dual}: give more than 1, where ratios begin")
+
+    def __call__(self, terms: PolicyTerms, ratio_T: "Tensor", advantages_T: "Tensor") -> Gain:
+        bounded_T = ratio_T.clamp(1.0 - self.low, 1.0 + self.high)
+        plain_T, clipped_T = ratio_T * advantages_T, bounded_T * advantages_T
+        gain_T = plain_T.minimum(clipped_T)
+        held_T = clipped_T < plain_T
+        totals = {}
+        if self.dual is not None:
+            floor_T = self.dual * advantages_T
+            dual_T = (advantages_T < 0.0) & (gain_T < floor_T)
+            gain_T = gain_T.where(~dual_T, floor_T)
+            totals["clip_dual"] = dual_T
+        return Gain(gain_T, held_T & (ratio_T < 1.0), held_T & (ratio_T > 1.0), totals)
+
+
+@dataclass(frozen=True, slots=True)
+class SoftGate:
+    """SAPO: sigmoid(tau (r - 1)) 4 / tau in place of r; the slope at r = 1 is that of r itself.
+
+    A smaller tau trusts far ratios longer. Nothing is cut off: far terms fade.
+    """
+
+    tau_positive: float
+    tau_negative: float
+    """Where the advantage is not positive."""
+
+    def __post_init__(self) -> None:
+        if self.tau_positive <= 0 or self.tau_negative <= 0:
+            raise ConfigError(
+                f"tau = {self.tau_positive}, {self.tau_negative}: give positive numbers"
+            )
+
+    def __call__(self, terms: PolicyTerms, ratio_T: "Tensor", advantages_T: "Tensor") -> Gain:
+        tau_T = ratio_T.new_full(ratio_T.shape, self.tau_negative)
+        tau_T = tau_T.masked_fill(advantages_T > 0.0, self.tau_positive)
+        gate_T = (tau_T * (ratio_T - 1.0)).sigmoid() * (4.0 / tau_T)
+        never_T = ratio_T.isnan()
+        slope_T = (gate_T * tau_T / 4.0 * (1.0 - gate_T * tau_T / 4.0) * 4.0).detach()
+        return Gain(gate_T * advantages_T, never_T, never_T, {"gate_slope": slope_T})
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedRatio:
+    """CISPO: clip(r, 1 - low, 1 + high), detached, times A log q: every token keeps a gradient."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.low <= 1.0:
+            raise ConfigError(f"clip low = {self.low}: give a number above 0, at most 1")
+        if self.high <= 0.0:
+            raise ConfigError(f"clip high = {self.high}: give a positive number")
+
+    def __call__(self, terms: PolicyTerms, ratio_T: "Tensor", advantages_T: "Tensor") -> Gain:
+        ratio_T = ratio_T.detach()
+        bounded_T = ratio_T.clamp(1.0 - self.low, 1.0 + self.high)
+        current_T = terms.current_T.where(terms.mask_T, 0.0)
+        low_T, high_T = ratio_T < 1.0 - self.low, ratio_T > 1.0 + self.high
+        return Gain(bounded_T * advantages_T * current_T, low_T, high_T)
+
+
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """r A: the policy gradient with nothing to hold it back."""
+
+    def __call__(self, terms: PolicyTerms, ratio_T: "Tensor", advantages_T: "Tensor") -> Gain:
+        never_T = ratio_T.isnan()
+        return Gain(ratio_T * advantages_T, never_T, never_T)

@@ -1,0 +1,73 @@
+"""The policy objective: -w * gain(ratio, advantage) + penalties, one loss a term."""
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from areal_sdk.algorithms.needs import Needs, needs_of
+from areal_sdk.algorithms.objectives.off_policy import OffPolicyWeight, SecondMoment
+from areal_sdk.algorithms.objectives.penalties import Penalty
+from areal_sdk.algorithms.objectives.ratio import Ratio, TokenRatio
+from areal_sdk.algorithms.objectives.regions import TrustRegion
+from areal_sdk.algorithms.objectives.terms import Loss, PolicyTerms, masked
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """Decoupled PPO and its relatives: the ratio q / p is held in a region, p / b is a weight.
+
+    Where p is b, the weight is 1 and this is PPO as the paper has it.
+    """
+
+    region: TrustRegion
+    weight: OffPolicyWeight
+    ratio: Ratio = field(default_factory=TokenRatio)
+    screen: SecondMoment | None = None
+    penalties: tuple[Penalty, ...] = ()
+
+    @property
+    def needs(self) -> Needs:
+        parts = (self.ratio, self.region, self.weight, self.screen, *self.penalties)
+        return needs_of(*parts)
+
+    def keep(self, log_weights_T: "Tensor") -> "Tensor":
+        assert self.screen is not None, "`needs` asks for the minibatch only with a screen"
+        return self.screen.keep(log_weights_T)
+
+    def __call__(self, terms: PolicyTerms) -> Loss:
+        mask_T = terms.mask_T
+        w_T, log_w_T = self.weight(terms)
+        log_ratio_T, advantages_T = self.ratio(terms)
+        ratio_T = log_ratio_T.exp()
+        gain = self.region(terms, ratio_T, advantages_T)
+        gained_T = mask_T if terms.kept_T is None else mask_T & terms.kept_T
+        loss_T = -masked(w_T * gain.gain_T, gained_T)
+        for penalty in self.penalties:
+            loss_T = loss_T + masked(penalty(terms), mask_T)
+        lag_T = masked(terms.proximal_T - terms.behaviour_T, mask_T).detach()
+        moved_T = log_ratio_T.detach()
+        low_T, high_T = mask_T & gain.low_T, mask_T & gain.high_T
+        totals = {
+            "clip_fraction": (low_T | high_T).sum(),
+            "clip_low": low_T.sum(),
+            "clip_high": high_T.sum(),
+            "ratio": masked(ratio_T.detach(), mask_T).sum(),
+            "weight": masked(w_T, mask_T).sum(),
+            "weight_square": masked(w_T.square(), mask_T).sum(),
+            "weight_bounded": (mask_T & (log_w_T > math.log(self.weight.maximum))).sum(),
+            # E_b[log b - log p], from samples of b: (w - 1) - log w, never negative.
+            "kl_behaviour": (lag_T.exp() - 1.0 - lag_T).sum(),
+            # E_p[log p - log q], likewise.
+            "kl_proximal": (moved_T.exp() - 1.0 - moved_T).sum(),
+            **{name: masked(values_T, mask_T).sum() for name, values_T in gain.totals.items()},
+        }
+        if terms.kept_T is not None:
+            totals["screened_out"] = (mask_T & ~terms.kept_T).sum()
+        if terms.reference_T is not None:
+            away_T = masked(terms.current_T.detach() - terms.reference_T, mask_T)
+            totals["kl_reference"] = ((-away_T).exp() - 1.0 + away_T).sum()
+        maxima = {"ratio_max": ratio_T.detach().max(), "weight_max": log_w_T.max().exp()}
+        return Loss(loss_T, totals, maxima)

@@ -1,0 +1,125 @@
+"""What an objective is given, and what it gives back. Imports no torch: tensors bring their methods.
+
+Shapes: T loss terms, the trained tokens of a micro-batch.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from areal_sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTerms:
+    """One micro-batch of loss terms. All logprobs are of logits / T."""
+
+    current_T: "Tensor"
+    """q: under the weights being trained; carries the gradient."""
+    proximal_T: "Tensor"
+    """p: the trust region's centre, as `Algorithm.proximal` says."""
+    behaviour_T: "Tensor"
+    """b: under the weights that sampled the token."""
+    advantages_T: "Tensor"
+    mask_T: "Tensor"
+    """False: the term is none. A rank without work has one such term."""
+    sequences_T: "Tensor"
+    """Which trajectory of the micro-batch a term belongs to. Trajectories are always whole."""
+    groups_T: "Tensor"
+    """Which group of the step a term belongs to."""
+    lags_T: "Tensor"
+    """Versions between the sampler and the start of this step."""
+    weights_T: "Tensor"
+    """What `Algorithm.aggregation` multiplies each term's loss with."""
+    divisor: float
+    """What the sum of all weighted losses, over micro-batches and ranks, is divided by."""
+    reference_T: "Tensor | None" = None
+    """Logprobs under the checkpoint that the run began with (`needs.reference`)."""
+    values_T: "Tensor | None" = None
+    """The critic's values at the start of the step (`needs.values`)."""
+    returns_T: "Tensor | None" = None
+    """What came of each token's turn (`needs.returns`); 0 where nothing was scored."""
+    entropies_T: "Tensor | None" = None
+    """The entropy of each token's distribution, with a gradient (`needs.entropy`)."""
+    kept_T: "Tensor | None" = None
+    """Where the objective has a screen: False for the terms that the screen removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss of each term, before the aggregation weighs it, and what to report about it."""
+
+    terms_T: "Tensor"
+    totals: "dict[str, Tensor]" = field(default_factory=dict)
+    """Sums over the masked tokens; the mean over a step is reported."""
+    maxima: "dict[str, Tensor]" = field(default_factory=dict)
+
+    @property
+    def sum(self) -> "Tensor":
+        """The unweighted sum over the terms."""
+        return self.terms_T.sum()
+
+    def weighted(self, weights_T: "Tensor") -> "Tensor":
+        return (self.terms_T * weights_T).sum()
+
+
+class Objective(Protocol):
+    """The loss of each term. `needs` (see `Needs`) says what is read beside advantages."""
+
+    def __call__(self, terms: PolicyTerms) -> Loss: ...
+
+
+@runtime_checkable
+class Screens(Protocol):
+    """An objective that looks at a whole minibatch, over all ranks, before its first backward.
+
+    It declares `needs = Needs(minibatch=True)`.
+    """
+
+    def keep(self, log_weights_T: "Tensor") -> "Tensor":
+        """Which terms stay, given log p - log b of every term of the minibatch."""
+
+
+def given(values_T: "Tensor | None", name: str) -> "Tensor":
+    """A field of `PolicyTerms` that `needs` asks for; ConfigError where it did not."""
+    if values_T is None:
+        raise ConfigError(
+            f"the objective reads {name}, which its `needs` does not ask for: declare "
+            f"needs = Needs({name}=True)"
+        )
+    return values_T
+
+
+def masked(values_T: "Tensor", mask_T: "Tensor") -> "Tensor":
+    """Zero where not `mask_T`, in value and in gradient, whatever stood there.
+
+    Mask *before* exp: a NaN or an infinity that is multiplied by zero stays one.
+
+    >>> import torch
+    >>> x = torch.tensor([0.0, float("nan")], requires_grad=True)
+    >>> y = masked(x, torch.tensor([True, False])).exp().sum()
+    >>> y.backward()
+    >>> y.item(), x.grad
+    (2.0, tensor([1., 0.]))
+    """
+    return values_T.where(mask_T, 0.0)
+
+
+def sequence_means(values_T: "Tensor", terms: PolicyTerms) -> "Tensor":
+    """For each term, the mean of `values_T` over its trajectory; 0 where a trajectory has no term.
+
+    Trajectories are whole, so this is the mean over all their terms. Gradients flow through it.
+    """
+    count = int(terms.sequences_T.max()) + 1
+    kept_T = masked(values_T, terms.mask_T)
+    sums_S = kept_T.new_zeros(count).index_add(0, terms.sequences_T, kept_T)
+    ones_T = terms.mask_T.to(kept_T.dtype)
+    counts_S = kept_T.new_zeros(count).index_add(0, terms.sequences_T, ones_T)
+    return (sums_S / counts_S.clamp(min=1.0))[terms.sequences_T]
+
+
+def imitation(current_T: "Tensor", weights_T: "Tensor", mask_T: "Tensor") -> Loss:
+    """The negative logprob of each demonstrated token, weighted: supervised fine-tuning has ones."""
+    return Loss(-masked(current_T * weights_T, mask_T))

@@ -1,0 +1,38 @@
+"""The critic's loss: how far its values are from what came."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from areal_sdk.algorithms.objectives.terms import Loss, masked
+from areal_sdk.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Critic:
+    """A model of its own that predicts returns: the trunk of the checkpoint and a scalar head."""
+
+    learning_rate: float
+    """Of its own AdamW, with the warm-up and the gradient bound of the trainer."""
+    clip: float | None = None
+    """Within one step, a value may better itself by moving this far; None: as far as it likes."""
+
+    def __post_init__(self) -> None:
+        if self.learning_rate <= 0:
+            raise ConfigError(f"critic learning rate = {self.learning_rate}: give a positive one")
+        if self.clip is not None and self.clip <= 0:
+            raise ConfigError(f"value clip = {self.clip}: give a positive number")
+
+    def loss(
+        self, values_T: "Tensor", old_T: "Tensor", returns_T: "Tensor", mask_T: "Tensor"
+    ) -> Loss:
+        """Half the squared error; where clipped, the worse of the two, as PPO has it."""
+        error_T = masked(values_T - returns_T, mask_T).square() / 2.0
+        if self.clip is None:
+            return Loss(error_T)
+        near_T = old_T + (values_T - old_T).clamp(-self.clip, self.clip)
+        near_error_T = masked(near_T - returns_T, mask_T).square() / 2.0
+        held_T = near_error_T > error_T
+        return Loss(error_T.maximum(near_error_T), {"value_clip_fraction": held_T.sum()})

@@ -1,0 +1,84 @@
+"""Rewards on their way to an estimator: bias, scale, bounds, and a penalty for long answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Overlong:
+    """A soft limit: the penalty grows over the last `margin` tokens before `limit`.
+
+    >>> soft = Overlong(limit=100, margin=20, penalty=1.0)
+    >>> soft(80), soft(90), soft(100), soft(500)
+    (0.0, -0.5, -1.0, -1.0)
+    """
+
+    limit: int
+    """Sampled tokens of an episode at which the whole penalty is due."""
+    margin: int
+    penalty: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin <= self.limit:
+            raise ConfigError(
+                f"overlong margin = {self.margin}: give 1 to {self.limit} tokens, the limit"
+            )
+        if self.penalty <= 0:
+            raise ConfigError(f"overlong penalty = {self.penalty}: give a positive number")
+
+    def __call__(self, num_tokens: int) -> float:
+        """What an episode of so many sampled tokens loses, as a number to add."""
+        excess = num_tokens - (self.limit - self.margin)
+        return self.penalty * max(min(-excess / self.margin, 0.0), -1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardShaping:
+    """(reward + overlong + bias) * scale, bounded by `clip`.
+
+    Rewards of turns are shaped one by one; the overlong penalty is then due with the last of them.
+    The baselines, the metrics and the ledger see the rewards as they were given.
+    """
+
+    scale: float = 1.0
+    bias: float = 0.0
+    clip: float | None = None
+    """Shaped rewards beyond this, up or down, count as this."""
+    overlong: Overlong | None = None
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0:
+            raise ConfigError(f"reward scale = {self.scale}: give a positive number")
+        if self.clip is not None and self.clip <= 0:
+            raise ConfigError(f"reward clip = {self.clip}: give a positive number")
+
+    def __call__(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
+        return [self._group(group) for group in groups]
+
+    def _group(self, group: TrajectoryGroup) -> TrajectoryGroup:
+        lengths: dict[str, int] = {}
+        for t in group.trajectories:
+            lengths[t.episode_id] = lengths.get(t.episode_id, 0) + t.num_trained
+        return replace(
+            group, trajectories=tuple(self._trajectory(t, lengths) for t in group.trajectories)
+        )
+
+    def _trajectory(self, trajectory: Trajectory, lengths: Mapping[str, int]) -> Trajectory:
+        late = self.overlong(lengths[trajectory.episode_id]) if self.overlong else 0.0
+        rewards = trajectory.turn_rewards
+        last = max((i for i, r in enumerate(rewards) if r is not None), default=-1)
+        return replace(
+            trajectory,
+            reward=self._shape(trajectory.reward + late),
+            turn_rewards=tuple(
+                None if r is None else self._shape(r + (late if i == last else 0.0))
+                for i, r in enumerate(rewards)
+            ),
+        )
+
+    def _shape(self, reward: float) -> float:
+        shaped = (reward + self.bias) * self.scale
+        return shaped if self.clip is None else min(max(shaped, -self.clip), self.clip)

@@ -1,0 +1,105 @@
+"""A critic: the trunk of the run's first checkpoint and a scalar head, with an optimiser of its own."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from areal_sdk.algorithms.batch import Batch
+from areal_sdk.algorithms.objectives import Critic
+from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.policy import hidden_states, load_policy
+from areal_sdk.fsdp.step.metrics import Meter
+from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer
+from areal_sdk.fsdp.step.planning import Minibatch
+
+
+class ValueModel(nn.Module):
+    """`values(batch)`: for each loss term the value of the state that its token was sampled in."""
+
+    trunk: Any
+    """A transformers model without its output layer."""
+
+    def __init__(self, trunk: nn.Module) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(self.trunk.config.hidden_size, 1)
+        nn.init.zeros_(self.head.weight)  # it begins by expecting nothing, on every rank alike
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, batch: Batch) -> Tensor:
+        hidden_NH = hidden_states(self.trunk, batch)
+        values_R: Tensor = self.head(hidden_NH[batch.nodes_R])[:, 0].float()
+        return values_R[batch.rows_T]
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        layers = self.trunk.layers
+        assert isinstance(layers, nn.ModuleList)
+        return layers
+
+    def named_weights(self) -> dict[str, nn.Parameter]:
+        return dict(self.named_parameters())
+
+
+class CriticTrainer:
+    """The value model of one rank, and what trains it."""
+
+    def __init__(
+        self,
+        spec: Critic,
+        model_dir: Path,
+        settings: TrainerSection,
+        ranks: Ranks,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ) -> None:
+        self.spec = spec
+        self.settings = settings
+        self.ranks = ranks
+        self.autocast = autocast
+        trunk = load_policy(model_dir).model.base_model
+        self.model = ValueModel(trunk).to(ranks.device)
+        ranks.shard(self.model)
+        self.optimizer = make_optimizer(self.model, settings)
+        self.num_updates = 0
+
+    def values(self, batch: Batch) -> Tensor:
+        with self.autocast():
+            values_T: Tensor = self.model(batch)
+        return values_T
+
+    def update(self, minibatches: Sequence[Minibatch], meter: Meter) -> dict[str, float]:
+        """One update for each minibatch, on the returns that its batches hold."""
+        totals = {"value_loss": 0.0}
+        norms, num_terms = [], 0
+        with meter.phase("critic"):
+            for minibatch in minibatches:
+                num_terms += minibatch.num_terms
+                for batch in minibatch.batches:
+                    assert batch.values_T is not None
+                    assert batch.returns_T is not None
+                    values_T = self.values(batch)
+                    loss = self.spec.loss(values_T, batch.values_T, batch.returns_T, batch.mask_T)
+                    weighted = loss.weighted(batch.weights_T)
+                    # FSDP averages gradients over ranks; ours are sums.
+                    torch.autograd.backward(weighted * (self.ranks.size / minibatch.divisor))
+                    totals["value_loss"] += weighted.item() / minibatch.divisor / len(minibatches)
+                    for name, value in loss.totals.items():
+                        totals[name] = totals.get(name, 0.0) + float(value)
+                applied = apply_gradients(
+                    self.model,
+                    self.optimizer,
+                    self.settings,
+                    learning_rate=self.spec.learning_rate,
+                    num_updates=self.num_updates,
+                )
+                self.num_updates += applied.is_updated
+                norms.append(applied.grad_norm)
+        sums = self.ranks.sum(totals)
+        value_loss = sums.pop("value_loss")
+        means = {name: total / num_terms for name, total in sums.items()}
+        return {"value_loss": value_loss, "value_grad_norm": max(norms), **means}

@@ -1,0 +1,116 @@
+"""What a step reports: sums over its micro-batches, staleness, and where logprobs disagree."""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from areal_sdk.algorithms.batch import Batch
+from areal_sdk.algorithms.objectives import Loss, masked
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.trajectory import TrajectoryGroup
+
+LAGS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3_4": (3, 4), "5_8": (5, 8), "more": (9, math.inf)}
+"""Ranges of versions between the sampler of a token and the start of its step."""
+
+EXPLAINED = {"float32": 2e-3, "bfloat16": 5e-2}
+"""Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts."""
+
+
+@dataclass(slots=True)
+class Meter:
+    """Sums and maxima over the micro-batches of a step, and CPU-seconds by phase."""
+
+    totals: dict[str, float] = field(default_factory=dict)
+    maxima: dict[str, float] = field(default_factory=dict)
+    pairs: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Sums with counts of their own: only some terms count."""
+    cpu_s: dict[str, float] = field(default_factory=dict)
+
+    def add(self, loss: Loss, totals: Mapping[str, Tensor]) -> None:
+        for name, value in (*loss.totals.items(), *totals.items()):
+            self.totals[name] = self.totals.get(name, 0.0) + float(value)
+        for name, value in loss.maxima.items():
+            self.maxima[name] = max(self.maxima.get(name, -math.inf), float(value))
+
+    def add_pairs(self, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        for name, (total, count) in pairs.items():
+            before = self.pairs.get(name, (0.0, 0.0))
+            self.pairs[name] = before[0] + float(total), before[1] + float(count)
+
+    def reduce(self, ranks: Ranks, *, num_terms: int) -> dict[str, float]:
+        """Means and maxima over all ranks. A collective."""
+        means = {name: total / num_terms for name, total in ranks.sum(self.totals).items()}
+        square = means.pop("weight_square", 0.0)
+        if square:
+            means["ess"] = means["weight"] ** 2 / square
+        sums = ranks.sum({name: total for name, (total, _) in self.pairs.items()})
+        counts = ranks.sum({name: count for name, (_, count) in self.pairs.items()})
+        apart = {name: sums[name] / count for name, count in counts.items() if count}
+        return {**means, **ranks.max(self.maxima), **apart}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = time.process_time()
+        yield
+        self.cpu_s[name] = self.cpu_s.get(name, 0.0) + time.process_time() - began
+
+
+def disagreement(start_T: Tensor, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    """|log p - log b| by cause, as sums and counts; `start_T` are logprobs before any update.
+
+    At lag 0 both are of the same weights, so what differs is how they were computed: overall, in the
+    first and last tokens of turns, and away from temperature 1. At other lags the policy has moved.
+    """
+    distance_T = masked(start_T.detach() - batch.behaviour_T, batch.mask_T).abs()
+    fresh_T = batch.mask_T & (batch.lags_T == 0)
+    causes = {
+        f"dlogp_lag_{name}": batch.mask_T & (batch.lags_T >= low) & (batch.lags_T <= high)
+        for name, (low, high) in LAGS.items()
+    }
+    causes["dlogp_boundary"] = fresh_T & batch.boundary_T
+    causes["dlogp_temperature"] = fresh_T & (batch.temperatures_R[batch.rows_T] != 1.0)
+    return {name: (masked(distance_T, of_T).sum(), of_T.sum()) for name, of_T in causes.items()}
+
+
+def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
+    """Counts and staleness of what is trained."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    lags = [
+        version - v for t in trajectories for v, m in zip(t.versions, t.loss_mask, strict=True) if m
+    ]
+    if lags and min(lags) < 0:
+        raise ValueError(
+            f"a token of version {version - min(lags)} in a step that starts from {version}"
+        )
+    count = len(lags)
+    shares = {
+        f"staleness_share_{name}": sum(low <= lag <= high for lag in lags) / count if count else 0.0
+        for name, (low, high) in LAGS.items()
+    }
+    return {
+        "num_groups": float(len(groups)),
+        "num_trajectories": float(len(trajectories)),
+        "num_tokens": float(sum(len(t.tokens) for t in trajectories)),
+        "num_counted": float(count),
+        "staleness_mean": sum(lags) / count if count else 0.0,
+        "staleness_max": float(max(lags, default=0)),
+        **shares,
+    }
+
+
+def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> str | None:
+    """The line for the user where generation and training disagree on the same weights."""
+    found = metrics.get("dlogp_lag_0")
+    explained = max(EXPLAINED[dtype] for dtype in dtypes)
+    if found is None or not found > explained:
+        return None
+    return (
+        f"generation and training disagree: under the same weights the logprobs of sampled tokens "
+        f"differ by {found:.3g} on average, where rounding explains {explained:g}. Run areal-sdk "
+        "doctor model, compare engine.dtype with trainer.precision, and leave out engine options "
+        'that change samples (kv_on_update = "keep", a quantized cache)'
+    )

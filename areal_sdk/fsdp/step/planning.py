@@ -1,0 +1,154 @@
+"""Which rank computes what: from advantages to minibatches of rows, the same plan on every rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence, PerToken
+from areal_sdk.algorithms.advantages.returns import Floats, returns_of, spread_turns
+from areal_sdk.algorithms.algorithm import Algorithm
+from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
+from areal_sdk.algorithms.examples import Example, make_example
+from areal_sdk.algorithms.packing import plan_rows, split_evenly
+from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.trajectory import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Minibatch:
+    """The work of one optimiser update, as this rank sees it."""
+
+    batches: list[Batch]
+    divisor: float
+    """Over *all* ranks, of terms with an advantage and of those without."""
+    num_terms: int
+    """Over all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    minibatches: list[Minibatch]
+    """Those with work: all ranks agree on which, since they planned from the same groups."""
+    num_terms: int
+    num_with_advantage: int
+    num_idle_groups: int
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    settings: TrainerSection
+    ranks: Ranks
+
+    def plan(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        algorithm: Algorithm,
+        estimate: Estimate,
+        evidence: Evidence,
+        *,
+        version: int,
+    ) -> Plan:
+        """The minibatches of a step: whole groups, about equally many trained tokens in each."""
+        if estimate.returns is None and (algorithm.needs.returns or algorithm.critic is not None):
+            estimate = replace(estimate, returns=turn_returns(groups))
+        counts = [sum(t.num_trained for t in group.trajectories) for group in groups]
+        parts = split_evenly(counts, self.settings.num_minibatches)
+        planned = [
+            self._minibatch(groups, part, algorithm, estimate, evidence, version=version)
+            for part in parts
+        ]
+        teaches = [
+            sum(int((row != 0.0).sum()) for row in of_group) for of_group in estimate.advantages
+        ]
+        return Plan(
+            [minibatch for minibatch in planned if minibatch.num_terms],
+            sum(minibatch.num_terms for minibatch in planned),
+            sum(teaches),
+            sum(not count for count in teaches),
+        )
+
+    def _minibatch(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        part: Sequence[int],
+        algorithm: Algorithm,
+        estimate: Estimate,
+        evidence: Evidence,
+        *,
+        version: int,
+    ) -> Minibatch:
+        lengths: dict[tuple[int, str], int] = {}
+        for i in part:
+            for t in groups[i].trajectories:
+                if t.num_trained:
+                    key = i, t.episode_id
+                    lengths[key] = lengths.get(key, 0) + t.num_trained
+        shares = algorithm.aggregation(list(lengths.values()))
+        weights = dict(zip(lengths, shares.weights, strict=True))
+        examples = [
+            example
+            for i in part
+            for j, t in enumerate(groups[i].trajectories)
+            if (
+                example := make_example(
+                    t,
+                    estimate.advantages[i][j],
+                    coverage=algorithm.needs.coverage,
+                    group=i,
+                    weight=weights.get((i, t.episode_id), 0.0),
+                    reference=_row(evidence.reference, i, j),
+                    values=_row(evidence.values, i, j),
+                    returns=_row(estimate.returns, i, j),
+                )
+            )
+            is not None
+        ]
+        return self.minibatch(examples, divisor=shares.divisor, version=version)
+
+    def minibatch(self, examples: Sequence[Example], *, divisor: float, version: int) -> Minibatch:
+        if not examples:
+            return Minibatch([], divisor, 0)
+        rows_of_rank = plan_rows(
+            [example.inputs for example in examples],
+            max_tokens=self.settings.tokens_per_microbatch,
+            num_ranks=self.ranks.size,
+            share=self.settings.share_prompts,
+        )
+        device = self.ranks.device
+        batches = [
+            make_batch(trees, examples, version=version, device=device)
+            for trees in rows_of_rank[self.ranks.rank]
+        ]
+        # Forward and backward are collectives: every rank does as many as the busiest one.
+        missing = max(map(len, rows_of_rank)) - len(batches)
+        batches += [empty_batch(examples[0], device=device)] * missing
+        return Minibatch(batches, divisor, sum(len(e.targets_T) for e in examples))
+
+
+def gather(minibatch: Minibatch, values: Sequence[torch.Tensor], ranks: Ranks) -> torch.Tensor:
+    """One value for each term of the minibatch, in the same order on every rank. A collective."""
+    gathered = torch.zeros(minibatch.num_terms, dtype=torch.float32, device=ranks.device)
+    for batch, values_T in zip(minibatch.batches, values, strict=True):
+        mask_T = batch.mask_T
+        gathered[batch.indices_T[mask_T]] = values_T[mask_T].float()
+    return ranks.sum_tensor(gathered)
+
+
+def turn_returns(groups: Sequence[TrajectoryGroup]) -> PerToken:
+    """For each trained token, what came of its turn; 0 where nothing was scored."""
+    rows = []
+    for group in groups:
+        returns = returns_of(group, discount=1.0)
+        rows.append(
+            [
+                spread_turns(t, [value or 0.0 for value in returns[t.episode_id]])
+                for t in group.trajectories
+            ]
+        )
+    return rows
+
+
+def _row(values: PerToken | None, group: int, trajectory: int) -> Floats | None:
+    return None if values is None else values[group][trajectory]

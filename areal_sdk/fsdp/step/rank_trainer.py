@@ -1,0 +1,357 @@
+"""The trainer of one rank: policy, optimiser and algorithm, and the order of what a step does."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from areal_sdk.algorithms.advantages import Baselines, Evidence, NamesOutliers, PerToken
+from areal_sdk.algorithms.algorithm import make_algorithm
+from areal_sdk.algorithms.batch import Batch
+from areal_sdk.algorithms.examples import make_demonstration
+from areal_sdk.algorithms.objectives import (
+    Loss,
+    PolicyTerms,
+    Proximal,
+    Screens,
+    imitation,
+    interpolate,
+    masked,
+)
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.policy import Policy, load_policy
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step.critic import CriticTrainer
+from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement, disagreement_notice
+from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer
+from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
+from areal_sdk.fsdp.step.scoring import plan_scores, score
+from areal_sdk.fsdp.step.sequences import sequence_sums
+from areal_sdk.process.user_code import load_user_object
+from areal_sdk.trainer import Demonstration
+from areal_sdk.trajectory import TrajectoryGroup
+
+LossOf = Callable[[Tensor, Tensor, Minibatch, Batch, float], Loss]
+"""The loss of (logprobs, entropies, minibatch, batch, fraction of the step's minibatches done)."""
+
+
+class RankTrainer:
+    """Policy, optimiser and objective of one rank; a reference and a critic where they are needed."""
+
+    def __init__(self, spec: TrainerSpec, ranks: Ranks | None = None) -> None:
+        self.spec = spec
+        self.settings = spec.trainer
+        self.ranks = ranks or Ranks()
+        self.algorithm = make_algorithm(
+            spec.algorithm.name, load_user_object(spec.preset.reference), spec.preset.options
+        )
+        self.needs = self.algorithm.needs
+        self.policy = self._load_policy()
+        self.optimizer = make_optimizer(self.policy, self.settings)
+        self.reference = self._load_reference() if self.needs.reference else None
+        self.critic: CriticTrainer | None = None
+        if self.algorithm.critic is not None:
+            self.critic = CriticTrainer(
+                self.algorithm.critic, spec.model_dir, self.settings, self.ranks, self._autocast
+            )
+        self.phase = ""
+        """`policy` or `imitation`: an optimiser's state does not outlive its loss."""
+        self.num_updates = 0
+        """Optimiser updates of this phase; drives the warm-up."""
+        self.baselines: Baselines = {}
+        self.notices: list[str] = []
+        """What the latest step says to the user: each source with a wrong reward once."""
+        self._named: set[str] = set()
+        self._planner = Planner(self.settings, self.ranks)
+
+    def _load_reference(self) -> Policy:
+        """The checkpoint that the run began with, also where the run was resumed; never trained."""
+        return self._load_policy().requires_grad_(False)
+
+    def _load_policy(self) -> Policy:
+        policy = load_policy(
+            self.spec.model_dir,
+            device=self.ranks.device,
+            exact_head=self.settings.head_precision == "float32",
+        )
+        self.ranks.shard(policy)
+        return policy
+
+    def step(self, groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
+        """Train on `groups`, sampled by policies up to `version`; returns what to report.
+
+        With nothing to train, `num_trained` is 0 and neither weights nor optimiser change.
+        """
+        meter, began = Meter(), time.monotonic()
+        metrics = describe(groups, version=version)
+        if self.algorithm.shaping is not None:
+            groups = self.algorithm.shaping(groups)
+        evidence = self._evidence(groups, meter, version=version)
+        with meter.phase("plan"):
+            outliers = self._find_outliers(groups)
+            estimate = self.algorithm.advantages(groups, evidence)
+            self.baselines = estimate.baselines
+            plan = self._planner.plan(groups, self.algorithm, estimate, evidence, version=version)
+        counted = metrics["num_counted"]
+        metrics |= {
+            "num_trained": float(plan.num_terms),
+            "num_outlying_sources": float(len(outliers)),
+            "num_idle_groups": float(plan.num_idle_groups),
+            "share_without_advantage": 1.0 - plan.num_with_advantage / counted if counted else 0.0,
+        }
+        if plan.minibatches:
+            self._enter("policy")
+            with meter.phase("proximal"):
+                minibatches = self._with_proximal(plan.minibatches)
+            metrics |= self._update(
+                minibatches, self._policy_loss, meter, learning_rate=self.settings.learning_rate
+            )
+            if self.critic is not None:
+                metrics |= self.critic.update(minibatches, meter)
+        self._notice_disagreement(metrics)
+        return metrics | self._cost(plan.minibatches, meter, began)
+
+    def learn(
+        self, rows: Sequence[Demonstration], *, learning_rate: float, divisor: float | None = None
+    ) -> dict[str, float]:
+        """One update on weighted sequences."""
+        meter, began = Meter(), time.monotonic()
+        with meter.phase("plan"):
+            made = (make_demonstration(row.tokens, row.loss_mask, row.weight) for row in rows)
+            examples = [example for example in made if example is not None]
+            count = sum(len(example.targets_T) for example in examples)
+            minibatch = self._planner.minibatch(
+                examples, divisor=float(count) if divisor is None else divisor, version=0
+            )
+        metrics = {
+            "num_tokens": float(sum(len(row.tokens) for row in rows)),
+            "num_trained": float(count),
+            "num_updates": 0.0,
+        }
+        if count:
+            self._enter("imitation")
+            metrics |= self._update(
+                [minibatch],
+                lambda logprobs_T, _entropies, _minibatch, batch, _progress: imitation(
+                    logprobs_T, batch.advantages_T, batch.mask_T
+                ),
+                meter,
+                learning_rate=learning_rate,
+            )
+        return metrics | self._cost([minibatch], meter, began)
+
+    def score(self, rows: Sequence[Demonstration]) -> list[float]:
+        """The summed logprobs of the trained tokens of each row, under the current weights."""
+        made = [make_demonstration(row.tokens, row.loss_mask) for row in rows]
+        places = [index for index, example in enumerate(made) if example is not None]
+        examples = [example for example in made if example is not None]
+        scores = [0.0] * len(rows)
+        if not examples:
+            return scores
+        batches = self._planner.minibatch(examples, divisor=1.0, version=0).batches
+        with torch.no_grad(), self._autocast():
+            values = [self.policy(batch)[0] for batch in batches]
+        sums = sequence_sums(batches, values, count=len(examples), ranks=self.ranks)
+        for place, total in zip(places, sums, strict=True):
+            scores[place] = total
+        return scores
+
+    # what the estimator may read
+
+    def _evidence(
+        self, groups: Sequence[TrajectoryGroup], meter: Meter, *, version: int
+    ) -> Evidence:
+        """Baselines, and what the reference and the critic say of every trained token."""
+        if self.reference is None and self.critic is None:
+            return Evidence(self.baselines)
+        with meter.phase("score"):
+            minibatch = plan_scores(self._planner, groups, version=version)
+
+            def rows(score_of: Callable[[Batch], Tensor]) -> PerToken:
+                return score(self._planner, minibatch, groups, score_of)
+
+            return Evidence(
+                self.baselines,
+                values=rows(self.critic.values) if self.critic is not None else None,
+                reference=rows(self._reference_logprobs) if self.reference is not None else None,
+            )
+
+    def _reference_logprobs(self, batch: Batch) -> Tensor:
+        assert self.reference is not None
+        with self._autocast():
+            logprobs_T: Tensor = self.reference(batch)[0]
+        return logprobs_T
+
+    def _find_outliers(self, groups: Sequence[TrajectoryGroup]) -> Mapping[str, str]:
+        """Which sources posted a reward that their baseline did not take at its word."""
+        estimator = self.algorithm.advantages
+        outliers = (
+            estimator.outliers(groups, self.baselines)
+            if isinstance(estimator, NamesOutliers)
+            else {}
+        )
+        self.notices = [
+            f"{source}: {what}; look at who rewards there"
+            for source, what in outliers.items()
+            if source not in self._named
+        ]
+        self._named |= outliers.keys()
+        return outliers
+
+    def _notice_disagreement(self, metrics: Mapping[str, float]) -> None:
+        dtypes = (self.settings.precision, self.spec.publish_dtype)
+        notice = disagreement_notice(metrics, dtypes)
+        if notice is not None and "disagreement" not in self._named:
+            self.notices.append(notice)
+            self._named.add("disagreement")
+
+    # the trust region's centre
+
+    def _with_proximal(self, minibatches: list[Minibatch]) -> list[Minibatch]:
+        """p for every minibatch but the first, which starts from p itself."""
+        if self.algorithm.proximal is not Proximal.RECOMPUTE:
+            return minibatches
+        first, *later = minibatches
+        with torch.no_grad(), self._autocast():
+            return [
+                first,
+                *(
+                    replace(m, batches=[b.with_proximal(self.policy(b)[0]) for b in m.batches])
+                    for m in later
+                ),
+            ]
+
+    def _centre(self, logprobs_T: Tensor, batch: Batch, progress: float) -> Tensor:
+        if batch.proximal_T is not None:
+            return batch.proximal_T
+        if self.algorithm.proximal is Proximal.BEHAVIOUR:
+            return batch.behaviour_T
+        return interpolate(batch.behaviour_T, logprobs_T, batch.lags_T, progress=progress)
+
+    def _screened(self, minibatch: Minibatch, progress: float) -> Minibatch:
+        """The minibatch after its objective's look at all its log-weights, if it has one."""
+        objective = self.algorithm.objective
+        if not self.needs.minibatch or self.phase != "policy":
+            return minibatch
+        assert isinstance(objective, Screens), "checked with the algorithm"
+        batches = minibatch.batches
+        with torch.no_grad(), self._autocast():
+            batches = [
+                b
+                if b.proximal_T is not None
+                else b.with_proximal(self._centre(self.policy(b)[0], b, progress))
+                for b in batches
+            ]
+        log_weights = [self._log_weights(batch) for batch in batches]
+        keep = objective.keep(gather(minibatch, log_weights, self.ranks))
+        return replace(minibatch, batches=[replace(b, kept_T=keep[b.indices_T]) for b in batches])
+
+    def _log_weights(self, batch: Batch) -> Tensor:
+        assert batch.proximal_T is not None
+        return masked(batch.proximal_T - batch.behaviour_T, batch.mask_T)
+
+    # updating
+
+    def _update(
+        self,
+        minibatches: Sequence[Minibatch],
+        loss_of: LossOf,
+        meter: Meter,
+        *,
+        learning_rate: float,
+    ) -> dict[str, float]:
+        """One optimiser update for each minibatch."""
+        loss_sum, grad_norms, num_skipped = 0.0, [], 0
+        entropy_gradient = self.needs.entropy and self.phase == "policy"
+        for index, planned in enumerate(minibatches):
+            progress = index / len(minibatches)
+            with meter.phase("proximal"):
+                minibatch = self._screened(planned, progress)
+            # FSDP averages gradients over ranks; ours are sums.
+            scale = self.ranks.size / minibatch.divisor
+            for batch in minibatch.batches:
+                with meter.phase("forward"), self._autocast():
+                    logprobs_T, entropies_T = self.policy(batch, entropy_gradient=entropy_gradient)
+                with meter.phase("backward"):
+                    loss = loss_of(logprobs_T, entropies_T, minibatch, batch, progress)
+                    weighted = loss.weighted(batch.weights_T)
+                    torch.autograd.backward(weighted * scale)
+                meter.add(loss, {"entropy": masked(entropies_T.detach(), batch.mask_T).sum()})
+                if self.phase == "policy" and index == 0:
+                    meter.add_pairs(disagreement(logprobs_T, batch))
+                loss_sum += weighted.item() / minibatch.divisor
+            with meter.phase("optimizer"):
+                grad_norms.append(self._apply_gradients(learning_rate))
+            num_skipped += not math.isfinite(grad_norms[-1])
+        num_terms = sum(minibatch.num_terms for minibatch in minibatches)
+        return {
+            "loss": self.ranks.sum({"loss": loss_sum / len(minibatches)})["loss"],
+            "grad_norm": max(grad_norms, key=lambda norm: (not math.isfinite(norm), norm)),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "num_updates": float(len(minibatches) - num_skipped),
+            "num_skipped_updates": float(num_skipped),
+            **meter.reduce(self.ranks, num_terms=num_terms),
+        }
+
+    def _policy_loss(
+        self,
+        logprobs_T: Tensor,
+        entropies_T: Tensor,
+        minibatch: Minibatch,
+        batch: Batch,
+        progress: float,
+    ) -> Loss:
+        return self.algorithm.objective(
+            PolicyTerms(
+                current_T=logprobs_T,
+                proximal_T=self._centre(logprobs_T, batch, progress),
+                behaviour_T=batch.behaviour_T,
+                advantages_T=batch.advantages_T,
+                mask_T=batch.mask_T,
+                sequences_T=batch.sequences_T,
+                groups_T=batch.groups_T,
+                lags_T=batch.lags_T,
+                weights_T=batch.weights_T,
+                divisor=minibatch.divisor,
+                reference_T=batch.reference_T,
+                values_T=batch.values_T,
+                returns_T=batch.returns_T,
+                entropies_T=entropies_T if self.needs.entropy else None,
+                kept_T=batch.kept_T,
+            )
+        )
+
+    def _apply_gradients(self, learning_rate: float) -> float:
+        """One update of the policy; returns the norm of its gradient before clipping."""
+        applied = apply_gradients(
+            self.policy,
+            self.optimizer,
+            self.settings,
+            learning_rate=learning_rate,
+            num_updates=self.num_updates,
+        )
+        self.num_updates += applied.is_updated
+        return applied.grad_norm
+
+    def _enter(self, phase: str) -> None:
+        if phase != self.phase:
+            self.phase, self.num_updates = phase, 0
+            self.optimizer.state.clear()
+
+    def _autocast(self) -> torch.autocast:
+        enabled = self.settings.precision == "bfloat16"
+        return torch.autocast(self.ranks.device.type, dtype=torch.bfloat16, enabled=enabled)
+
+    def _cost(
+        self, minibatches: Sequence[Minibatch], meter: Meter, began: float
+    ) -> dict[str, float]:
+        """What the step took, on this rank, and over all ranks where that is a sum."""
+        computed = sum(len(b.tokens_N) for m in minibatches for b in m.batches)
+        cpu_s = {f"cpu_{name}_s": seconds for name, seconds in meter.cpu_s.items()}
+        sums = self.ranks.sum(
+            {"num_computed": float(computed), **cpu_s, "cpu_s": sum(cpu_s.values())}
+        )
+        return {**sums, "wall_s": time.monotonic() - began}

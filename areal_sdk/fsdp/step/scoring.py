@@ -1,0 +1,52 @@
+"""Evidence for estimators: what a frozen reference and a critic say of every trained token.
+
+Computed without a gradient, each rank its share of the rows, then shared: every rank plans from the
+same numbers.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from areal_sdk.algorithms.advantages.estimator import PerToken
+from areal_sdk.algorithms.batch import Batch
+from areal_sdk.algorithms.examples import make_example
+from areal_sdk.algorithms.needs import Coverage
+from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
+from areal_sdk.trajectory import TrajectoryGroup
+
+
+def plan_scores(planner: Planner, groups: Sequence[TrajectoryGroup], *, version: int) -> Minibatch:
+    """Every trained token of the groups as one minibatch."""
+    made = [
+        make_example(t, np.zeros(len(t.tokens), np.float32), coverage=Coverage.ALL)
+        for group in groups
+        for t in group.trajectories
+    ]
+    examples = [example for example in made if example is not None]
+    return planner.minibatch(examples, divisor=1.0, version=version)
+
+
+def score(
+    planner: Planner,
+    minibatch: Minibatch,
+    groups: Sequence[TrajectoryGroup],
+    score_of: Callable[[Batch], Tensor],
+) -> PerToken:
+    """`score_of` each trained token, per group and trajectory; 0 elsewhere. A collective."""
+    with torch.no_grad():
+        values = [score_of(batch) for batch in minibatch.batches]
+    flat = gather(minibatch, values, planner.ranks).cpu().numpy()
+    rows: PerToken = []
+    start = 0
+    for group in groups:
+        rows.append([])
+        for t in group.trajectories:
+            row = np.zeros(len(t.tokens), dtype=np.float32)
+            stop = start + t.num_trained
+            row[np.asarray(t.loss_mask, dtype=bool)] = flat[start:stop]
+            rows[-1].append(row)
+            start = stop
+    return rows
