@@ -50,7 +50,7 @@ def with_absolute_paths(config: Config, *, built_in: Container[str]) -> Config:
     What names no file here is left alone: a module, a plugin's name, a hub id, a `built_in` model.
     """
     agent, separator, name = config.agent.partition("::")
-    sft, serve = config.sft, config.serve
+    sft, serve, finetune = config.sft, config.serve, config.finetune
     options = {table: dict(values) for table, values in config.options.items()}
     if environment := options.get("engine.sglang", {}).get("environment"):
         options["engine.sglang"]["environment"] = _absolute(environment)
@@ -61,6 +61,12 @@ def with_absolute_paths(config: Config, *, built_in: Container[str]) -> Config:
         "eval_tasks": _absolute(config.eval_tasks),
         "plugins": tuple(map(_absolute, config.plugins)),
         "init_from": _absolute(config.init_from),
+        "finetune": finetune.model_copy(
+            update={
+                "data": tuple(map(_absolute, finetune.data)),
+                "eval_data": tuple(map(_absolute, finetune.eval_data)),
+            }
+        ),
         "sft": sft.model_copy(update={"demonstrations": _absolute(sft.demonstrations)}),
         "serve": serve.model_copy(update={"users": _absolute(serve.users)}),
         "options": options,

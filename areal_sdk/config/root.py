@@ -11,6 +11,7 @@ from areal_sdk.config.sections import (
     AlgorithmSection,
     EngineSection,
     EvalSection,
+    FinetuneSection,
     GatewaySection,
     RolloutSection,
     RunSection,
@@ -47,6 +48,7 @@ class Config(Section):
     trainer: TrainerSection = TrainerSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     sft: SftSection = SftSection()
+    finetune: FinetuneSection = FinetuneSection()
     eval: EvalSection = EvalSection()
     gateway: GatewaySection = GatewaySection()
     serve: ServeSection = ServeSection()

@@ -231,6 +231,31 @@ class SftSection(Section):
     """Learning rate of the supervised steps."""
 
 
+class FinetuneSection(Section):
+    """Learning from data in place of episodes: `areal-sdk sft`, `dpo`, `reward-model`, `distill`."""
+
+    objective: Literal["sft", "dpo", "reward_model"] | None = None
+    """What such a run learns; none: a run that plays episodes."""
+    data: tuple[str, ...] = ()
+    """JSONL files, and directories of runs whose episodes are learnt from."""
+    eval_data: tuple[str, ...] = ()
+    """The same, held out: its loss is measured before, after, and every `eval.every` steps."""
+    epochs: Annotated[float, Field(gt=0)] = 1.0
+    """Passes over the data, where `run.steps` is not set."""
+    batch: Positive = 32
+    """Rows or pairs a step."""
+    max_tokens: Positive = 4096
+    """Longer rows are left out, and counted."""
+    min_reward: float | None = None
+    """Of the episodes of a run that are imitated; default: those that succeeded."""
+    per_task: Positive | None = None
+    """At most so many episodes of each task, the best rewarded; default: all."""
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    """Of `dpo`: how strongly the policy is held to the weights that the run began with."""
+    length_normalised: bool = False
+    """Of `dpo`: compare mean logprobs a token, so that a long answer weighs no more."""
+
+
 class EvalSection(Section):
     """Measurements on held-out tasks."""
 

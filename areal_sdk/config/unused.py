@@ -32,6 +32,27 @@ _RULES = (
         "there is no warm-up without sft.steps",
     ),
     _Rule(
+        (
+            "finetune.data",
+            "finetune.eval_data",
+            "finetune.epochs",
+            "finetune.batch",
+            "finetune.max_tokens",
+        ),
+        lambda c: c.finetune.objective is None,
+        "a run that plays episodes learns from them (areal-sdk sft, dpo, reward-model, distill)",
+    ),
+    _Rule(
+        ("finetune.beta", "finetune.length_normalised"),
+        lambda c: c.finetune.objective != "dpo",
+        'only dpo reads them (finetune.objective = "dpo")',
+    ),
+    _Rule(
+        ("finetune.min_reward", "finetune.per_task"),
+        lambda c: c.finetune.objective != "sft",
+        "only what is imitated is selected; pairs are the best against the worst of a group",
+    ),
+    _Rule(
         ("rollout.wait_s",),
         lambda c: c.rollout.stale != "wait",
         'nothing is waited for unless rollout.stale = "wait"',

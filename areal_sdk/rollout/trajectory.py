@@ -30,7 +30,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
     turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
-    for branch in _branches(episode.turns):
+    for branch in branches(episode.turns):
         fresh = [
             index
             for index in branch
@@ -128,7 +128,7 @@ def _is_sampled_as(turn: Turn, known: Turn) -> bool:
     )
 
 
-def _branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
+def branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
     """Each leaf's chain of turns, oldest first, as indices."""
     parents = {turn.parent for turn in turns}
     for leaf in range(len(turns)):

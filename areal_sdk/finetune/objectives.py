@@ -1,0 +1,169 @@
+"""What a fine-tuning run learns: three objectives over one trainer.
+
+sft            learn(rows)
+dpo            score(pairs) -> weights against the reference -> learn(weighted rows)
+reward_model   score(pairs) -> weights                       -> learn(weighted rows)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from areal_sdk.config import TrainerSection
+from areal_sdk.finetune.preferences import DPO, PairLoss, PairScores, bradley_terry, summary
+from areal_sdk.finetune.rendering import TokenPair
+from areal_sdk.trainer import Demonstration, Trainer
+
+SCORED_TOGETHER = 64
+"""Pairs or rows in one call of `score`: each call has a deadline."""
+
+Reference = list[list[float]]
+"""For each pair the logprobs of its halves under the weights that the run began with."""
+
+
+class Objective(Protocol):
+    @property
+    def num_rows(self) -> int: ...
+
+    async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
+        """Before the first step; `known` is what `prepare` returned before the run was interrupted."""
+
+    async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
+        """One step on these rows; the metrics have `loss` and `num_updates`."""
+
+    async def measure(self, trainer: Trainer) -> Mapping[str, float]:
+        """The loss on the held-out rows, without learning; empty where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """Supervised fine-tuning: the mean negative logprob of the trained tokens."""
+
+    settings: TrainerSection
+    rows: Sequence[Demonstration]
+    held_out: Sequence[Demonstration] = ()
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.rows)
+
+    async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
+        return []
+
+    async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
+        return await trainer.learn(
+            [self.rows[row] for row in rows],
+            learning_rate=self.settings.learning_rate,
+            timeout_s=self.settings.step_timeout_s,
+        )
+
+    async def measure(self, trainer: Trainer) -> Mapping[str, float]:
+        count = sum(row.num_trained for row in self.held_out)
+        if not count:
+            return {}
+        scores = await _scores(trainer, self.held_out, self.settings)
+        return {"loss": -sum(scores) / count}
+
+
+LossOf = Callable[[TokenPair, PairScores, PairScores], PairLoss]
+"""The loss of a pair, from its scores and those of the reference."""
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """Learning from pairs: the mean loss over pairs."""
+
+    settings: TrainerSection
+    pairs: Sequence[TokenPair]
+    held_out: Sequence[TokenPair] = ()
+    _reference: Reference = field(default_factory=list)
+    """Of the pairs, and after them of the held-out ones."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.pairs)
+
+    def loss(self, pair: TokenPair, scores: PairScores, reference: PairScores) -> PairLoss:
+        raise NotImplementedError
+
+    async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
+        return []
+
+    async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
+        pairs = [self.pairs[row] for row in rows]
+        losses = await self._losses(trainer, pairs, rows)
+        weighted = [
+            half
+            for pair, loss in zip(pairs, losses, strict=True)
+            for half in (
+                replace(pair.chosen, weight=loss.chosen),
+                replace(pair.rejected, weight=loss.rejected),
+            )
+        ]
+        metrics = await trainer.learn(
+            weighted,
+            learning_rate=self.settings.learning_rate,
+            divisor=float(len(pairs)),
+            timeout_s=self.settings.step_timeout_s,
+        )
+        return {**metrics, **summary(losses)}
+
+    async def measure(self, trainer: Trainer) -> Mapping[str, float]:
+        if not self.held_out:
+            return {}
+        places = range(len(self.pairs), len(self.pairs) + len(self.held_out))
+        return summary(await self._losses(trainer, self.held_out, places))
+
+    async def _losses(
+        self, trainer: Trainer, pairs: Sequence[TokenPair], places: Sequence[int]
+    ) -> list[PairLoss]:
+        scores = await _pair_scores(trainer, pairs, self.settings)
+        known = self._reference or [[0.0, 0.0]] * (len(self.pairs) + len(self.held_out))
+        return [
+            self.loss(pair, PairScores(*of_pair), PairScores(*known[place]))
+            for pair, of_pair, place in zip(pairs, scores, places, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class RewardModelling(_Pairs):
+    """Bradley-Terry: the chosen answer gets the higher reward."""
+
+    def loss(self, pair: TokenPair, scores: PairScores, reference: PairScores) -> PairLoss:
+        return bradley_terry(scores)
+
+
+@dataclass(slots=True)
+class Preference(_Pairs):
+    """DPO: the chosen answer becomes likelier than the rejected one, measured from the reference."""
+
+    dpo: DPO = field(default_factory=DPO)
+
+    async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
+        """Score every pair under the weights that the run begins with: no second model is kept."""
+        everything = [*self.pairs, *self.held_out]
+        if len(known) != len(everything):
+            known = await _pair_scores(trainer, everything, self.settings)
+        self._reference = known
+        return known
+
+    def loss(self, pair: TokenPair, scores: PairScores, reference: PairScores) -> PairLoss:
+        return self.dpo(scores, reference, pair.lengths)
+
+
+async def _pair_scores(
+    trainer: Trainer, pairs: Sequence[TokenPair], settings: TrainerSection
+) -> Reference:
+    halves = [half for pair in pairs for half in (pair.chosen, pair.rejected)]
+    scores = await _scores(trainer, halves, settings)
+    return [[chosen, rejected] for chosen, rejected in zip(scores[::2], scores[1::2], strict=True)]
+
+
+async def _scores(
+    trainer: Trainer, rows: Sequence[Demonstration], settings: TrainerSection
+) -> list[float]:
+    found: list[float] = []
+    for start in range(0, len(rows), 2 * SCORED_TOGETHER):
+        part = rows[start : start + 2 * SCORED_TOGETHER]
+        found += await trainer.score(part, timeout_s=settings.step_timeout_s)
+    return found

@@ -1,0 +1,114 @@
+"""Rows in tokens, exactly as the gateway would render them, and what was left out on the way."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from areal_sdk.finetune.rows import Conversation, Pair
+from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tokens.demonstrations import WEIGHT, to_demonstrations
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.trainer import Demonstration
+from areal_sdk.types import Message
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPair:
+    """Two sequences to compare. Their answers are masked, what comes before the answers is not."""
+
+    chosen: Demonstration
+    rejected: Demonstration
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens of each answer."""
+        return self.chosen.num_trained, self.rejected.num_trained
+
+
+T = TypeVar("T", Demonstration, TokenPair)
+
+
+@dataclass(slots=True)
+class Dataset(Generic[T]):
+    """What is trained, in tokens, and how many rows were left out for which reason."""
+
+    rows: list[T] = field(default_factory=list)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """By reason, where the rows came from."""
+
+    def add(self, more: "Dataset[T]") -> None:
+        self.rows += more.rows
+        for why, places in more.left_out.items():
+            self.left_out.setdefault(why, []).extend(places)
+
+    def leave_out(self, why: str, where: str) -> None:
+        self.left_out.setdefault(why, []).append(where)
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens of all answers."""
+        return sum(_num_trained(row) for row in self.rows)
+
+    def add_if_usable(self, row: T, where: str, *, max_tokens: int) -> None:
+        sequences = (row,) if isinstance(row, Demonstration) else (row.chosen, row.rejected)
+        if max(len(sequence.tokens) for sequence in sequences) > max_tokens:
+            self.leave_out(f"longer than {max_tokens} tokens (finetune.max_tokens)", where)
+        elif not all(sequence.num_trained for sequence in sequences):
+            self.leave_out("without a token to train", where)
+        elif isinstance(row, TokenPair) and row.chosen.tokens == row.rejected.tokens:
+            self.leave_out("both answers are the same", where)
+        else:
+            self.rows.append(row)
+
+    def notes(self) -> list[str]:
+        """A line for each reason that rows were left out for, with the first of them."""
+        return [
+            f"{len(places)} {'row' if len(places) == 1 else 'rows'} left out, {why}; first: {places[0]}"
+            for why, places in self.left_out.items()
+        ]
+
+
+def _num_trained(row: Demonstration | TokenPair) -> int:
+    return row.num_trained if isinstance(row, Demonstration) else sum(row.lengths)
+
+
+def render_conversations(
+    rows: Iterable[Conversation], renderer: Renderer, *, max_tokens: int
+) -> Dataset[Demonstration]:
+    found: Dataset[Demonstration] = Dataset()
+    for row in rows:
+        try:
+            sequences = to_demonstrations(row.messages, renderer, tools=row.tools)
+        except TemplateRefusalError as exc:
+            found.leave_out(f"refused by the chat template ({exc})", row.where)
+            continue
+        if not sequences:
+            found.leave_out("without a token to train", row.where)
+        for sequence in sequences:
+            found.add_if_usable(sequence, row.where, max_tokens=max_tokens)
+    return found
+
+
+def render_pairs(
+    rows: Iterable[Pair], renderer: Renderer, *, max_tokens: int
+) -> Dataset[TokenPair]:
+    found: Dataset[TokenPair] = Dataset()
+    for row in rows:
+        try:
+            pair = TokenPair(
+                _answered(row, row.chosen, renderer), _answered(row, row.rejected, renderer)
+            )
+        except TemplateRefusalError as exc:
+            found.leave_out(f"refused by the chat template ({exc})", row.where)
+        else:
+            found.add_if_usable(pair, row.where, max_tokens=max_tokens)
+    return found
+
+
+def _answered(row: Pair, answer: Sequence[Message], renderer: Renderer) -> Demonstration:
+    """The pair's messages with one of its answers, as one sequence."""
+    context = [{**m, WEIGHT: 0} if m["role"] == "assistant" else m for m in row.messages]
+    sequences = to_demonstrations([*context, *answer], renderer, tools=row.tools)
+    if len(sequences) != 1:
+        raise TemplateRefusalError("it does not keep the turns of an answer in one sequence")
+    return sequences[0]

@@ -1,0 +1,130 @@
+"""Where the data of a fine-tuning run comes from: files and run directories, in tokens."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from areal_sdk.config import FinetuneSection
+from areal_sdk.errors import ConfigError
+from areal_sdk.finetune.recorded import (
+    Selection,
+    best_episodes,
+    contrasts,
+    is_text,
+    recorded_pair,
+    recorded_text,
+    recorded_tokens,
+    text_pair,
+)
+from areal_sdk.finetune.rendering import Dataset, TokenPair, render_conversations, render_pairs
+from areal_sdk.finetune.rows import read_conversations, read_pairs
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.models import find_model
+from areal_sdk.telemetry import RunDir
+from areal_sdk.trainer import Demonstration
+
+TOKENIZER = "tokenizer.json"
+
+T = TypeVar("T", Demonstration, TokenPair)
+
+
+class Sources:
+    """Reads data for one model. What cannot be learnt from is a ConfigError that says where it is."""
+
+    def __init__(
+        self, section: FinetuneSection, model_dir: Path, *, tool_format: str | None
+    ) -> None:
+        self._section = section
+        self._model_dir = model_dir
+        self._renderer = Renderer(
+            Tokenizer.load(model_dir), ChatTemplate.load(model_dir), tool_format=tool_format
+        )
+
+    def demonstrations(self, places: Sequence[str]) -> Dataset[Demonstration]:
+        """Conversations of files, and the best episodes of runs."""
+        found: Dataset[Demonstration] = Dataset()
+        for place in places:
+            path = Path(place).expanduser()
+            if path.is_dir():
+                self._add_episodes(found, RunDir.open(path))
+            else:
+                rows = read_conversations(path)
+                found.add(render_conversations(rows, self._renderer, max_tokens=self._most))
+        return _checked(found, places)
+
+    def pairs(self, places: Sequence[str]) -> Dataset[TokenPair]:
+        """Pairs of files, and the best against the worst episode of each group of a run."""
+        found: Dataset[TokenPair] = Dataset()
+        for place in places:
+            path = Path(place).expanduser()
+            if path.is_dir():
+                self._add_contrasts(found, RunDir.open(path))
+            else:
+                rows = read_pairs(path)
+                found.add(render_pairs(rows, self._renderer, max_tokens=self._most))
+        return _checked(found, places)
+
+    @property
+    def _most(self) -> int:
+        return self._section.max_tokens
+
+    def _add_episodes(self, found: Dataset[Demonstration], run_dir: RunDir) -> None:
+        selection = Selection(self._section.min_reward, self._section.per_task)
+        for episode in best_episodes(run_dir, selection):
+            where = f"{run_dir.path}, episode {episode.id}"
+            if is_text(episode):
+                rows = recorded_text(episode)
+                found.add(render_conversations(rows, self._renderer, max_tokens=self._most))
+                continue
+            self._check_same_tokens(run_dir)
+            for sequence in recorded_tokens(episode):
+                found.add_if_usable(sequence, where, max_tokens=self._most)
+
+    def _add_contrasts(self, found: Dataset[TokenPair], run_dir: RunDir) -> None:
+        for best, worst in contrasts(run_dir):
+            where = f"{run_dir.path}, episodes {best.id} and {worst.id}"
+            if is_text(best):
+                rows = text_pair(best, worst)
+                if rows is not None:
+                    found.add(render_pairs([rows], self._renderer, max_tokens=self._most))
+                    continue
+            else:
+                self._check_same_tokens(run_dir)
+                pair = recorded_pair(best, worst)
+                if pair is not None:
+                    found.add_if_usable(pair, where, max_tokens=self._most)
+                    continue
+            found.leave_out("no two answers to the same prompt", where)
+
+    def _check_same_tokens(self, run_dir: RunDir) -> None:
+        """ConfigError where the run's tokens are another tokenizer's: they are learnt as they are."""
+        theirs, ours = _tokenizer_of(run_dir), _digest(self._model_dir / TOKENIZER)
+        if theirs is not None and theirs != ours:
+            raise ConfigError(
+                f"{run_dir.path} recorded tokens of another tokenizer than that of "
+                f"{self._model_dir}: fine-tune a model of the same family, or play the tasks through "
+                "`areal-sdk serve --upstream`, which keeps text"
+            )
+
+
+def _tokenizer_of(run_dir: RunDir) -> str | None:
+    """None where the model of the run is not on this machine."""
+    for exported in sorted(run_dir.checkpoints.glob(f"*/{TOKENIZER}")):
+        return _digest(exported)
+    config = run_dir.read_config()
+    model_dir = find_model(str(config.get("model", "")))
+    return None if model_dir is None else _digest(model_dir / TOKENIZER)
+
+
+def _digest(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+
+
+def _checked(found: Dataset[T], places: Iterable[str]) -> Dataset[T]:
+    if not found.rows:
+        why = "; ".join(found.notes()) or "it has no rows"
+        raise ConfigError(f"nothing to learn from in {', '.join(places)}: {why}")
+    return found

@@ -1,0 +1,101 @@
+"""Data files: what is read, and what is refused with its line and the cure."""
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.finetune.rows import read_conversations, read_pairs
+
+ASKED = {"role": "user", "content": "1+1?"}
+SAID = {"role": "assistant", "content": "2"}
+CALL = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+
+
+def written(path: Path, *rows: object) -> Path:
+    path.write_bytes(
+        b"\n".join(row if isinstance(row, bytes) else orjson.dumps(row) for row in rows)
+    )
+    return path
+
+
+def test_conversations_come_with_their_tools_and_their_line(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "add"}}
+    calls = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    rows = [
+        {"messages": [ASKED, SAID]},
+        b"",
+        {"messages": [ASKED, calls, {"role": "tool", "content": "2"}, SAID], "tools": [tool]},
+        {"prompt": "1+1?", "completion": "2"},
+    ]
+    plain, with_tools, of_texts = read_conversations(written(tmp_path / "rows.jsonl", *rows))
+    assert plain.messages == of_texts.messages == (ASKED, SAID)
+    assert with_tools.tools == (tool,)
+    assert with_tools.where.endswith("rows.jsonl, line 3")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [ASKED], "chosen": "2", "rejected": "3"},
+        {"prompt": "1+1?", "chosen": "2", "rejected": {"role": "assistant", "content": "3"}},
+        {"prompt": [ASKED], "chosen": [SAID], "rejected": [{**SAID, "content": "3"}]},
+        {"chosen": [ASKED, SAID], "rejected": [ASKED, {**SAID, "content": "3"}]},
+    ],
+)
+def test_a_pair_is_written_in_any_usual_way(tmp_path: Path, row: object) -> None:
+    [pair] = read_pairs(written(tmp_path / "pairs.jsonl", row))
+    assert (pair.messages, pair.chosen) == ((ASKED,), (SAID,))
+    assert pair.rejected[0]["content"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (b"{", "line 2: not JSON"),
+        ([1], "line 2: not a JSON object"),
+        ({"text": "hi"}, "no \"messages\" (it has 'text')"),
+        ({"messages": []}, "'messages' is not a list of messages"),
+        ({"messages": [ASKED]}, "no assistant message to learn from"),
+        ({"messages": [SAID]}, "it begins with the assistant"),
+        ({"messages": [{"role": "bot"}]}, "messages[0] has the role 'bot'"),
+        ({"messages": [ASKED, {"role": "assistant"}]}, "neither content nor tool_calls"),
+        (
+            {"messages": [ASKED, {"role": "assistant", "tool_calls": [{"id": 1}]}]},
+            "messages[1] has a tool call without",
+        ),
+        ({"messages": [ASKED, SAID], "tools": "add"}, '"tools" is not a list'),
+    ],
+)
+def test_a_bad_conversation_is_refused_with_its_line(
+    tmp_path: Path, row: object, problem: str
+) -> None:
+    path = written(tmp_path / "rows.jsonl", {"messages": [ASKED, SAID]}, row)
+    with pytest.raises(ConfigError) as caught:
+        read_conversations(path)
+    assert f"{path}, line 2: " in str(caught.value)
+    assert problem in str(caught.value)
+    assert '{"messages": [{"role": "user"' in str(caught.value)  # what to write
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"messages": [ASKED], "chosen": "2"}, "no 'rejected' (it has 'messages', 'chosen')"),
+        ({"chosen": "2", "rejected": "3"}, 'no "messages" that come before the answers'),
+        ({"messages": [ASKED, SAID], "chosen": "2", "rejected": "3"}, "ends with the assistant"),
+        ({"prompt": "1+1?", "chosen": [ASKED], "rejected": "3"}, "'chosen' ends with 'user'"),
+    ],
+)
+def test_a_bad_pair_is_refused_with_its_line(tmp_path: Path, row: object, problem: str) -> None:
+    with pytest.raises(ConfigError, match="line 1: ") as caught:
+        read_pairs(written(tmp_path / "pairs.jsonl", row))
+    assert problem in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such data"):
+        read_pairs(tmp_path / "missing.jsonl")
+    with pytest.raises(ConfigError, match="is empty: write"):
+        read_conversations(written(tmp_path / "empty.jsonl", b""))

@@ -1,0 +1,157 @@
+"""Data of a run: which episodes, which tokens, and what is left out or refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.config import FinetuneSection
+from areal_sdk.errors import ConfigError
+from areal_sdk.finetune.recorded import Selection, best_episodes, recorded_text, recorded_tokens
+from areal_sdk.finetune.sources import Sources
+from areal_sdk.models.tiny import make_tiny_model
+from areal_sdk.types import Exclusion
+
+from .recorded_runs import ASKED, run_with, said, sampled, told
+
+
+def sources(model_dir: Path, **settings: object) -> Sources:
+    return Sources(FinetuneSection.model_validate(settings), model_dir, tool_format=None)
+
+
+def written(path: Path, *rows: object) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_the_best_episodes_are_those_that_succeeded(tmp_path: Path) -> None:
+    run = run_with(
+        tmp_path / "run",
+        [sampled("2", 1.0), sampled("3", 0.5), sampled("4", None), sampled("1+1=2", 1.0)],
+    )
+    assert [e.final_text for e in best_episodes(run, Selection())] == ["2", "1+1=2"]
+    low = Selection(min_reward=0.5)
+    assert [e.final_text for e in best_episodes(run, low)] == ["2", "3", "1+1=2"]
+    assert [e.final_text for e in best_episodes(run, replace(low, per_task=1))] == ["1+1=2"]
+
+
+def test_what_was_measured_is_never_learnt_from(tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", [sampled("2", 1.0)], split="eval")
+    with pytest.raises(ConfigError, match="those of its evaluations do not count"):
+        best_episodes(run, Selection())
+
+
+@pytest.mark.parametrize(
+    ("episodes", "problem"),
+    [
+        (
+            [sampled("3", 0.5)],
+            r"none of its 1 episodes succeeded; the best reward is 0.5: set --min",
+        ),
+        ([sampled("3", None)], "none of its 1 episodes has a reward"),
+    ],
+)
+def test_a_run_without_good_episodes_is_refused(
+    tmp_path: Path, episodes: list[object], problem: str
+) -> None:
+    run = run_with(tmp_path / "run", episodes)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=problem):
+        best_episodes(run, Selection())
+
+
+def test_recorded_tokens_are_trained_as_they_are(model_dir: Path, tmp_path: Path) -> None:
+    greedy = sampled("2", 1.0, excluded=True)
+    run = run_with(tmp_path / "run", [greedy])
+    found = sources(model_dir).demonstrations([str(run.path)])
+    [row] = found.rows
+    assert row.tokens == tuple(b"1+1?2")  # no template: these are the sampled tokens
+    assert row.loss_mask == (False,) * 4 + (True,)
+
+
+def test_a_call_beside_the_conversation_is_not_imitated() -> None:
+    [turn] = sampled("A title", 1.0).turns
+    episode = replace(
+        sampled("2", 1.0),
+        turns=(replace(turn, excluded=Exclusion.SIDE_CALL), sampled("2", 1).turns[0]),
+    )
+    assert [row.tokens for row in recorded_tokens(episode)] == [tuple(b"1+1?2")]
+
+
+def test_text_of_another_provider_is_trained_where_the_provider_said_it(model_dir: Path) -> None:
+    [row] = recorded_text(told("It is 2.", 1.0))
+    weights = [m.get("weight", 1) for m in row.messages if m["role"] == "assistant"]
+    assert weights == [0, 1, 1]
+    assert row.tools[0]["function"]["name"] == "add"
+
+
+def test_recorded_text_is_rendered(model_dir: Path, tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", [told("It is 2.", 1.0)])
+    [row] = sources(model_dir).demonstrations([str(run.path)]).rows
+    text = bytes(t for t in row.tokens if t < 256).decode()
+    trained = bytes(
+        t for t, m in zip(row.tokens, row.loss_mask, strict=True) if m and t < 256
+    ).decode()
+    assert '"name": "add"' in text.split("1+1?")[0]  # the tools
+    assert trained.endswith("It is 2.")
+    assert trained.count('"arguments": {}') == 1
+
+
+def test_pairs_are_the_best_against_the_worst_sibling(model_dir: Path, tmp_path: Path) -> None:
+    run = run_with(
+        tmp_path / "run",
+        [
+            sampled("2", 1.0, task="a"),
+            sampled("3", 0.5, task="a"),
+            sampled("4", 0.0, task="a"),
+            sampled("5", 1.0, task="b"),
+            sampled("6", 1.0, task="b"),
+        ],
+    )
+    [pair] = sources(model_dir).pairs([str(run.path)]).rows
+    assert (pair.chosen.tokens, pair.rejected.tokens) == (tuple(b"1+1?2"), tuple(b"1+1?4"))
+    alike = run_with(tmp_path / "alike", [sampled("2", 1.0), sampled("3", 1.0)])
+    with pytest.raises(ConfigError, match="no task has two episodes with different rewards"):
+        sources(model_dir).pairs([str(alike.path)])
+
+
+def test_pairs_of_text_are_rendered(model_dir: Path, tmp_path: Path) -> None:
+    run = run_with(tmp_path / "run", [told("It is 2.", 1.0), told("It is 3.", 0.0)])
+    [pair] = sources(model_dir).pairs([str(run.path)]).rows
+    assert pair.lengths[0] == pair.lengths[1] > 0
+    assert pair.chosen.tokens != pair.rejected.tokens
+
+
+def test_tokens_of_another_tokenizer_are_refused(model_dir: Path, tmp_path: Path) -> None:
+    other = make_tiny_model(tmp_path / "other")
+    vocabulary = json.loads((other / "tokenizer.json").read_text())
+    vocabulary["model"]["vocab"] = {
+        text: (token + 1) % 256 for text, token in vocabulary["model"]["vocab"].items()
+    }
+    (other / "tokenizer.json").write_text(json.dumps(vocabulary))
+    run = run_with(tmp_path / "run", [sampled("2", 1.0)], model=str(other))
+    with pytest.raises(ConfigError, match="tokens of another tokenizer"):
+        sources(model_dir).demonstrations([str(run.path)])
+
+
+def test_long_and_equal_rows_are_counted(model_dir: Path, tmp_path: Path) -> None:
+    short, long = ({"messages": [ASKED, said("2" * n)]} for n in (1, 500))
+    found = sources(model_dir, max_tokens=200).demonstrations(
+        [written(tmp_path / "rows.jsonl", short, long)]
+    )
+    assert len(found.rows) == 1
+    [note] = found.notes()
+    assert note.startswith("1 row left out, longer than 200 tokens (finetune.max_tokens); first: ")
+    assert note.endswith("rows.jsonl, line 2")
+
+    equal = {"prompt": "1+1?", "chosen": "2", "rejected": "2"}
+    with pytest.raises(ConfigError, match=r"nothing to learn from in .*both answers are the same"):
+        sources(model_dir).pairs([written(tmp_path / "pairs.jsonl", equal)])
+
+
+def test_a_pair_keeps_the_prompt_out_of_the_loss(model_dir: Path, tmp_path: Path) -> None:
+    row = {"messages": [ASKED, said("0"), ASKED], "chosen": "2", "rejected": "three"}
+    [pair] = sources(model_dir).pairs([written(tmp_path / "pairs.jsonl", row)]).rows
+    assert pair.lengths == (len("2") + 1, len("three") + 1)  # and the end of the turn
+    shared = pair.chosen.loss_mask.index(True)
+    assert pair.chosen.tokens[:shared] == pair.rejected.tokens[:shared]
