@@ -11,7 +11,7 @@ from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason, WeightUpdate
 
 if TYPE_CHECKING:
-    from areal_sdk.config import EngineSection
+    from areal_sdk.config import EngineSection, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +208,9 @@ class ConfiguredEngine(InferenceEngine):
     Other engines get `model_dir`, `log_dir` and `[engine.NAME]` as keyword arguments; a setting in
     `[engine]` is refused for them.
     """
+
+    table: "ClassVar[type[Section] | None]" = None
+    """Describes `[engine.NAME]`, where the engine has settings of its own."""
 
     @classmethod
     @abstractmethod

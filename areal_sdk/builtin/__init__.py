@@ -8,6 +8,9 @@ from areal_sdk.hookspecs import Register, hookimpl
 from areal_sdk.reward import RewardFn
 from areal_sdk.trainer import Trainer
 
+ADDRESS_ENGINE = "sglang"
+"""The engine of servers that are named by address alone (`engine.name = "http://..."`)."""
+
 _REWARDS = ("exact_match", "contains_answer", "numeric_match")
 
 ALGORITHMS = {
@@ -50,7 +53,7 @@ def register_algorithms(register: Register[Callable[..., object]]) -> None:
 @hookimpl
 def register_engines(register: Register[type[InferenceEngine]]) -> None:
     register("local", "areal_sdk.backends.local:LocalEngine")
-    register("sglang", "areal_sdk.backends.sglang:SGLangEngine")
+    register(ADDRESS_ENGINE, "areal_sdk.backends.sglang:SGLangEngine")
 
 
 @hookimpl

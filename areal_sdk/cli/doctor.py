@@ -260,10 +260,11 @@ def _template(model: str) -> Iterator[Diagnosis]:
 
 
 def _family(model: str, directory: Path) -> Iterator[Diagnosis]:
-    """Whether the trainer trains this checkpoint, and which engines sample from it."""
-    from areal_sdk.backends.local.architecture import Architecture
-    from areal_sdk.errors import ConfigError, EngineError
+    """Whether the trainer trains this checkpoint, and whether the default engine samples from it."""
+    from areal_sdk.config import EngineSection
+    from areal_sdk.errors import ConfigError
     from areal_sdk.models.families import check_trained
+    from areal_sdk.plugins import load_plugins
 
     try:
         check_trained(directory)
@@ -273,12 +274,13 @@ def _family(model: str, directory: Path) -> Iterator[Diagnosis]:
         )
     else:
         yield Diagnosis(CheckLevel.OK, "trainer", f"trains {model}")
+    name = EngineSection().name
     try:
-        Architecture.load(directory)
-    except EngineError as exc:
-        yield Diagnosis(CheckLevel.NOTE, "local engine", str(exc))
+        load_plugins().engines.get(name).check_model(directory)
+    except ConfigError as exc:
+        yield Diagnosis(CheckLevel.NOTE, f"{name} engine", str(exc))
     else:
-        yield Diagnosis(CheckLevel.OK, "local engine", f"runs {model}")
+        yield Diagnosis(CheckLevel.OK, f"{name} engine", f"runs {model}")
 
 
 def _certificate(model: str, directory: Path) -> Diagnosis:

@@ -4,7 +4,7 @@ import difflib
 import tomllib
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -44,16 +44,20 @@ def parse_config(values: Mapping[str, Any]) -> Config:
         raise ConfigError(explain(exc, Config)) from None
 
 
-def with_absolute_paths(config: Config, *, built_in: Container[str]) -> Config:
+def with_absolute_paths(
+    config: Config, *, built_in: Container[str], tables: Mapping[str, type[BaseModel]]
+) -> Config:
     """The same settings for a reader in another directory.
 
+    `tables` describes tables of `config.options`, whose fields say which of them are paths.
     What names no file here is left alone: a module, a plugin's name, a hub id, a `built_in` model.
     """
     agent, separator, name = config.agent.partition("::")
     sft, serve, finetune = config.sft, config.serve, config.finetune
     options = {table: dict(values) for table, values in config.options.items()}
-    if environment := options.get("engine.sglang", {}).get("environment"):
-        options["engine.sglang"]["environment"] = _absolute(environment)
+    for written, model in tables.items():
+        table = options.get(written, {})
+        table.update({key: _absolute(table[key]) for key in _path_fields(model) if key in table})
     changed = {
         "agent": _absolute(agent) + separator + name if agent.endswith(".py") else config.agent,
         "model": config.model if config.model in built_in else _absolute(config.model),
@@ -72,6 +76,13 @@ def with_absolute_paths(config: Config, *, built_in: Container[str]) -> Config:
         "options": options,
     }
     return config.model_copy(update=changed)
+
+
+def _path_fields(model: type[BaseModel]) -> list[str]:
+    fields = model.model_fields.items()
+    return [
+        name for name, field in fields if Path in (field.annotation, *get_args(field.annotation))
+    ]
 
 
 PathLike = TypeVar("PathLike", str, Path, str | None, Path | None)

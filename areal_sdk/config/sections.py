@@ -65,10 +65,6 @@ class RunSection(Section):
         return self.steps >= ENDLESS
 
 
-ADDRESS_BACKEND = "sglang"
-"""The engine of servers that are named only by an address."""
-
-
 class EngineSection(Section):
     """The engine that samples tokens."""
 
@@ -88,11 +84,6 @@ class EngineSection(Section):
     ones. `keep` is faster, but less exact for training."""
     threads: Positive = 1
     """Threads of torch; more than one helps only on idle cores."""
-
-    @property
-    def backend(self) -> str:
-        """The registered engine that `name` means: addresses belong to `ADDRESS_BACKEND`."""
-        return ADDRESS_BACKEND if "://" in self.name else self.name
 
 
 class RolloutSection(Section):

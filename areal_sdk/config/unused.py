@@ -72,8 +72,11 @@ _RULES = (
 )
 
 
-def idle_settings(config: Config) -> list[str]:
-    """One line for each setting that was given and that training with `config` never looks at."""
+def idle_settings(config: Config, *, engine: str) -> list[str]:
+    """One line for each setting that was given and that training with `config` never looks at.
+
+    `engine` is the registered engine that `engine.name` means.
+    """
     lines = [
         f"{key} = {_value(config, key)!r} changes nothing: {rule.why}"
         for rule in _RULES
@@ -81,7 +84,7 @@ def idle_settings(config: Config) -> list[str]:
         for key in rule.keys
         if _value(config, key) != _value(_DEFAULTS, key)
     ]
-    return [*lines, *_idle_clipping(config), *_idle_tables(config)]
+    return [*lines, *_idle_clipping(config), *_idle_tables(config, engine)]
 
 
 def _idle_clipping(config: Config) -> Iterator[str]:
@@ -97,7 +100,7 @@ def _idle_clipping(config: Config) -> Iterator[str]:
             )
 
 
-def _idle_tables(config: Config) -> Iterator[str]:
+def _idle_tables(config: Config, engine: str) -> Iterator[str]:
     """Options of an environment, an engine, a trainer, an algorithm or an agent that does not work."""
     for table, options in config.options.items():
         kind, _, name = table.partition(".")
@@ -105,7 +108,7 @@ def _idle_tables(config: Config) -> Iterator[str]:
             continue
         if kind == "env" and name != config.env:
             why = f"the environment played is {config.env!r}" if config.env else "no env is played"
-        elif kind == "engine" and name != config.engine.backend:
+        elif kind == "engine" and name != engine:
             why = f"the engine is {config.engine.name!r}"
         elif kind == "trainer" and name != config.trainer.name:
             why = f"the trainer is {config.trainer.name!r}"

@@ -14,6 +14,7 @@ from areal_sdk.config import Config, idle_settings, load_config, parse_config, w
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
+from areal_sdk.loop.engines import engine_name, engine_tables
 from areal_sdk.loop.evaluation import EvalView, run_evaluation
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import Progress
@@ -154,7 +155,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
         model_dir = find_served_model(config, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
-        _write_config(run_dir, config)
+        _write_config(run_dir, config, plugins)
         say(f"run directory: {run_dir.path}")
     server = (
         run_upstream(config, run_dir=run_dir, say=say)
@@ -177,7 +178,7 @@ def _plan(
     agent: object | None = None,
     tasks: Mapping[str, Iterable[Task]] | None = None,
 ) -> Plan:
-    for line in idle_settings(config):
+    for line in idle_settings(config, engine=engine_name(config.engine)):
         logger.warning("%s", line)
     plugins = _load_plugins(config)
     if config.serve.learn:
@@ -236,7 +237,7 @@ def _train(
     state = RunState()
     # A run that still goes on is not touched.
     with _removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
-        _write_config(run_dir, config)
+        _write_config(run_dir, config, plan.plugins)
         progress = _progress(plan, run_dir, quiet=quiet)
         if changes is not None:
             step = step_of(checkpoint) if checkpoint is not None else 0
@@ -264,8 +265,10 @@ def _train(
     return summary
 
 
-def _write_config(run_dir: RunDir, config: Config) -> None:
-    located = with_absolute_paths(config, built_in=BUILT_IN)  # it may be resumed from elsewhere
+def _write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:
+    """It may be resumed from another directory."""
+    tables = engine_tables(config, plugins)
+    located = with_absolute_paths(config, built_in=BUILT_IN, tables=tables)
     run_dir.write_config(located.model_dump(mode="json", exclude_none=True))
 
 

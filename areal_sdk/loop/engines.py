@@ -15,7 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from areal_sdk.config import Config, EngineSection
+from areal_sdk.builtin import ADDRESS_ENGINE
+from areal_sdk.config import Config, EngineSection, Section
 from areal_sdk.engine import (
     ConfiguredEngine,
     EngineDeath,
@@ -34,9 +35,23 @@ from areal_sdk.trainer import Trainer
 from areal_sdk.types import WeightUpdate
 
 
+def engine_name(section: EngineSection) -> str:
+    """The registered engine that `engine.name` means: a name, or addresses of servers."""
+    return ADDRESS_ENGINE if "://" in section.name else section.name
+
+
+def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
+    """The table of options that the chosen engine describes, under its name."""
+    name = engine_name(config.engine)
+    engine = plugins.engines.get(name) if name in plugins.engines else None
+    if engine is None or not issubclass(engine, ConfiguredEngine) or engine.table is None:
+        return {}
+    return {f"engine.{name}": engine.table}
+
+
 def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
     """The class that `engine.name` means."""
-    return plugins.engines.get(config.engine.backend)
+    return plugins.engines.get(engine_name(config.engine))
 
 
 def make_engine(
@@ -49,18 +64,18 @@ def make_engine(
             f"run.deterministic needs an engine that samples the same tokens twice, such as "
             f"{EngineSection().name!r}: {section.name!r} does not"
         )
-    options = config.options.get(f"engine.{section.backend}", {})
+    options = config.options.get(f"engine.{engine_name(section)}", {})
     if issubclass(engine, ConfiguredEngine):
         return engine.from_settings(
             EngineSettings(section, options, model_dir, log_dir, config.run.deterministic)
         )
     arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
-    return plugins.configure("engine", section.backend, arguments)
+    return plugins.configure("engine", engine_name(section), arguments)
 
 
 def check_engine(config: Config, plugins: Plugins) -> None:
     """ConfigError for an engine that no plugin brings, and for settings that it would ignore."""
-    name = config.engine.backend
+    name = engine_name(config.engine)
     plugins.engines.reference(name)
     ignored = config.engine.model_fields_set - {"name"}
     stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}

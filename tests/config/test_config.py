@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import areal_sdk
+from areal_sdk.backends.sglang import SGLangSection
 from areal_sdk.cli.train import overrides
 from areal_sdk.config import REMOVED, Config, load_config, parse_config, with_absolute_paths
 from areal_sdk.errors import ConfigError
@@ -124,7 +125,8 @@ def test_what_a_run_stores_is_found_from_any_directory(
         "serve": {"users": "users.toml"},
         "engine": {"name": "sglang", "sglang": {"environment": "environment"}},
     }
-    found = with_absolute_paths(parse_config(settings), built_in=BUILT_IN)
+    tables = {"engine.sglang": SGLangSection}
+    found = with_absolute_paths(parse_config(settings), built_in=BUILT_IN, tables=tables)
     assert found.agent == f"{tmp_path}/agent.py::Mine"
     assert found.plugins == (f"{tmp_path}/plugin.py",)
     assert found.sft.demonstrations == f"{tmp_path}/sft.jsonl"
@@ -148,4 +150,4 @@ def test_a_name_that_is_no_path_is_stored_as_it_is(
     for name in ("tiny", "calculator"):
         Path(name).mkdir()
     config = parse_config(settings)
-    assert with_absolute_paths(config, built_in=BUILT_IN) == config
+    assert with_absolute_paths(config, built_in=BUILT_IN, tables={}) == config

@@ -86,7 +86,7 @@ def test_a_run_is_resumed_from_another_directory(
     monkeypatch.chdir(tmp_path / "project")
     plan = api._plan(parse_config({"agent": "mine.py", "model": "tiny", "run": {"dir": "runs"}}))
     run = RunDir.create(plan.config.run.dir, "run")
-    api._write_config(run, plan.config)
+    api._write_config(run, plan.config, plan.plugins)
     monkeypatch.chdir(tmp_path)
     api.check(load_config(file=Path("project/runs/run/config.toml")))
 

@@ -17,6 +17,7 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
     """Samples from SGLang servers."""
 
     client = SGLangClient
+    table = SGLangSection
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "SGLangEngine":
