@@ -170,10 +170,11 @@ def main() -> None:
     print(table(header, rows))
     if options.write:
         write_section(
-            "logit scale",
+            "logit-scale",
             "## Logits that are scaled\n\n`python benchmarks/logit_scale.py --write`. "
-            f"{options.seeds} seeds, {options.steps} steps; the final reward is the mean of the last "
-            f"{LAST} (lowest to highest), 0.25 by chance. The program says what is trained.\n\n"
+            f"{options.seeds} seeds, {options.steps} steps. The final reward is the mean of the last "
+            f"{LAST} steps (lowest to highest seed); chance earns 0.25. The divergence is in nats a "
+            "token, at the first step. The docstring of the program describes the task.\n\n"
             + table(header, rows),
         )
 
