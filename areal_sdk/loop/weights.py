@@ -27,7 +27,7 @@ from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.engines import check_engine_serves, engine_class
 from areal_sdk.loop.state import latest_checkpoint
 from areal_sdk.models import resolve_model
-from areal_sdk.models.families import check_speaks, stored_dtype
+from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
@@ -274,7 +274,6 @@ def find_served_model(config: Config, *, plugins: Plugins) -> Path:
 
 def check_served(config: Config, directory: Path, plugins: Plugins) -> None:
     """ConfigError for a model that the gateway or the engine would refuse."""
-    check_speaks(directory)
     template = ChatTemplate.load(directory)
     Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
     check_engine_serves(config, directory, plugins)
