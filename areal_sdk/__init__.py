@@ -17,6 +17,7 @@ from areal_sdk.hookspecs import hookimpl
 from areal_sdk.types import Episode, FinishReason, Message, Outcome, Task, Turn, WeightUpdate
 
 if TYPE_CHECKING:
+    from areal_sdk import aio
     from areal_sdk.loop import evaluate, train
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Task",
     "Turn",
     "WeightUpdate",
+    "aio",
     "evaluate",
     "hookimpl",
     "train",
@@ -51,6 +53,8 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     """`train` and `evaluate` bring the whole loop: imported when they are asked for."""
+    if name == "aio":
+        return importlib.import_module("areal_sdk.aio")
     if name in ("evaluate", "train"):
         return getattr(importlib.import_module("areal_sdk.loop"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,14 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from areal_sdk.findings import Finding, Level
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """Exact, but worth knowing."""
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class TokenFinding(Finding):
-    """The result of one check of a model's conversations."""
+class Finding:
+    """The result of one check."""
 
+    level: Level
+    check: str
+    found: str
+    cure: str = ""
     client: str = ""
     """Whose transcript showed it; empty for what concerns the model alone."""
     expected: tuple[str, ...] = ()
@@ -23,19 +33,19 @@ class Certificate:
 
     key: str
     """Of the tokenizer, the template and these checks; see `content_key`."""
-    findings: tuple[TokenFinding, ...]
+    findings: tuple[Finding, ...]
 
     @property
     def is_certified(self) -> bool:
         return all(finding.level is not Level.FAILED for finding in self.findings)
 
 
-def ok(check: str, found: str, *, client: str = "") -> TokenFinding:
-    return TokenFinding(Level.OK, check, found, client=client)
+def ok(check: str, found: str, *, client: str = "") -> Finding:
+    return Finding(Level.OK, check, found, client=client)
 
 
-def note(check: str, found: str, cure: str = "", *, client: str = "") -> TokenFinding:
-    return TokenFinding(Level.NOTE, check, found, cure, client)
+def note(check: str, found: str, cure: str = "", *, client: str = "") -> Finding:
+    return Finding(Level.NOTE, check, found, cure, client)
 
 
 def failed(
@@ -46,5 +56,5 @@ def failed(
     client: str = "",
     expected: Sequence[str] = (),
     got: Sequence[str] = (),
-) -> TokenFinding:
-    return TokenFinding(Level.FAILED, check, found, cure, client, tuple(expected), tuple(got))
+) -> Finding:
+    return Finding(Level.FAILED, check, found, cure, client, tuple(expected), tuple(got))

@@ -45,6 +45,8 @@ def print_summary(summary: "RunSummary") -> None:
     run_dir = RunDir(Path(summary.run_dir))
     for line in best_weights(run_dir):
         click.echo(line)
+    for warning in summary.warnings:
+        click.echo(f"warning: {warning}")
     if summary.ended == "interrupted":
         click.echo(summary.lost)
         click.echo(f"go on with: {run_dir.how_to_resume()}")
@@ -62,7 +64,8 @@ def best_weights(run_dir: "RunDir") -> list[str]:
     best = read_measured(run_dir.checkpoints / BEST)
     if best is not None:
         by = f", by {best['by']}" if best.get("by") else ", the only ones measured"
-        lines.append(f"best weights: step {best['step']}{by}: {scores_of(best)}")
+        step = f"step {best['step']}" if best["step"] else "those before training"
+        lines.append(f"best weights: {step}{by}: {scores_of(best)}")
     waiting = read_measured(run_dir.checkpoints / WAITING)
     if waiting is not None:
         span = f"v{waiting['from_version']}-v{waiting['to_version']}"

@@ -17,7 +17,7 @@ from areal_sdk.errors import (
     RemoteError,
     require_package,
 )
-from areal_sdk.fsdp.directories import CheckpointError, PublishDir, allocate, this_boot
+from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher, first_exit
@@ -25,6 +25,7 @@ from areal_sdk.models.families import check_trained
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.process.threads import in_thread
+from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trainer import Demonstration, IdleGroups, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import WeightUpdate
@@ -67,7 +68,6 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
         trainer=config.trainer,
         algorithm=config.algorithm,
         preset=setup.preset,
-        learns_rewards=config.finetune.objective == "reward_model",
         publish_dtype=setup.publish_dtype,
     )
     return FSDPTrainer(

@@ -1,12 +1,17 @@
-"""The commands as functions: configuration in, summary out. Each runs its own event loop."""
+"""The commands as functions: configuration in, summary out.
+
+    train -> make_plan -> run_training: open_services -> TrainingLoop.run: its steps
+
+Each function runs an event loop of its own. `train_async` and `evaluate_async` use the one that runs.
+"""
 
 import logging
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +19,10 @@ from areal_sdk.config import Config, idle_settings, load_config, parse_config, w
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.engines import engine_name, engine_tables
-from areal_sdk.loop.evaluation import EvalView, run_evaluation
+from areal_sdk.loop.evaluator import Endpoint, run_evaluation
+from areal_sdk.loop.models import engine_name, engine_tables, find_served_model
 from areal_sdk.loop.program import load_program
-from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.progress import EvalView, Progress
 from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.shutdown import StoppedAtOnce, refuse_inside_a_loop, run_to_the_end
 from areal_sdk.loop.state import (
@@ -30,15 +35,16 @@ from areal_sdk.loop.state import (
     step_of,
     why_finished,
 )
-from areal_sdk.loop.training import Plan, make_live_plan, make_plan, run_training
-from areal_sdk.loop.weights import find_served_model
+from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan, run_training
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins, load_plugins
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.telemetry.waits import waits_on_signal
+from areal_sdk.telemetry.watchdog import Watchdog
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
@@ -61,25 +67,43 @@ def train(
     same agent and tasks; settings may then raise its limits.
     """
     refuse_inside_a_loop()  # before anything is loaded or written
-    given = _given_tasks(train=tasks, eval=eval_tasks)
-    item = None if isinstance(agent, str) else agent
-    call = {
-        "agent": getattr(agent, "__name__", repr(agent) if item is None else type(agent).__name__),
-        **({"tasks": "..."} if tasks is not None else {}),
-        **({"eval_tasks": "..."} if eval_tasks is not None else {}),
-    }
-    values = {**settings, **({"agent": agent} if item is None else {})}
-    if resume is not None:
-        if model is not None:
-            raise ConfigError("a run that is resumed keeps its model: leave model out")
-        overrides = {join_key(*parts): value for parts, value in leaves(values)}
-        return _resume(
-            RunDir.open(Path(resume)), overrides, call=call, agent=item, tasks=given, quiet=quiet
+    return _train(
+        _training(
+            agent,
+            settings,
+            model=model,
+            tasks=_given_tasks(train=tasks, eval=eval_tasks),
+            resume=resume,
+            quiet=quiet,
         )
-    if model is not None:
-        values["model"] = model
-    plan = _plan(parse_config(values), agent=item, tasks=given)
-    return _train(plan, call=call if item is not None or given else {}, quiet=quiet)
+    )
+
+
+async def train_async(
+    agent: object,
+    *,
+    model: str | None = None,
+    tasks: Iterable[Task] | None = None,
+    eval_tasks: Iterable[Task] | None = None,
+    resume: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> RunSummary:
+    """`areal_sdk.train` in the event loop that runs already, as in a notebook.
+
+    A cancelled run saves what it has learnt, as Ctrl-C does, before `CancelledError` comes back.
+    """
+    given = _given_tasks(train=tasks, eval=eval_tasks)
+    training = await in_thread(  # finding a model may take long
+        lambda: _training(agent, settings, model=model, tasks=given, resume=resume, quiet=quiet),
+        name="plan of the run",
+    )
+    if isinstance(training, RunSummary):
+        return training
+    with _begun(training) as run:
+        async with Watchdog():
+            run.summary = await run.main()
+    return run.whole_summary
 
 
 def evaluate(
@@ -98,22 +122,51 @@ def evaluate(
     With `base_url` on that OpenAI-compatible endpoint, else on a local model. How far it is shows on
     stderr, unless `quiet`.
     """
-    values = {"model": model, **settings}
-    if isinstance(agent, str):
-        values["agent"] = agent
+    refuse_inside_a_loop()
     return _evaluate(
-        parse_config(values),
-        split=split,
-        base_url=base_url,
-        api_key=api_key,
-        agent=None if isinstance(agent, str) else agent,
-        tasks=_given_tasks(**{split: tasks}),
-        quiet=quiet,
+        _evaluation(
+            _settings_of(agent, {"model": model, **settings}),
+            split,
+            endpoint=_endpoint(base_url, api_key),
+            agent=agent,
+            tasks=_given_tasks(**{split: tasks}),
+            quiet=quiet,
+        )
     )
 
 
+async def evaluate_async(
+    agent: object,
+    *,
+    model: str = "smollm2",
+    tasks: Iterable[Task] | None = None,
+    split: str = "eval",
+    base_url: str | None = None,
+    api_key: str | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> EvalReport:
+    """`areal_sdk.evaluate` in the event loop that runs already, as in a notebook."""
+    evaluation = await in_thread(
+        lambda: _evaluation(
+            _settings_of(agent, {"model": model, **settings}),
+            split,
+            endpoint=_endpoint(base_url, api_key),
+            agent=agent,
+            tasks=_given_tasks(**{split: tasks}),
+            quiet=quiet,
+        ),
+        name="plan of the evaluation",
+    )
+    try:
+        async with Watchdog():
+            return await evaluation
+    except ExceptionGroup as group:
+        raise _cause(group) from group
+
+
 def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
-    return _train(_plan(config), quiet=quiet)
+    return _train(Training(_plan(config), quiet=quiet))
 
 
 def resume_training(
@@ -124,7 +177,8 @@ def resume_training(
     quiet: bool = False,
 ) -> RunSummary:
     """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
-    return _resume(RunDir.open(path), overrides or {}, settings=settings, quiet=quiet)
+    run_dir = RunDir.open(path)
+    return _train(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
 
 
 def evaluate_config(
@@ -135,7 +189,8 @@ def evaluate_config(
     api_key: str | None = None,
     quiet: bool = False,
 ) -> EvalReport:
-    return _evaluate(config, split=split, base_url=base_url, api_key=api_key, quiet=quiet)
+    endpoint = _endpoint(base_url, api_key)
+    return _evaluate(_evaluation(config, split, endpoint=endpoint, quiet=quiet))
 
 
 def check(config: Config) -> None:
@@ -146,7 +201,7 @@ def check(config: Config) -> None:
 def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | None:
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
-        return _train(_plan(config))
+        return _train(Training(_plan(config)))
     run_dir = model_dir = None
     plugins = _load_plugins(config)
     if config.serve.upstream is not None:
@@ -177,7 +232,7 @@ def _plan(
     *,
     agent: object | None = None,
     tasks: Mapping[str, Iterable[Task]] | None = None,
-) -> Plan:
+) -> RunPlan:
     for line in idle_settings(config, engine=engine_name(config.engine)):
         logger.warning("%s", line)
     plugins = _load_plugins(config)
@@ -187,7 +242,49 @@ def _plan(
     return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
 
 
-def _resume(
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run that can begin, or go on: all that it needs was found."""
+
+    plan: RunPlan
+    run_dir: RunDir | None = None
+    """Of a run that goes on; a new run gets a new one."""
+    checkpoint: Path | None = None
+    call: Mapping[str, str] = field(default_factory=dict)
+    """The arguments of a new run that were objects: a resumed run needs them again."""
+    changes: Sequence[Change] = ()
+    """The settings that have another value in a run that goes on."""
+    quiet: bool = False
+
+
+def _training(
+    agent: object,
+    settings: Mapping[str, Any],
+    *,
+    model: str | None,
+    tasks: Mapping[str, Iterable[Task]],
+    resume: str | Path | None,
+    quiet: bool,
+) -> Training | RunSummary:
+    """The run that a call of `train` asks for; a summary where nothing is left to do."""
+    item = None if isinstance(agent, str) else agent
+    values = {**settings, **({"agent": agent} if item is None else {})}
+    name = getattr(agent, "__name__", repr(agent) if item is None else type(agent).__name__)
+    arguments = {"train": "tasks", "eval": "eval_tasks"}
+    call = {"agent": name, **{arguments[split]: "..." for split in tasks}}
+    if resume is not None:
+        if model is not None:
+            raise ConfigError("a run that is resumed keeps its model: leave model out")
+        overrides = {join_key(*parts): value for parts, value in leaves(values)}
+        run_dir = RunDir.open(Path(resume))
+        return _resumed(run_dir, overrides, call=call, agent=item, tasks=tasks, quiet=quiet)
+    if model is not None:
+        values["model"] = model
+    plan = _plan(parse_config(values), agent=item, tasks=tasks)
+    return Training(plan, call=call if item is not None or tasks else {}, quiet=quiet)
+
+
+def _resumed(
     run_dir: RunDir,
     overrides: Mapping[str, Any],
     *,
@@ -196,7 +293,8 @@ def _resume(
     agent: object | None = None,
     tasks: Mapping[str, Iterable[Task]] | None = None,
     quiet: bool,
-) -> RunSummary:
+) -> Training | RunSummary:
+    """The run in `run_dir`, to go on with; its summary where nothing is left to do."""
     if missing := run_dir.read_call().keys() - (call or {}).keys():
         raise ConfigError(
             f"{run_dir.path} was begun from Python, with objects that only Python can give again "
@@ -212,57 +310,77 @@ def _resume(
             TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
         return finished_summary(run_dir)
     plan = _plan(config, agent=agent, tasks=tasks)
-    return _train(plan, run_dir=run_dir, checkpoint=checkpoint, changes=changes, quiet=quiet)
+    return Training(plan, run_dir, checkpoint, changes=changes, quiet=quiet)
 
 
-def _train(
-    plan: Plan,
-    *,
-    run_dir: RunDir | None = None,
-    checkpoint: Path | None = None,
-    call: Mapping[str, str] | None = None,
-    changes: Sequence[Change] | None = None,
-    quiet: bool = False,
-) -> RunSummary:
-    """`call`: what was given as objects to a new run, for whoever resumes it.
+def _train(training: Training | RunSummary) -> RunSummary:
+    if isinstance(training, RunSummary):
+        return training
+    with _begun(training) as run:
+        run.summary = run_to_the_end(run.main())
+    return run.whole_summary
 
-    `changes`: of the settings of a run that is resumed; None: it is a new one.
+
+@dataclass(slots=True)
+class _Run:
+    """A run that has begun: its directory is made, and locked."""
+
+    training: Training
+    run_dir: RunDir
+    state: RunState
+    progress: Progress
+    summary: RunSummary | None = None
+    """None until the run has ended by itself."""
+
+    def main(self) -> Coroutine[Any, Any, RunSummary]:
+        return run_training(
+            self.training.plan,
+            run_dir=self.run_dir,
+            state=self.state,
+            progress=self.progress,
+            checkpoint=self.training.checkpoint,
+        )
+
+    @property
+    def whole_summary(self) -> RunSummary:
+        summary = self.summary or _interrupted(self.run_dir, self.state)
+        return replace(summary, elapsed_s=self.progress.elapsed_s)
+
+
+@contextmanager
+def _begun(training: Training) -> Iterator[_Run]:
+    """Make and lock the run's directory; after the block, tell the observers how the run ended.
+
+    Ctrl-C leaves the block without an error: the summary then says that it was interrupted.
     """
-    config = plan.config
+    plan, config, run_dir = training.plan, training.plan.config, training.run_dir
     new_dir = None
     if run_dir is None:
         run_dir = new_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
-        if call:
-            run_dir.record_call(call)
-    state = RunState()
-    # A run that still goes on is not touched.
+        if training.call:
+            run_dir.record_call(training.call)
+    # A run that still goes on is not touched: `in_use` refuses it.
     with _removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
         _write_config(run_dir, config, plan.plugins)
-        progress = _progress(plan, run_dir, quiet=quiet)
-        if changes is not None:
-            step = step_of(checkpoint) if checkpoint is not None else 0
-            progress.report_resume(step or 0, changes)
-        summary: RunSummary | None = None
+        progress = _progress(plan, run_dir, quiet=training.quiet)
+        if new_dir is None:
+            step = step_of(training.checkpoint) if training.checkpoint is not None else None
+            progress.report_resume(step, training.changes)
+        run = _Run(training, run_dir, RunState(), progress)
         try:
-            summary = run_to_the_end(
-                run_training(
-                    plan, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
-                )
-            )
+            yield run
         except StoppedAtOnce:
             raise
         except KeyboardInterrupt:
-            summary = _interrupted(run_dir, state)
+            pass
         except ExceptionGroup as group:
             raise _with_way_on(_cause(group), run_dir) from group
         except ArealError as error:
             _with_way_on(error, run_dir)
             raise
         finally:  # whatever the reason
-            summary = summary or _interrupted(run_dir, state)
-            summary = replace(summary, elapsed_s=progress.elapsed_s)
-            plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=summary.numbers())
-    return summary
+            numbers = run.whole_summary.numbers()
+            plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=numbers)
 
 
 def _write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:
@@ -283,7 +401,7 @@ def _removed_if_refused(run_dir: RunDir | None) -> Iterator[None]:
         raise
 
 
-def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
+def _progress(plan: RunPlan, run_dir: RunDir, *, quiet: bool) -> Progress:
     run = plan.config.run
     changed_plugins = run_dir.record_plugins(plan.plugins.installed_versions())
     progress = Progress(
@@ -327,32 +445,37 @@ def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
     )
 
 
-def _evaluate(
+def _settings_of(agent: object, values: Mapping[str, Any]) -> Config:
+    return parse_config({**values, "agent": agent} if isinstance(agent, str) else values)
+
+
+def _endpoint(base_url: str | None, api_key: str | None) -> Endpoint | None:
+    return None if base_url is None else Endpoint(base_url, api_key or "none")
+
+
+def _evaluation(
     config: Config,
-    *,
     split: str,
-    base_url: str | None = None,
-    api_key: str | None = None,
+    *,
+    endpoint: Endpoint | None,
     agent: object | None = None,
     tasks: Mapping[str, Iterable[Task]] | None = None,
     quiet: bool,
-) -> EvalReport:
+) -> Coroutine[Any, Any, EvalReport]:
+    """Load the agent, and return its evaluation, which is yet to be awaited."""
     plugins = _load_plugins(config)
-    program = load_program(config, plugins=plugins, agent=agent).with_tasks(tasks or {})
+    item = None if isinstance(agent, str) else agent
+    program = load_program(config, plugins=plugins, agent=item).with_tasks(tasks or {})
     writer = None if quiet else TerminalView(sys.stderr)
     view = EvalView(writer, name=f"{program.name} on {config.model}")
+    return run_evaluation(
+        config, program, plugins=plugins, split=split, view=view, endpoint=endpoint
+    )
+
+
+def _evaluate(evaluation: Coroutine[Any, Any, EvalReport]) -> EvalReport:
     try:
-        return run_to_the_end(
-            run_evaluation(
-                config,
-                program,
-                plugins=plugins,
-                split=split,
-                view=view,
-                base_url=base_url,
-                api_key=api_key,
-            )
-        )
+        return run_to_the_end(evaluation)
     except ExceptionGroup as group:
         raise _cause(group) from group
 
@@ -366,7 +489,7 @@ def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Iterable[Task]]
 
 
 def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of ours inside, else the first error: groups are how tasks end together."""
+    """The first `ArealError` inside, else the first error. Tasks that end together raise a group."""
     leaves = list(_leaves(group))
     return next((error for error in leaves if isinstance(error, ArealError)), leaves[0])
 

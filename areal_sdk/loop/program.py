@@ -11,6 +11,7 @@ import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
@@ -23,10 +24,15 @@ from areal_sdk.builtin.jsonl import read_tasks
 from areal_sdk.config import Config, SftSection
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.tokens.demonstrations import to_demonstrations
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.user_code import load_user_module, refuse_while_importing
 from areal_sdk.rollout.agents.spec import AgentSpec, make_agent
 from areal_sdk.rollout.tasks import BLOCK, TaskStream, stable_seed
+from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message, Task
 
 TasksFn = Callable[[str], Iterable[Task]]
@@ -178,7 +184,7 @@ def load_tasks(
         f"{given.what} goes on after {BLOCK} tasks: they are read as they are needed, and shuffled "
         f"{BLOCK} at a time; return a list to have all of them read at once and shuffled whole"
     )
-    return TaskStream(chain(first, tasks), again=given.begin, what=given.what)
+    return TaskStream(chain(first, tasks), again=given.begin, what=given.what, known=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,14 @@ class HeldOut:
 
     tasks: Sequence[Task]
     num_available: int
+
+    @property
+    def digest(self) -> str:
+        """Tells these tasks from others, in this run and when it is resumed."""
+        digest = blake2b(digest_size=8)
+        for task in self.tasks:
+            digest.update(orjson.dumps([task.id, _content(task)]))
+        return digest.hexdigest()
 
 
 def load_held_out(
@@ -224,6 +238,52 @@ def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
     return tuple(
         tasks[place] for place in sorted(random.Random(seed).sample(range(len(tasks)), most))
     )
+
+
+MAX_COMPARED = 100_000
+"""Training tasks that held-out tasks are compared with: more of them would take seconds."""
+
+
+def warn_of_overlap(
+    train: Sequence[Task] | TaskStream, held_out: Mapping[str, HeldOut]
+) -> tuple[str, ...]:
+    """A warning for each split that measures tasks which are trained on."""
+    known = train.first if isinstance(train, TaskStream) else train
+    warnings = []
+    for split, given in held_out.items():
+        num_shared, num_tasks = _num_shared(given.tasks, known), len(given.tasks)
+        if num_shared:
+            share = "all" if num_shared == num_tasks else f"{num_shared} of"
+            measured = "measured " if num_tasks < given.num_available else ""
+            warnings.append(
+                f"{split}: {share} {num_tasks} {measured}held-out tasks are training tasks too, so "
+                "the evaluation cannot tell learning from remembering: let tasks(split) give other "
+                f"tasks for {split!r}, or give other held-out tasks (--eval-tasks FILE.jsonl)"
+            )
+    return tuple(warnings)
+
+
+def _num_shared(held_out: Sequence[Task], train: Sequence[Task]) -> int:
+    """How many held-out tasks are among the training tasks, by their data.
+
+    Where the data of tasks do not tell them apart, their ids count as well.
+    """
+    contents = {_content(task) for task in held_out}
+    by_data = len(contents) == len(held_out) > 1
+
+    def key(task: Task) -> str:
+        return _content(task) if by_data else f"{task.id} {_content(task)}"
+
+    wanted = {key(task) for task in held_out}
+    return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})
+
+
+def _content(task: Task) -> str:
+    """The data of a task as text; empty if they are no JSON."""
+    try:
+        return orjson.dumps(dict(task.data), option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,3 +399,12 @@ def _checked_rows(conversations: Iterable[Conversation], what: str) -> list[Conv
     if not found:
         raise ConfigError(f"{what}: no demonstrations")
     return found
+
+
+def as_demonstrations(
+    conversations: Iterable[Conversation], model_dir: Path, *, tool_format: str | None
+) -> list[Demonstration]:
+    """The conversations in tokens, exactly as the gateway would render them."""
+    template = ChatTemplate.load(model_dir)
+    renderer = Renderer(Tokenizer.load(model_dir), template, tool_format=tool_format)
+    return [row for given in conversations for row in to_demonstrations(given, renderer)]

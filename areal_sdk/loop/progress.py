@@ -1,8 +1,8 @@
-"""What a run tells: to its directory always, to the terminal while it runs."""
+"""Reports of a run, to its directory and to the terminal; and of an evaluation, to the terminal."""
 
-import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +16,15 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
-from areal_sdk.telemetry.terminal import RunStatus, TerminalView, clock, still_line
+from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView
+from areal_sdk.telemetry.terminal import RunStatus, TerminalView
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode
 
-REFRESH_S = 0.5
-HEARTBEAT_S = 30.0
-"""Where nothing is repainted: silence this long looks like a hang."""
-WARMUP_LINES = 10
-"""Where nothing is repainted: a warm-up of any length tells this much."""
+logger = logging.getLogger(__name__)
+
+NUM_LINES = 10
+"""Lines for a warm-up or an evaluation of any length, where nothing is repainted."""
 CURVE_POINTS = 240
 
 BEFORE = "before"
@@ -50,7 +50,9 @@ class Progress:
         self._split = split
         self._name = name
         self._total_steps = total_steps
-        self._writer = writer
+        self._view = LiveView(
+            writer, self._live, heartbeat_s=heartbeat_s, on_refresh=self._write_live
+        )
         self._notify = notify
         self._metrics = MetricsLog(run_dir.metrics)
         self._episodes = EpisodeWriter(run_dir.episodes)
@@ -65,16 +67,11 @@ class Progress:
         self._evaluations: dict[str, tuple[int, int]] = {}
         self._buffer: TrajectoryBuffer | None = None
         self._swap_s = 0.0
-        self._began = self._told_at = time.monotonic()
         self._train_began: float | None = None
-        self._heartbeat_s = heartbeat_s
-        self._painter: asyncio.Task[None] | None = None
-        self._log_handler = ToView(self.say)
 
     async def __aenter__(self) -> Self:
-        logging.getLogger("areal_sdk").addHandler(self._log_handler)
         self.enter("starting: engine and trainer load the model")
-        self._painter = asyncio.create_task(self._paint_on(), name="live view")
+        await self._view.__aenter__()
         return self
 
     async def __aexit__(
@@ -83,16 +80,10 @@ class Progress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._painter is not None
-        self._painter.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._painter
         if error is None:
             self._phase = ""  # else it says what the run was doing
-        self._show()
-        if self._writer is not None:
-            self._writer.close()
-        logging.getLogger("areal_sdk").removeHandler(self._log_handler)
+        self._view.show()
+        await self._view.__aexit__(kind, error, traceback)
         self._metrics.close()
         self._episodes.close()
 
@@ -110,25 +101,23 @@ class Progress:
     @property
     def elapsed_s(self) -> float:
         """Since the run, or what was resumed of it, began: loading and evaluations included."""
-        return time.monotonic() - self._began
+        return self._view.elapsed_s
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self._told_at = time.monotonic()
-        if self._writer is not None:
-            self._writer.message(text)
+        self._view.say(text)
 
     def enter(self, phase: str) -> None:
         """What the run does from now on; a line of its own where nothing is repainted."""
         self._phase = phase
-        if self._writer is not None and not self._writer.repaints:
-            self.say(f"{phase}  {clock(self.elapsed_s)}")
+        self._view.enter(phase)
 
-    def report_resume(self, step: int, changes: Sequence[Change]) -> None:
-        """The run goes on after `step`: steps that it had made since are made again."""
+    def report_resume(self, step: int | None, changes: Sequence[Change]) -> None:
+        """The run goes on after `step`, and repeats later steps; without a checkpoint it begins anew."""
         changed = {change.key: [change.before, change.after] for change in changes}
-        self._metrics.log("resume", {"step": step, "changed": changed})
-        self.say(f"resumed after step {step}" if step else "resumed: it begins anew")
+        self._metrics.log("resume", {"step": step or 0, "changed": changed})
+        told = "it begins anew" if step is None else "it goes on before its first step"
+        self.say(f"resumed after step {step}" if step else f"resumed: {told}")
         for change in changes:
             self.say(f"  changed: {change}")
 
@@ -156,8 +145,7 @@ class Progress:
         """An evaluation of `total` episodes begins; hand each to what this returns."""
         title = _title(name, split)
         self._evaluations[title] = (0, total)
-        if self._writer is not None and not self._writer.repaints:
-            self.say(f"{title}: {total} episodes  {clock(self.elapsed_s)}")
+        self._view.enter(f"{title}: {total} episodes")
 
         def evaluated(episode: Episode) -> None:
             self._episodes.write(episode, version=self._state.version, split=split)
@@ -201,7 +189,7 @@ class Progress:
     def report_warmup(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         self._metrics.log("sft", {"step": step, **metrics})
         self._phase = f"supervised warm-up {step}/{total}, loss {metrics['loss']:.3f}"
-        if step == total or step % max(1, total // WARMUP_LINES) == 0:
+        if step == total or step % max(1, total // NUM_LINES) == 0:
             self.enter(self._phase)
 
     def delivered(self, *, seconds: float) -> None:
@@ -237,33 +225,15 @@ class Progress:
                 f"warning: step {state.step}: {skipped:.0f} of {of:.0f} updates left out: the "
                 f"gradient was not finite (loss {metrics['loss']:g})"
             )
-        if self._writer is not None and not self._writer.repaints:
-            self._show()
+        if self._view.is_log:
+            self._view.show()
         return flat_numbers(values)
 
     def _count(self, episode: Episode) -> None:
         self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
 
-    async def _paint_on(self) -> None:
-        while True:
-            if self._writer is None or self._writer.repaints:
-                self._show()
-            else:
-                live = self._live()
-                self._write_live(live)
-                if time.monotonic() - self._told_at >= self._heartbeat_s:
-                    self.say(still_line(live))
-            await asyncio.sleep(REFRESH_S)
-
-    def _show(self) -> None:
-        live = self._live()
-        self._write_live(live)
-        if self._writer is not None and (self._writer.repaints or self._state.step):
-            self._writer.update(live)
-            self._told_at = time.monotonic()
-
     def _write_live(self, live: RunStatus) -> None:
-        with contextlib.suppress(StorageError):  # what cannot be missed will say so
+        with contextlib.suppress(StorageError):  # a write that matters more raises the error
             self._run_dir.write_live(live.as_json())
 
     def _live(self) -> RunStatus:
@@ -292,6 +262,79 @@ class Progress:
         evaluations = self._evaluations.items()
         counts = [f"{title}: {done} of {total}" for title, (done, total) in evaluations]
         return ", ".join(counts) or self._phase
+
+
+class EvalView:
+    """Shows how far `areal-sdk eval` is, inside `async with`; silent without a writer."""
+
+    def __init__(
+        self, writer: TerminalView | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._view = LiveView(writer, self._live, heartbeat_s=heartbeat_s)
+        self._is_silent = writer is None
+        self._name = name
+        self._num_done = self._total = 0
+        self._sampled = Rate()
+        self._note = ""
+        self._playing_since: float | None = None
+
+    async def __aenter__(self) -> Self:
+        if not self._is_silent:
+            await self._view.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._is_silent:
+            if not self._view.is_log:
+                self._view.show()
+            await self._view.__aexit__(kind, error, traceback)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._is_silent:
+            logger.warning("%s", text)
+        else:
+            self._view.say(text)
+
+    def inform(self, text: str) -> None:
+        """A line that stays, but no warning: without a view nobody is told."""
+        self._view.say(text)
+
+    def enter(self, phase: str) -> None:
+        """What happens from now on, before the first episode."""
+        self._note = phase
+        self._view.enter(phase)
+
+    def begin(self, total: int) -> None:
+        """From here on `total` episodes are played."""
+        self.enter(f"evaluating {self._name}: {total} episodes")
+        self._note, self._total = "", total
+        self._playing_since = time.monotonic()
+
+    def evaluated(self, episode: Episode) -> None:
+        self._num_done += 1
+        self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
+        is_due = self._num_done % math.ceil(self._total / NUM_LINES) == 0
+        if self._view.is_log and is_due:
+            self._view.show()
+
+    def _live(self) -> RunStatus:
+        since = self._playing_since
+        return RunStatus(
+            name=self._name,
+            unit="episode",
+            step=self._num_done,
+            total_steps=self._total,
+            elapsed_s=self._view.elapsed_s,
+            train_s=0.0 if since is None else time.monotonic() - since,
+            sampled_per_s=self._sampled.per_second() or None,  # an endpoint tells no tokens
+            note=self._note,
+        )
 
 
 def _title(name: str, split: str) -> str:
@@ -332,14 +375,3 @@ def _span(versions: tuple[int, int]) -> str:
 
 def _waits() -> Sequence[Mapping[str, Any]]:
     return [wait.as_json() for wait in current_waits()]
-
-
-class ToView(logging.Handler):
-    """Log records go above the live view instead of through it."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._say = say
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._say(f"{record.levelname.lower()}: {record.getMessage()}")

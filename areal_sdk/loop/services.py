@@ -1,47 +1,40 @@
-"""Everything that runs beside the loop, started together and closed in reverse order.
+"""The services of a run: engine, trainer, gateway, rewards and agent workers.
 
-From `[gateway]` and `[serve]` to a gateway that does not listen yet.
-
-From `[trainer]` and `[algorithm]` to a trainer that is not started yet.
+They are started together and closed in reverse order. Where engine and trainer share a device, the
+engine's memory goes to the trainer for a step, and comes back for the next weights.
 """
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field, ValidationError
 
 from areal_sdk import certificate
 from areal_sdk.agent import AgentLike
 from areal_sdk.algorithms.algorithm import make_algorithm
-from areal_sdk.config import Config, Quota, RolloutSection, TrainerSection, read_toml
+from areal_sdk.backends.supervised import SupervisedEngine, supervised
+from areal_sdk.config import Config, RolloutSection, TrainerSection
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError, require_package
+from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
-from areal_sdk.gateway.sessions.accounts import User
-from areal_sdk.gateway.sessions.external import ExternalLimits
-from areal_sdk.loop.engines import SupervisedEngine, fail_with_ranks, make_engine, supervised
+from areal_sdk.loop.models import make_engine, sampling_dtype
 from areal_sdk.loop.program import Program
-from areal_sdk.loop.weights import check_served, find_model, sampling_dtype
+from areal_sdk.loop.serving import make_gateway
 from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.runner import EpisodeRunner
-from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
-
-logger = logging.getLogger(__name__)
+from areal_sdk.types import WeightUpdate
 
 
 @dataclass(frozen=True, slots=True)
-class Rig:
+class Services:
     """A model being served (and, with a trainer, trained), and who plays on it."""
 
     config: Config
@@ -90,7 +83,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def open_rig(
+async def open_services(
     config: Config,
     program: Program,
     *,
@@ -99,7 +92,7 @@ async def open_rig(
     run_dir: RunDir,
     train: bool,
     say: Callable[[str], None],
-) -> AsyncIterator[Rig]:
+) -> AsyncIterator[Services]:
     """Start engine, trainer and gateway for `config`; whatever fails, all of them are closed."""
     async with AsyncExitStack() as stack:
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
@@ -131,7 +124,9 @@ async def open_rig(
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
         rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
-        yield Rig(config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer)
+        yield Services(
+            config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer
+        )
 
 
 async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> None:
@@ -162,77 +157,6 @@ def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
         options = validate_options(reward, config.options.get(table, {}), table=table, skip=1)
         specs.append(RewardSpec.of(name, reward, weight=weight, options=options))
     return specs
-
-
-def make_gateway(
-    config: Config, engine: InferenceEngine, *, model_dir: Path, sampling: SamplingPolicy
-) -> Gateway:
-    """`sampling` is for callers from outside; a run gives its own sessions theirs."""
-    return Gateway(
-        engine,
-        model_dir=model_dir,
-        model_name=config.model,
-        sampling=sampling,
-        admin_key=config.gateway.admin_key,
-        max_request_s=config.rollout.request_timeout_s,
-        tool_format=config.gateway.tool_format,
-        users=read_users(config),
-        quota=config.serve,
-        external=live_limits(config),
-        cors_origins=config.serve.cors_origins,
-        unknown_fields=config.gateway.unknown_fields,
-    )
-
-
-def live_limits(config: Config) -> ExternalLimits:
-    """What bounds a caller's session: while learning, what bounds an episode."""
-    serve, rollout = config.serve, config.rollout
-    limits, group_size = SessionLimits(), None
-    if serve.learn:
-        group_size = rollout.group_size if rollout.group_size > 1 else None
-        limits = SessionLimits(
-            max_turns=rollout.max_turns,
-            max_tokens=rollout.max_episode_tokens,
-            max_new_tokens=rollout.max_new_tokens,
-        )
-    keeps_rewards = serve.learn or serve.record or serve.upstream is not None
-    return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
-
-
-QUOTAS = set(Quota.model_fields)
-
-
-class UserSection(Quota):
-    """One user of a users file; a quota that is not given is the server's."""
-
-    api_key: Annotated[str, Field(repr=False)]
-
-
-def read_users(config: Config) -> list[User]:
-    """The users of `serve.users`; a quota that a user has not is the server's."""
-    path = config.serve.users
-    if path is None:
-        return []
-    users = []
-    for name, table in read_toml(path).items():
-        try:
-            user = UserSection.model_validate(table)
-        except ValidationError as exc:
-            raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
-        given = user.model_dump(include=QUOTAS, exclude_unset=True)
-        quota = Quota(**{**config.serve.model_dump(include=QUOTAS), **given})
-        users.append(User(name, user.api_key, quota))
-    if not users:
-        raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')
-    return users
-
-
-def _problem(error: ValidationError) -> str:
-    """The first problem, without the values: one of them is a key."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "is no table"
-    known = ", ".join(UserSection.model_fields)
-    return f"{where}: {first['msg']}; a user has {known}"
 
 
 def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
@@ -283,19 +207,6 @@ def make_trainer(
     )
 
 
-def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
-    """The directory of the model that a run starts from; ConfigError unless the run can use it.
-
-    Installed packages are looked at first, since a model may have to be fetched.
-    """
-    for package in ("torch", "transformers", "safetensors"):
-        require_package(package, extra="train", needed_for="training")
-    directory = find_model(config.init_from or config.model)
-    make_trainer(config, directory, plugins=plugins, log_dir=Path(), say=logger.warning)
-    check_served(config, directory, plugins)
-    return directory
-
-
 def check_learns(config: Config, *, learns_alone: bool) -> None:
     """ConfigError for an algorithm that compares siblings where episodes have none."""
     if config.rollout.group_size > 1 or learns_alone:
@@ -312,3 +223,44 @@ def check_learns(config: Config, *, learns_alone: bool) -> None:
         "makes one of each, so it would learn nothing: raise rollout.group_size, or choose "
         'algorithm.name = "running_baseline"'
     )
+
+
+@asynccontextmanager
+async def fail_with_ranks(trainer: Trainer) -> AsyncIterator[None]:
+    """A rank that dies ends the block, also while nothing is asked of it: rollouts can take long."""
+    async with asyncio.TaskGroup() as group:
+        watch = group.create_task(_watch_ranks(trainer), name="trainer watch")
+        try:
+            yield
+        finally:
+            watch.cancel()
+
+
+async def _watch_ranks(trainer: Trainer) -> None:
+    raise await trainer.died()
+
+
+HANDOVER_TIMEOUT_S = 900.0
+"""A server in the middle of its start is waited for."""
+
+
+async def hand_to_trainer(engine: InferenceEngine) -> None:
+    """Hold generation and free the engine's memory. No update may be on its way."""
+    if engine.info.shares_device:
+        async with waiting("engine: lends its memory", timeout_s=HANDOVER_TIMEOUT_S):
+            await engine.release_memory()
+
+
+async def hand_to_engine(engine: InferenceEngine, trainer: Trainer) -> None:
+    """After `publish`: what the trainer does not keep between steps is the engine's again."""
+    if engine.info.shares_device:
+        await trainer.release_memory()
+        async with waiting("engine: takes its memory back", timeout_s=HANDOVER_TIMEOUT_S):
+            await engine.resume_memory()
+
+
+async def update_and_resume(engine: InferenceEngine, update: WeightUpdate) -> None:
+    """Serve `update`; requests that were held go on under it."""
+    await engine.update_weights(update)
+    if engine.info.shares_device:
+        await engine.resume()

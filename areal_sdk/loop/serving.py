@@ -1,6 +1,6 @@
-"""Serve a model through the gateway until interrupted.
+"""The gateway as `[gateway]` and `[serve]` describe it, and serving through it until interrupted.
 
-Traces: every session of callers, in a run directory.
+With a run directory, every session of callers is recorded in the directory.
 """
 
 import asyncio
@@ -12,22 +12,26 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Annotated, Self
+
+from pydantic import Field, ValidationError
 
 from areal_sdk import certificate
-from areal_sdk.config import Config
+from areal_sdk.backends.supervised import supervised
+from areal_sdk.config import Config, Quota, read_toml
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway import Gateway, SamplingPolicy
-from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.sessions.external import SPLIT, ExternalLimits, ExternalSession
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.loop.engines import make_engine, supervised
-from areal_sdk.loop.services import live_limits, make_gateway, read_users
+from areal_sdk.loop.models import make_engine
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 
 UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
-"""The provider's key comes from the environment: it stands in no file of ours."""
+"""The environment variable with the provider's key: no file of the run holds the key."""
 
 
 async def run_server(
@@ -139,3 +143,74 @@ class Recorder:
         if live.session.turns:
             version = self._engine.version if self._engine is not None else None
             self._episodes.write(to_episode(live), version=version, split=SPLIT)
+
+
+def make_gateway(
+    config: Config, engine: InferenceEngine, *, model_dir: Path, sampling: SamplingPolicy
+) -> Gateway:
+    """`sampling` is for callers from outside; a run gives its own sessions theirs."""
+    return Gateway(
+        engine,
+        model_dir=model_dir,
+        model_name=config.model,
+        sampling=sampling,
+        admin_key=config.gateway.admin_key,
+        max_request_s=config.rollout.request_timeout_s,
+        tool_format=config.gateway.tool_format,
+        users=read_users(config),
+        quota=config.serve,
+        external=live_limits(config),
+        cors_origins=config.serve.cors_origins,
+        unknown_fields=config.gateway.unknown_fields,
+    )
+
+
+def live_limits(config: Config) -> ExternalLimits:
+    """What bounds a caller's session: while learning, what bounds an episode."""
+    serve, rollout = config.serve, config.rollout
+    limits, group_size = SessionLimits(), None
+    if serve.learn:
+        group_size = rollout.group_size if rollout.group_size > 1 else None
+        limits = SessionLimits(
+            max_turns=rollout.max_turns,
+            max_tokens=rollout.max_episode_tokens,
+            max_new_tokens=rollout.max_new_tokens,
+        )
+    keeps_rewards = serve.learn or serve.record or serve.upstream is not None
+    return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
+
+
+QUOTAS = set(Quota.model_fields)
+
+
+class UserSection(Quota):
+    """One user of a users file; a quota that is not given is the server's."""
+
+    api_key: Annotated[str, Field(repr=False)]
+
+
+def read_users(config: Config) -> list[User]:
+    """The users of `serve.users`; a quota that a user has not is the server's."""
+    path = config.serve.users
+    if path is None:
+        return []
+    users = []
+    for name, table in read_toml(path).items():
+        try:
+            user = UserSection.model_validate(table)
+        except ValidationError as exc:
+            raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
+        given = user.model_dump(include=QUOTAS, exclude_unset=True)
+        quota = Quota(**{**config.serve.model_dump(include=QUOTAS), **given})
+        users.append(User(name, user.api_key, quota))
+    if not users:
+        raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')
+    return users
+
+
+def _problem(error: ValidationError) -> str:
+    """The first problem, without the values: one of them is a key."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "is no table"
+    known = ", ".join(UserSection.model_fields)
+    return f"{where}: {first['msg']}; a user has {known}"

@@ -1,13 +1,15 @@
 """`asyncio.run` for a loop that also runs other people's code.
 
-At its end `asyncio.run` waits until every task has obeyed its cancellation, and until every thread of
-the default executor has returned. With an agent that does neither, Ctrl-C would wait for ever.
+`asyncio.run` waits at its end for every task to obey its cancellation and for every thread of the
+default executor to return: an agent that does neither would keep Ctrl-C waiting for ever.
 
-SIGTERM, which `kill` and batch systems send, ends a run as Ctrl-C does.
+SIGTERM, which `kill` and batch systems send, ends a run the way Ctrl-C does.
 
-Ctrl-C also works while an agent blocks the event loop. asyncio handles Ctrl-C in the next round of the
-loop. But if an agent waits for the gateway with a blocking client, there is no next round. So the
-blocking call is ended first, in the way in which a cancelled agent ends. The run then ends as usual.
+Ctrl-C while an agent blocks the event loop.
+
+asyncio hears Ctrl-C in the loop's next round, and an agent that waits for the gateway with a client
+that is not async leaves none to come. So the blocking call ends first, as a cancelled agent does:
+the run then unwinds as it always would.
 """
 
 import asyncio
@@ -109,11 +111,10 @@ def refuse_inside_a_loop() -> None:
     except RuntimeError:
         return
     raise ConfigError(
-        "this runs an event loop of its own, and one runs here already, as in a notebook. Put the "
-        "agent in a file and give it to the command, in a notebook as a cell `!areal-sdk train "
-        "my_agent.py`, which its stop button ends. Or call it from a thread, as in `await "
-        "asyncio.to_thread(areal_sdk.train, ...)`: nothing stops that before its last step, so say "
-        "when it ends (run.steps, run.max_minutes)"
+        "this runs an event loop of its own, and one runs here already, as in a notebook: write "
+        "`await areal_sdk.aio.train(...)` or `await areal_sdk.aio.evaluate(...)` instead, with the "
+        "same arguments. Or put the agent in a file and give it to the command, in a notebook as a "
+        "cell `!areal-sdk train my_agent.py`"
     )
 
 

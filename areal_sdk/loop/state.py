@@ -15,10 +15,10 @@ from areal_sdk.config import Config
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.directories import forget_old
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.directories import forget_old
 from areal_sdk.telemetry.run_dir import BEST, REMOVED, read_measured, without_secrets
 from areal_sdk.trainer import Trainer
 
@@ -27,6 +27,8 @@ from areal_sdk.trainer import Trainer
 class RunState:
     """Written into every checkpoint; enough, with the weights, to go on as if nothing happened."""
 
+    warmup_steps: int = 0
+    """Steps of the supervised warm-up."""
     step: int = 0
     """Optimiser steps and label-only updates since the run began."""
     train_seconds: float = 0.0
@@ -40,13 +42,19 @@ class RunState:
         """Of the weights: each step publishes one, and a warm-up is published as version 0."""
         return self.step
 
+    @property
+    def reached(self) -> str:
+        """The last step in words: `step 3`, or `warm-up step 3` before the first one."""
+        in_warmup = self.warmup_steps and not self.step
+        return f"warm-up step {self.warmup_steps}" if in_warmup else f"step {self.step}"
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def update_from(self, values: Mapping[str, Any]) -> None:
-        """Become what a checkpoint stored; older ones also store the version and the best weights."""
+        """Take over what a checkpoint stored. A value that an older checkpoint lacks stays as it is."""
         for field_ in fields(self):
-            setattr(self, field_.name, values[field_.name])
+            setattr(self, field_.name, values.get(field_.name, getattr(self, field_.name)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ class RunSummary:
     """Where a resumed run would go on; None: nothing was saved."""
     best: Mapping[str, Any] | None = None
     """What the best weights achieved, and after which step; None where none were kept."""
+    warnings: Sequence[str] = ()
+    """What makes its measurements doubtful, such as held-out tasks that were trained on."""
     had_ended: bool = False
     """It was to be resumed, and nothing was left to do."""
     elapsed_s: float = 0.0
@@ -75,6 +85,8 @@ class RunSummary:
     @property
     def lost(self) -> str:
         """What an interrupted run would have to do again."""
+        if self.saved_step == self.steps == 0:
+            return "the warm-up so far is saved: a resumed run goes on with it"
         if self.saved_step is not None and self.saved_step >= self.steps:
             return f"step {self.saved_step} is saved: no step is lost"
         if not self.steps:
@@ -129,11 +141,6 @@ class Checkpoints:
         await in_thread(lambda: forget_old(path, keep=self.keep), name="forget old")
         return path
 
-    def has_saved(self, state: RunState) -> bool:
-        """Whether the newest checkpoint is of this step."""
-        saved = latest_checkpoint(self.directory)
-        return saved is not None and (step_of(saved) or 0) >= state.step
-
 
 def step_of(checkpoint: Path) -> int | None:
     """The step of a checkpoint of the run's own; None for what somebody else put beside it.
@@ -164,7 +171,7 @@ _FIXED = {
     "run.seed": "the order of its tasks and its held-out sample follow from it",
     "serve.learn": "a run goes on with callers, or with tasks, as it began",
 }
-_FIXED_ONCE_SAVED = {"sft": "its warm-up is over"}
+_FIXED_ONCE_SAVED = {"sft": "its warm-up has begun"}
 _NOT_SET = "not set"
 
 

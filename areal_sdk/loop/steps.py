@@ -1,42 +1,33 @@
-r"""The training loop: cut a batch, step, publish, and never hold the rollouts back.
+r"""The steps of a run: cut a batch, learn from it, publish the weights. The rollouts go on meanwhile.
 
-    batch = buffer.cut_batch(v) -> trainer.step -> trainer.publish(v + 1) -> engine.update_weights
-                                                        \-> the next batch is cut meanwhile
+    batch = cut_batch(v) -> trainer.step -> trainer.publish(v + 1) -> engine.update_weights
+                                                  \-> the next batch is cut meanwhile
 
 `v` is the number of published updates. The step that makes v + 1 starts from v. The admission
 gate opens for v + 1 only when the engine has confirmed it.
 
-Supervised warm-up: the same trainer, one more loss, before the first episode.
-
-How long a run waits: for its parts, from how long each may take, and for gradients.
+The supervised warm-up comes before the first episode: the same trainer with another loss.
 """
 
 import asyncio
 import math
 import random
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
-from areal_sdk.gateway.tokens.demonstrations import to_demonstrations
-from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.loop.engines import hand_to_engine, hand_to_trainer, update_and_resume
-from areal_sdk.loop.held_out import Evaluator
-from areal_sdk.loop.program import Conversation
+from areal_sdk.loop.evaluator import Evaluator
+from areal_sdk.loop.program import Conversation, as_demonstrations
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Rig
+from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.state import Checkpoints, RunState
 from areal_sdk.process.threads import in_thread
-from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
-from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.groups import RolloutBatch
-from areal_sdk.rollout.tasks import TaskSource
+from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting
 from areal_sdk.trainer import Demonstration, Trainer
 from areal_sdk.types import WeightUpdate
@@ -47,27 +38,22 @@ UPDATE_TIMEOUT_S = 600.0
 
 
 @dataclass(slots=True)
-class TrainingLoop:
-    """Drives one run from its state to its end. Owns the clock, the version and nothing else."""
+class Learner:
+    """The trainer and the state of its weights, which change together and are saved together.
 
-    rig: Rig
+    A step or a save that has begun goes on when the run is cancelled: `settle` waits for its end.
+    """
+
     trainer: Trainer
     state: RunState
-    buffer: TrajectoryBuffer
-    tasks: TaskSource | CallerTasks
-    dispatcher: Dispatcher | CallerEpisodes
     checkpoints: Checkpoints
-    evaluator: Evaluator
-    progress: Progress
-    _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    on_settled: Callable[[], None] = lambda: None
+    """Called by `settle`, to report a step whose end the cancelled run did not see."""
     _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
-    """What the trainer does to its end although the run is cancelled: `settle` waits for it."""
-    _unreported: tuple[RolloutBatch, dict[str, float]] | None = None
-    """A step that is taken, and in no metrics yet."""
-    _began: float = 0.0
-    _num_empty: int = 0
-    _num_skipped: int = 0
-    _is_in_step: bool = False
+    _saved: tuple[int, int] | None = None
+    """The steps, of warm-up and of training, that the newest checkpoint holds."""
+    _is_torn: bool = False
+    """A step is being taken: the weights may be ahead of the state."""
 
     @property
     def at_work(self) -> str | None:
@@ -75,13 +61,34 @@ class TrainingLoop:
         return None if self._work is None or self._work.done() else self._work.get_name()
 
     @property
-    def has_unsaved(self) -> bool:
-        return bool(self.state.step) and not self.checkpoints.has_saved(self.state)
+    def is_saved(self) -> bool:
+        return self._saved == (self.state.warmup_steps, self.state.step)
+
+    @property
+    def has_learnt(self) -> bool:
+        return bool(self.state.warmup_steps or self.state.step)
+
+    async def learn(self, step: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `step`, which changes the weights and then the state."""
+
+        async def whole() -> T:
+            self._is_torn = True
+            result = await step
+            self._is_torn = False
+            return result
+
+        return await self._to_its_end(whole(), what)
+
+    async def load(self, checkpoint: Path) -> None:
+        """Continue from `checkpoint`."""
+        self.state.update_from(await self.trainer.load(checkpoint))
+        self._saved = (self.state.warmup_steps, self.state.step)
 
     async def save(self) -> None:
         """Checkpoint the state as it is."""
         saving = self.checkpoints.save(self.trainer, self.state)
-        await self._to_its_end(saving, f"the checkpoint of step {self.state.step}")
+        await self._to_its_end(saving, f"the checkpoint of {self.state.reached}")
+        self._saved = (self.state.warmup_steps, self.state.step)
 
     async def settle(self) -> bool:
         """Wait for the step or the save that a cancellation found at work.
@@ -90,22 +97,50 @@ class TrainingLoop:
         """
         if self._work is not None:
             await asyncio.wait({self._work})
-        self._report()
-        return not self._is_in_step and self.trainer.is_alive
+        self.on_settled()
+        return not self._is_torn and self.trainer.is_alive
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `work`, which goes on if its caller is cancelled."""
+        task = self._work = asyncio.create_task(work, name=what)
+        return await asyncio.shield(task)
+
+
+@dataclass(slots=True)
+class TrainingLoop:
+    """Takes the steps of one run from its state to its end."""
+
+    services: Services
+    learner: Learner
+    source: EpisodeSource
+    evaluator: Evaluator
+    progress: Progress
+    _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    """New weights on their way to the engine."""
+    _unreported: tuple[RolloutBatch, dict[str, float]] | None = None
+    """A step that is taken, and in no metrics yet."""
+    _began: float = 0.0
+    _num_empty: int = 0
+    _num_skipped: int = 0
+
+    @property
+    def state(self) -> RunState:
+        return self.learner.state
 
     async def run(self) -> str:
         """Train until a limit is reached; returns why it ended."""
         self._began = time.monotonic() - self.state.train_seconds
+        self.learner.on_settled = self._report
         async with asyncio.TaskGroup() as background:
             self.evaluator.attach(background)
-            async with self.dispatcher:
+            async with self.source:
                 try:
                     ended = await self._steps()
                     await self._delivered()
                 finally:
                     if self._delivery is not None:
                         self._delivery.cancel()
-            # With the engine to itself: no rollout is trained any more.
+            # The rollouts have ended, so this evaluation has the engine to itself.
             await self.evaluator.finish()
         return ended
 
@@ -118,8 +153,8 @@ class TrainingLoop:
                 return "tasks"
             await self._train_on(batch)
             await self.evaluator.maybe_begin(self._delivery)
-            if self.checkpoints.is_due(self.state.step):
-                await self.save()
+            if self.learner.checkpoints.is_due(self.state.step):
+                await self.learner.save()
             if batch.exhausted:
                 return "tasks"
         return ended
@@ -129,8 +164,8 @@ class TrainingLoop:
         limit = asyncio.timeout(self._seconds_left())
         try:
             async with limit:
-                return await self.buffer.cut_batch(
-                    version=self.state.version, timeout_s=cut_timeout_s(self.rig.config)
+                return await self.source.buffer.cut_batch(
+                    version=self.state.version, timeout_s=cut_timeout_s(self.services.config)
                 )
         except TimeoutError:
             if not limit.expired():
@@ -139,11 +174,11 @@ class TrainingLoop:
             return None
 
     def _seconds_left(self) -> float | None:
-        minutes = self.rig.config.run.max_minutes
+        minutes = self.services.config.run.max_minutes
         return None if minutes is None else self._began + 60 * minutes - time.monotonic()
 
     def _why_end(self) -> str | None:
-        run, seconds_left = self.rig.config.run, self._seconds_left()
+        run, seconds_left = self.services.config.run, self._seconds_left()
         if self.state.step >= run.steps:
             return "steps"
         if seconds_left is not None and seconds_left <= 0:
@@ -157,22 +192,22 @@ class TrainingLoop:
     async def _train_on(self, batch: RolloutBatch) -> None:
         """One step from v to v + 1, and the new weights on their way to the engine."""
         began = time.monotonic()
-        if self.rig.engine.info.shares_device:
+        if self.services.engine.info.shares_device:
             await self._delivered()
-        await hand_to_trainer(self.rig.engine)
-        metrics = await self._to_its_end(
+        await hand_to_trainer(self.services.engine)
+        metrics = await self.learner.learn(
             self._step(batch, began=began), f"step {self.state.step + 1}"
         )
         # The engine may still be reading the file that this publish would overwrite.
         await self._delivered()
         has_update = bool(metrics.get("num_updates"))
         update = await self._publish(self.state.version, has_update=has_update)
-        await hand_to_engine(self.rig.engine, self.trainer)
+        await hand_to_engine(self.services.engine, self.learner.trainer)
         self.state.train_seconds = time.monotonic() - self._began
         self._delivery = asyncio.create_task(
             self._deliver(update), name=f"deliver {update.version}"
         )
-        for name, seconds in self.rig.cpu_seconds().items():
+        for name, seconds in self.services.cpu_seconds().items():
             metrics[f"cpu_{name}_s"] = seconds
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
         self._report()
@@ -185,23 +220,22 @@ class TrainingLoop:
 
     async def _step(self, batch: RolloutBatch, *, began: float) -> dict[str, float]:
         """Weights, books and state go from v to v + 1 together: what is saved agrees with itself."""
-        self._is_in_step = True
+        trainer, books = self.learner.trainer, self.source.buffer
         metrics = dict(
-            await self.trainer.step(
+            await trainer.step(
                 batch.groups,
                 version=self.state.version,
-                timeout_s=self.rig.config.trainer.step_timeout_s,
+                timeout_s=self.services.config.trainer.step_timeout_s,
             )
         )
-        self.buffer.mark_trained(batch)
+        books.mark_trained(batch)
         metrics["step_s"] = time.monotonic() - began
         self._count_idle(metrics, has_update=bool(metrics.get("num_updates")))
         self.state.step += 1
         self.state.train_seconds = time.monotonic() - self._began
-        self.state.tasks = self.tasks.state()
-        self.state.ledger = self.buffer.ledger.snapshot()
-        self._is_in_step = False
-        told = replace(batch, notices=(*batch.notices, *self.trainer.notices))
+        self.state.tasks = self.source.state()
+        self.state.ledger = books.ledger.snapshot()
+        told = replace(batch, notices=(*batch.notices, *trainer.notices))
         self._unreported = (told, metrics)
         return metrics
 
@@ -209,12 +243,7 @@ class TrainingLoop:
         if self._unreported is not None:
             (batch, metrics), self._unreported = self._unreported, None
             values = self.progress.report_step(self.state, batch, metrics)
-            self.rig.plugins.notify.on_step(step=self.state.step, metrics=values)
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """The result of `work`, which a cancellation leaves to `settle`."""
-        task = self._work = asyncio.create_task(work, name=what)
-        return await asyncio.shield(task)
+            self.services.plugins.notify.on_step(step=self.state.step, metrics=values)
 
     def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:
         """Steps in a row that changed nothing: without anything to train, and with no finite gradient."""
@@ -223,21 +252,23 @@ class TrainingLoop:
         self._num_empty = 0 if has_update or is_skipped else self._num_empty + 1
 
     async def _publish(self, version: int, *, has_update: bool) -> WeightUpdate:
-        """New weights; or, where they did not change, only the next number for the old ones."""
-        return await self.trainer.publish(version) if has_update else WeightUpdate(version, None)
+        """The weights as `version`. If they did not change, only the number is new."""
+        if not has_update:
+            return WeightUpdate(version, None)
+        return await self.learner.trainer.publish(version)
 
     async def _deliver(self, update: WeightUpdate) -> None:
         """Hand `update` to the engine; the gate opens when it has confirmed."""
         began = time.monotonic()
         try:
             async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
-                await update_and_resume(self.rig.engine, update)
+                await update_and_resume(self.services.engine, update)
         except Exception as error:
-            self.buffer.fail(error)  # whoever waits for a batch would wait for this gate
+            self.source.buffer.fail(error)  # without this version no further batch would come
             raise
-        self.buffer.set_version(update.version)
+        self.source.set_version(update.version)
         self.progress.delivered(seconds=time.monotonic() - began)
-        self.rig.plugins.notify.on_weights(update=update)
+        self.services.plugins.notify.on_weights(update=update)
 
     async def _delivered(self) -> None:
         if self._delivery is not None:
@@ -245,53 +276,62 @@ class TrainingLoop:
             self._delivery = None
 
 
-async def warm_up(rig: Rig, demonstrations: Sequence[Conversation], *, progress: Progress) -> None:
-    """Train on demonstrations and serve the result as version 0: nothing was sampled before."""
-    assert rig.trainer is not None
-    section = rig.config.sft
+async def warm_up(
+    services: Services,
+    learner: Learner,
+    demonstrations: Sequence[Conversation],
+    *,
+    progress: Progress,
+) -> None:
+    """Train on demonstrations, and serve the result as version 0: nothing was sampled before."""
+    section, state, trainer = services.config.sft, learner.state, learner.trainer
     progress.enter(f"supervised warm-up: {section.steps} steps")
-    rows = await in_thread(lambda: _rows(rig, demonstrations), name="demonstrations")
-    generator = random.Random(rig.config.run.seed)
-    size = min(section.batch, len(rows))
-    await hand_to_trainer(rig.engine)
+    tool_format = services.config.gateway.tool_format
+    rows = await in_thread(
+        lambda: as_demonstrations(demonstrations, services.model_dir, tool_format=tool_format),
+        name="demonstrations",
+    )
+    generator = random.Random(services.config.run.seed)
+    batches = [generator.sample(rows, min(section.batch, len(rows))) for _ in range(section.steps)]
+    await hand_to_trainer(services.engine)
     num_skipped = 0
-    for step in range(1, section.steps + 1):
-        metrics = await rig.trainer.learn(
-            generator.sample(rows, size), learning_rate=section.learning_rate
+    for batch in batches[state.warmup_steps :]:
+        metrics = await learner.learn(
+            _imitate(learner, batch, learning_rate=section.learning_rate),
+            f"warm-up step {state.warmup_steps + 1}",
         )
-        progress.report_warmup(step, section.steps, metrics)
+        progress.report_warmup(state.warmup_steps, section.steps, metrics)
         num_skipped = 0 if metrics["num_updates"] else num_skipped + 1
         if num_skipped >= MAX_SKIPPED_STEPS:
             raise DivergedError(
                 f"the gradients of {num_skipped} warm-up steps in a row were not finite: lower "
                 "sft.learning_rate, or look for a demonstration that breaks the model"
             )
-    update = await rig.trainer.publish(0)
-    await hand_to_engine(rig.engine, rig.trainer)
-    await update_and_resume(rig.engine, update)
+    update = await trainer.publish(0)
+    await hand_to_engine(services.engine, trainer)
+    await update_and_resume(services.engine, update)
 
 
-def _rows(rig: Rig, demonstrations: Sequence[Conversation]) -> list[Demonstration]:
-    tokenizer, template = Tokenizer.load(rig.model_dir), ChatTemplate.load(rig.model_dir)
-    renderer = Renderer(tokenizer, template, tool_format=rig.config.gateway.tool_format)
-    return [
-        row for conversation in demonstrations for row in to_demonstrations(conversation, renderer)
-    ]
+async def _imitate(
+    learner: Learner, batch: Sequence[Demonstration], *, learning_rate: float
+) -> Mapping[str, float]:
+    metrics = await learner.trainer.learn(batch, learning_rate=learning_rate)
+    learner.state.warmup_steps += 1
+    return metrics
 
 
 MIN_CUT_TIMEOUT_S = 3600.0
-"""A batch may take this long, or as long as its episodes may."""
-
+"""A batch may always take this long. If its episodes may take longer, so may the batch."""
 
 MAX_SKIPPED_STEPS = 3
-"""In a row. One bad batch passes; weights that overflow do not recover."""
+"""Steps in a row without a finite gradient. One bad batch passes; weights that overflow stay so."""
 
 NO_CALLERS_S = 365 * 24 * 3600.0
-"""Callers come when they like."""
+"""A run that learns from callers has no deadline: callers come when they like."""
 
 
 def cut_timeout_s(config: Config) -> float:
-    """For a batch: two generations of the longest episodes, with every retry, and their judges."""
+    """Deadline of a batch: two rounds of the longest episodes, with every retry, and of their rewards."""
     if config.serve.learn:
         return NO_CALLERS_S
     rollout = config.rollout
@@ -302,5 +342,5 @@ def cut_timeout_s(config: Config) -> float:
 
 
 def stalled_s(config: Config) -> float:
-    """For a slot in the gate: a batch has to come, to be trained, and its weights to arrive."""
+    """Deadline of a slot in the gate: a batch is cut and trained, and its weights reach the engine."""
     return cut_timeout_s(config) + 2 * config.trainer.step_timeout_s

@@ -1,23 +1,31 @@
-"""A whole training run: composed, warmed up, measured, trained, measured again, summed up.
+"""A whole training run: started, warmed up, measured, trained, measured again, summed up.
 
-Learning from whoever calls: a training run whose episodes are the sessions of callers.
+`make_plan` finds everything that a run needs, and refuses what is missing or wrong, before anything
+heavy starts. `make_live_plan` does so for a run that learns from whoever calls its gateway. The plans
+differ in how the episodes of the run begin; `run_training` is the same for both.
 """
 
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import ArealError, ConfigError, StorageError
-from areal_sdk.fsdp.directories import recover
-from areal_sdk.loop.engines import check_engine
-from areal_sdk.loop.held_out import Evaluator, Reports
+from areal_sdk.loop.best import BestWeights
+from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.models import (
+    check_engine,
+    check_served,
+    engine_class,
+    find_model,
+    whose_weights,
+)
 from areal_sdk.loop.program import (
     Conversation,
     HeldOut,
@@ -25,49 +33,58 @@ from areal_sdk.loop.program import (
     load_demonstrations,
     load_held_out,
     load_tasks,
+    warn_of_overlap,
 )
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import (
-    Rig,
+    Services,
     check_algorithm,
     check_learns,
-    find_trained_model,
-    open_rig,
-    read_users,
+    make_trainer,
+    open_services,
     reward_specs,
     rollout_sampling,
 )
-from areal_sdk.loop.serving import announce
+from areal_sdk.loop.serving import announce, read_users
 from areal_sdk.loop.state import Checkpoints, RunState, RunSummary
-from areal_sdk.loop.steps import TrainingLoop, stalled_s, warm_up
-from areal_sdk.loop.weights import BestWeights, whose_weights
+from areal_sdk.loop.steps import Learner, TrainingLoop, stalled_s, warm_up
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.telemetry.directories import recover
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
 
+OpenEpisodes = Callable[
+    ["RunPlan", Services, RunState, Progress], AbstractAsyncContextManager[EpisodeSource]
+]
+
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that can be found wanting before anything heavy starts."""
+class RunPlan:
+    """Everything that a training run needs, found and checked."""
 
     config: Config
     plugins: Plugins
     program: Program
     model_dir: Path
-    train_tasks: Sequence[Task] | TaskStream
-    eval_tasks: Mapping[str, HeldOut]
+    open_episodes: OpenEpisodes
+    """Makes the source of the run's episodes."""
+    train_tasks: Sequence[Task] | TaskStream = ()
+    eval_tasks: Mapping[str, HeldOut] = field(default_factory=dict)
     demonstrations: Sequence[Conversation] = ()
+    warnings: tuple[str, ...] = ()
+    """What makes the run's measurements doubtful. Told before the run, and again in its summary."""
 
 
-def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
+def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
     """Find model, tasks, rewards and demonstrations; ConfigError for what is missing or wrong.
 
     Blocks while a model is fetched: call it before the event loop starts.
@@ -79,15 +96,33 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> Plan:
             "give them (--eval-tasks FILE.jsonl), or remove eval.every"
         )
     check_names(config, plugins)
-    return Plan(
+    model_dir = find_trained_model(config, plugins=plugins)
+    train_tasks = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
+    warnings = warn_of_overlap(train_tasks, eval_tasks)
+    for warning in warnings:
+        logger.warning("%s", warning)
+    return RunPlan(
         config,
         plugins,
         program,
-        find_trained_model(config, plugins=plugins),
-        load_tasks(config, program=program, plugins=plugins, say=logger.warning),
+        model_dir,
+        play_tasks,
+        train_tasks,
         eval_tasks,
         load_demonstrations(config.sft, program=program),
+        warnings,
     )
+
+
+def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
+    """The plan of `serve --learn`: callers bring agents and tasks."""
+    for name in ("agent", "env", "tasks", "eval_tasks"):
+        if getattr(config, name):
+            raise ConfigError(f"serve.learn learns from whoever calls: leave {name} out")
+    read_users(config)
+    check_names(config, plugins)
+    model_dir = find_trained_model(config, plugins=plugins)
+    return RunPlan(config, plugins, Program("serve", _no_agent), model_dir, follow_callers)
 
 
 def check_names(config: Config, plugins: Plugins) -> None:
@@ -97,6 +132,18 @@ def check_names(config: Config, plugins: Plugins) -> None:
     reward_specs(config, plugins)
     plugins.trainers.reference(config.trainer.name)
     check_algorithm(config, plugins)
+
+
+def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
+    """The directory of the model that a run starts from; ConfigError unless the run can use it.
+
+    Installed packages are looked at first, since a model may have to be fetched.
+    """
+    engine_class(config, plugins).check_installed()
+    directory = find_model(config.init_from or config.model)
+    make_trainer(config, directory, plugins=plugins, log_dir=Path(), say=logger.warning)
+    check_served(config, directory, plugins)
+    return directory
 
 
 def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
@@ -119,7 +166,7 @@ def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[s
 
 
 async def run_training(
-    plan: Plan,
+    plan: RunPlan,
     *,
     run_dir: RunDir,
     state: RunState,
@@ -134,7 +181,7 @@ async def run_training(
         progress.say(whose)
     async with (
         progress,
-        open_rig(
+        open_services(
             config,
             plan.program,
             model_dir=plan.model_dir,
@@ -142,36 +189,23 @@ async def run_training(
             run_dir=run_dir,
             train=True,
             say=progress.say,
-        ) as rig,
+        ) as services,
+        _learner(services, state, progress) as learner,
     ):
-        assert rig.trainer is not None
-        check_learns(config, learns_alone=rig.trainer.info.learns_alone)
-        ledger, tasks = Ledger(), _source(plan)
-        if checkpoint is not None:
-            progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
-            state.update_from(await rig.trainer.load(checkpoint))
-            if state.step >= config.run.steps:
-                progress.say(
-                    f"its {state.step} steps are made: what is left is to measure them (eval.after) "
-                    "and to write the final weights"
-                )
-            ledger = Ledger.restore(state.ledger)
-            tasks.restore(state.tasks)
-            await rig.engine.update_weights(await rig.trainer.publish(state.version))
-        elif config.sft.steps:
-            await warm_up(rig, plan.demonstrations, progress=progress)
+        await _begin_weights(services, learner, plan, progress, checkpoint)
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
-        evaluator = Evaluator(rig, plan.eval_tasks, state, progress, best)
+        evaluator = Evaluator(services, plan.eval_tasks, state, progress, best)
+        evaluator.tell_of_other_measure()
         before: Reports = {}
-        if config.eval.before and checkpoint is None:
+        if config.eval.before and not state.step:
             before = await evaluator.measure_first()
-        ended = await _train(rig, plan, state, ledger, tasks, evaluator, progress)
+        ended, ledger = await _train(services, plan, learner, evaluator, progress)
         after: Reports = {}
-        if config.eval.after and (state.step or not before):  # else it measured these weights
+        if config.eval.after and (state.step or not before):  # else `before` measured these weights
             after = await evaluator.measure_last()
         await evaluator.measure_waiting()
         progress.enter("writing the final weights")
-        await rig.trainer.export(run_dir.checkpoints / "final")
+        await learner.trainer.export(run_dir.checkpoints / "final")
         summary = RunSummary(
             run_dir=str(run_dir.path),
             steps=state.step,
@@ -180,148 +214,163 @@ async def run_training(
             ended=ended,
             before=before,
             after=after,
-            ledger=ledger.snapshot(),
+            ledger=ledger,
             best=None if best.best is None else best.best.to_json(),
+            warnings=plan.warnings,
         )
         progress.report_end(summary)
         return summary
 
 
-async def _train(
-    rig: Rig,
-    plan: Plan,
-    state: RunState,
-    ledger: Ledger,
-    tasks: TaskSource | CallerTasks,
-    evaluator: Evaluator,
-    progress: Progress,
-) -> str:
-    """Train and checkpoint; returns why it ended."""
-    assert rig.trainer is not None
-    config, rollout = plan.config, plan.config.rollout
+@asynccontextmanager
+async def _learner(
+    services: Services, state: RunState, progress: Progress
+) -> AsyncIterator[Learner]:
+    """The learner of a run. Whatever ends the run, what it has learnt is saved."""
+    assert services.trainer is not None
+    run = services.config.run
     checkpoints = Checkpoints(
-        rig.run_dir.checkpoints, config.run.checkpoint_every, config.run.keep_checkpoints
+        services.run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints
     )
-    buffer = TrajectoryBuffer(
-        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
-        ledger=ledger,
-        group_size=rollout.group_size,
-        version=state.version,
-        stale=rollout.stale,
-        wait_s=rollout.wait_s,
-        drop_incomplete=rollout.incomplete_groups == "drop",
-        dynamic_sampling=rollout.dynamic_sampling,
-        idle_groups=rig.trainer.info.idle_groups,
-        in_order=config.run.deterministic,
-        max_lost_in_a_row=sys.maxsize if config.serve.learn else None,  # callers owe us nothing
-        on_consumed=tasks.consume,
-    )
-    async with _episodes(rig, tasks, buffer, progress) as source:
-        progress.watch(buffer)
-        rig.engine.on_outage = buffer.hold
-        loop = TrainingLoop(
-            rig,
-            rig.trainer,
-            state,
-            buffer,
-            tasks,
-            source,
-            checkpoints,
-            evaluator,
-            progress,
-        )
-        try:
-            ended = await loop.run()
-            # What was running is booked as cancelled by now.
-            if not checkpoints.has_saved(state):
-                await loop.save()
-        except BaseException:  # whatever ends the run, what it learnt is kept
-            await _keep_what_was_learnt(loop, grace_s=config.run.stop_grace_s)
-            with suppress(StorageError):  # the error says more
-                rig.run_dir.write_ledger(ledger.snapshot())
-            raise
-    rig.run_dir.write_ledger(ledger.snapshot())
-    return ended
+    learner = Learner(services.trainer, state, checkpoints)
+    try:
+        yield learner
+    except BaseException:
+        await _keep_what_was_learnt(learner, grace_s=run.stop_grace_s, say=progress.say)
+        raise
 
 
-async def _keep_what_was_learnt(loop: TrainingLoop, *, grace_s: float) -> None:
-    """Let the trainer finish what it is doing, and save it; a second Ctrl-C cuts this off."""
-    say, what = loop.progress.say, f"step {loop.state.step}"
+async def _keep_what_was_learnt(
+    learner: Learner, *, grace_s: float, say: Callable[[str], None]
+) -> None:
+    """Let the trainer finish its step, and save the result. A second Ctrl-C cuts this off."""
+    what = learner.state.reached
     until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C again: at once)"
     try:
         async with asyncio.timeout(grace_s):
-            if (at_work := loop.at_work) is not None:
+            if (at_work := learner.at_work) is not None:
                 what = at_work
                 say(f"stopping: waits for {what} {until}")
-            if await loop.settle() and loop.has_unsaved:
-                what = f"the checkpoint of step {loop.state.step}"
+            if await learner.settle() and learner.has_learnt and not learner.is_saved:
+                what = f"the checkpoint of {learner.state.reached}"
                 say(f"stopping: writes {what} {until}")
-                await loop.save()
+                await learner.save()
     except TimeoutError:
         say(f"warning: {what} was given up: it took longer than run.stop_grace_s = {grace_s:g}")
     except ArealError as exc:
-        say(f"warning: step {loop.state.step} was not saved: {exc}")
+        say(f"warning: {learner.state.reached} was not saved: {exc}")
+
+
+async def _begin_weights(
+    services: Services,
+    learner: Learner,
+    plan: RunPlan,
+    progress: Progress,
+    checkpoint: Path | None,
+) -> None:
+    """Bring trainer and engine to the weights that the run begins or goes on with."""
+    run, num_warmup = plan.config.run, plan.config.sft.steps
+    state, trainer = learner.state, learner.trainer
+    check_learns(plan.config, learns_alone=trainer.info.learns_alone)
+    if checkpoint is not None:
+        progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
+        state.warmup_steps = num_warmup  # a checkpoint that does not say was written after it
+        await learner.load(checkpoint)
+        if state.step >= run.steps:
+            progress.say(
+                f"its {state.step} steps are made: what is left is to measure them (eval.after) "
+                "and to write the final weights"
+            )
+    if not state.step and state.warmup_steps < num_warmup:
+        await warm_up(services, learner, plan.demonstrations, progress=progress)
+    elif checkpoint is not None:
+        await services.engine.update_weights(await trainer.publish(state.version))
+
+
+async def _train(
+    services: Services,
+    plan: RunPlan,
+    learner: Learner,
+    evaluator: Evaluator,
+    progress: Progress,
+) -> tuple[str, Mapping[str, Any]]:
+    """Take the steps and save the last one; returns why they ended, and where every episode went."""
+    async with plan.open_episodes(plan, services, learner.state, progress) as source:
+        if learner.state.tasks:
+            source.restore(learner.state.tasks)
+        progress.watch(source.buffer)
+        services.engine.on_outage = source.buffer.hold
+        ledger, write = source.buffer.ledger, services.run_dir.write_ledger
+        try:
+            ended = await TrainingLoop(services, learner, source, evaluator, progress).run()
+        except BaseException:
+            with suppress(StorageError):  # the error that ends the run says more
+                write(ledger.snapshot())
+            raise
+        if not learner.is_saved:
+            await learner.save()
+    write(ledger.snapshot())
+    return ended, ledger.snapshot()
 
 
 @asynccontextmanager
-async def _episodes(
-    rig: Rig, tasks: TaskSource | CallerTasks, buffer: TrajectoryBuffer, progress: Progress
-) -> AsyncIterator[Dispatcher | CallerEpisodes]:
-    """Who fills the buffer: the program plays tasks, or callers do as they like."""
-    config, rollout = rig.config, rig.config.rollout
-    if isinstance(tasks, CallerTasks):
-        announce(config, rig.gateway, say=progress.say)
-        yield CallerEpisodes(
-            rig.gateway.external,
-            tasks=tasks,
-            ledger=buffer.ledger,
-            buffer=buffer,
-            truncated=rollout.truncated,
-            rewards=rig.rewards,
-            on_episode=progress.finished,
-            on_measured=progress.measured,
-        )
-        return
-    sampling = rollout_sampling(rollout)
-    async with rig.runner(split="train", sampling=sampling) as runner:
+async def play_tasks(
+    plan: RunPlan, services: Services, state: RunState, progress: Progress
+) -> AsyncIterator[EpisodeSource]:
+    """The agent plays the training tasks."""
+    config, rollout = plan.config, plan.config.rollout
+    tasks = TaskSource(
+        plan.train_tasks, seed=config.run.seed, shuffle=rollout.shuffle, epochs=rollout.epochs
+    )
+    async with services.runner(split="train", sampling=rollout_sampling(rollout)) as runner:
         yield Dispatcher(
+            make_buffer(services, state),
             runner=runner,
             tasks=tasks,
-            ledger=buffer.ledger,
-            buffer=buffer,
             truncated=rollout.truncated,
             on_episode=progress.finished,
             stalled_s=stalled_s(config),
         )
 
 
-def _source(plan: Plan) -> TaskSource | CallerTasks:
-    if plan.config.serve.learn:
-        return CallerTasks()
-    return TaskSource(
-        plan.train_tasks,
-        seed=plan.config.run.seed,
-        shuffle=plan.config.rollout.shuffle,
-        epochs=plan.config.rollout.epochs,
+@asynccontextmanager
+async def follow_callers(
+    plan: RunPlan, services: Services, state: RunState, progress: Progress
+) -> AsyncIterator[EpisodeSource]:
+    """Callers of the gateway play as they like."""
+    announce(plan.config, services.gateway, say=progress.say)
+    yield CallerEpisodes(
+        # However many of its episodes fail: callers need not give anything to train.
+        make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
+        sessions=services.gateway.external,
+        tasks=CallerTasks(),
+        truncated=plan.config.rollout.truncated,
+        rewards=services.rewards,
+        on_episode=progress.finished,
+        on_measured=progress.measured,
     )
 
 
-def make_live_plan(config: Config, *, plugins: Plugins) -> Plan:
-    """What there is to check before anything heavy starts: callers bring agents and tasks."""
-    for name in ("agent", "env", "tasks", "eval_tasks"):
-        if getattr(config, name):
-            raise ConfigError(f"serve.learn learns from whoever calls: leave {name} out")
-    read_users(config)
-    check_names(config, plugins)
-    return Plan(
-        config,
-        plugins,
-        Program("serve", _nobody),
-        find_trained_model(config, plugins=plugins),
-        train_tasks=(),
-        eval_tasks={},
+def make_buffer(
+    services: Services, state: RunState, *, max_lost_in_a_row: int | None = None
+) -> TrajectoryBuffer:
+    """The buffer of a run that begins or goes on at `state`."""
+    assert services.trainer is not None
+    config, rollout = services.config, services.config.rollout
+    return TrajectoryBuffer(
+        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
+        ledger=Ledger.restore(state.ledger) if state.ledger else Ledger(),
+        group_size=rollout.group_size,
+        version=state.version,
+        stale=rollout.stale,
+        wait_s=rollout.wait_s,
+        drop_incomplete=rollout.incomplete_groups == "drop",
+        dynamic_sampling=rollout.dynamic_sampling,
+        idle_groups=services.trainer.info.idle_groups,
+        in_order=config.run.deterministic,
+        max_lost_in_a_row=max_lost_in_a_row,
     )
 
 
-async def _nobody(task: Task, context: EpisodeContext) -> NoReturn:
-    raise AssertionError("callers play, not an agent of ours")
+async def _no_agent(task: Task, context: EpisodeContext) -> NoReturn:
+    raise AssertionError("in a live run callers play, not an agent")

@@ -56,10 +56,7 @@ class TrajectoryBuffer:
         idle_groups: IdleGroups = IdleGroups.EQUAL_REWARDS,
         in_order: bool = False,
         max_lost_in_a_row: int | None = None,
-        on_consumed: Callable[[TaskKey], None] = lambda key: None,
     ) -> None:
-        """`on_consumed` is called when a group is trained or given up, so that a resumed run does not
-        repeat its task."""
         if gate.batch % group_size:
             raise ConfigError(
                 f"batch = {gate.batch} is not a multiple of group_size = {group_size}"
@@ -88,7 +85,8 @@ class TrajectoryBuffer:
         self.recent = RecentEpisodes()
         self._min_members = group_size if drop_incomplete else min(2, group_size)
         """A group with fewer valid members than this is dropped."""
-        self._on_consumed = on_consumed
+        self.on_consumed: Callable[[TaskKey], None] = lambda key: None
+        """Called when a group is trained or given up, so that a resumed run does not repeat its task."""
         self._version = version
         self._spent = version * gate.batch
         """Slots of the groups cut so far."""
@@ -194,7 +192,7 @@ class TrajectoryBuffer:
             return
         self._drop(reason, len(group.members), buffered=True)
         if reason is not DropReason.CANCELLED:
-            self._on_consumed(group.issued.key)
+            self.on_consumed(group.issued.key)
             cause = cause or Rejection(reason, "the other siblings were dropped")
             if not self._is_held and (hopeless := self._streak.lose(group.size, cause)):
                 self.fail(hopeless)
@@ -263,7 +261,7 @@ class TrajectoryBuffer:
         """The step is done: the batch's episodes are trained, its tasks consumed."""
         self.ledger.train(batch.num_episodes)
         for group in batch.finished:
-            self._on_consumed(group.issued.key)
+            self.on_consumed(group.issued.key)
 
     # --- internals ---------------------------------------------------------------------------
 
@@ -339,7 +337,7 @@ class TrajectoryBuffer:
                 kept.append(replace(group, members=tuple(fresh)))
             else:
                 self._drop(DropReason.GROUP_INCOMPLETE, len(fresh), buffered=True)
-                self._on_consumed(group.issued.key)
+                self.on_consumed(group.issued.key)
         self._replace_finished(kept)
 
     def _freshen(self, member: ScoredEpisode, version: int) -> ScoredEpisode | None:
@@ -366,7 +364,7 @@ class TrajectoryBuffer:
         idle = idle[: max(0, left)]
         for group in idle:
             self._drop(DropReason.ZERO_VARIANCE, len(group.members), buffered=True)
-            self._on_consumed(group.issued.key)
+            self.on_consumed(group.issued.key)
         self._replace_finished([group for group in self._finished if group not in idle])
         return len(idle)
 

@@ -18,23 +18,16 @@ from areal_sdk.errors import ConfigError, EpisodeError
 from areal_sdk.gateway.sessions.external import ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import (
-    EpisodeObserver,
-    PendingGroup,
-    Rejection,
-    ScoredEpisode,
-    Truncated,
-    triage,
-)
+from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
 from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
 from areal_sdk.rollout.tasks import IssuedTask, TaskKey
 from areal_sdk.rollout.verdicts import posted_outcome
-from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind, Task
 
 logger = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 10.0
 MEASURED = "eval"
 """The split of sessions that callers open to see how good the policy is."""
 
@@ -65,23 +58,18 @@ class CallerTasks:
         self._next = number
 
 
-class CallerEpisodes:
-    """Turns the sessions of callers into episodes, from `async with` to its end.
-
-    The counterpart of `Dispatcher` in a live run. Leaving books open episodes as `cancelled`; their
-    sessions go on.
-    """
+class CallerEpisodes(EpisodeSource):
+    """Turns the sessions of callers into episodes. Leaving ends the episodes; the sessions go on."""
 
     def __init__(
         self,
-        sessions: ExternalSessions,
-        *,
-        tasks: CallerTasks,
-        ledger: Ledger,
         buffer: TrajectoryBuffer,
+        *,
+        sessions: ExternalSessions,
+        tasks: CallerTasks,
         truncated: Truncated = "score",
         rewards: RewardPool | None = None,
-        on_episode: EpisodeObserver | None = None,
+        on_episode: EpisodeObserver = lambda episode, triaged: None,
         on_measured: Callable[[Episode], None] = lambda episode: None,
     ) -> None:
         """`rewards` score the episodes whose caller posted no reward.
@@ -89,13 +77,10 @@ class CallerEpisodes:
         `on_measured` is called with sessions of the split `eval`: they are neither counted in the ledger
         nor trained.
         """
+        super().__init__(buffer, tasks=tasks, truncated=truncated, on_episode=on_episode)
         self._sessions = sessions
         self._tasks = tasks
-        self._ledger = ledger
-        self._buffer = buffer
-        self._truncated: Truncated = truncated
         self._rewards = rewards
-        self._on_episode = on_episode
         self._on_measured = on_measured
         self._groups: dict[str, PendingGroup] = {}
         """Groups with siblings still to open, by id."""
@@ -140,7 +125,7 @@ class CallerEpisodes:
         if (end := self._ends.pop(live.id, None)) is not None and not end.done():
             end.set_result(None)
         elif (rejection := self._dropped.pop(live.id, None)) is not None:
-            self._tell(to_episode(live), rejection)
+            self.tell(to_episode(live), rejection)
         elif live.session.split == MEASURED:
             self._on_measured(to_episode(live))
 
@@ -149,7 +134,7 @@ class CallerEpisodes:
 
         So does a session whose group has another size than the run's, or has lost siblings.
         """
-        is_compared = live.group_size == self._buffer.group_size
+        is_compared = live.group_size == self.buffer.group_size
         if not live.group or not is_compared or live.group in self._broken:
             return self._admit(live, size=1)
         if live.sibling == 0:
@@ -160,7 +145,7 @@ class CallerEpisodes:
         return group
 
     def _admit(self, live: ExternalSession, *, size: int) -> PendingGroup:
-        return self._buffer.admit(self._tasks.next(live.account.name), size=size)
+        return self.buffer.admit(self._tasks.next(live.account.name), size=size)
 
     async def _play(
         self, group: PendingGroup, live: ExternalSession, end: "asyncio.Future[None]"
@@ -168,47 +153,34 @@ class CallerEpisodes:
         """Wait for the end of the session, and give its episode to the buffer."""
         clock = asyncio.get_running_loop().time
         began, session = clock(), live.session
-        self._ledger.start(1)
         sibling = live.sibling if group.size > 1 else 0
-        group.ages[sibling] = lambda: session.oldest_version
+        self.begin(group, sibling, lambda: session.oldest_version)
         try:
             await end
-            episode = await self._judged(to_episode(live, group))
-            triaged = triage(episode, truncated=self._truncated)
-            self._close(group, sibling, triaged, ran_s=episode.duration_s)
-            self._tell(episode, triaged)
+            self.end(group, sibling, await self._judged(to_episode(live, group)))
+            self._resolve_if_whole(group)
         except asyncio.CancelledError:  # too old, or the run ends: the books close either way
             reason = group.stopped.get(sibling, DropReason.CANCELLED)
             is_over = end.done() and not end.cancelled()
             slow = "its judge was" if is_over else "its caller was"
             rejection = Rejection(reason, f"{slow} slower than the training")
-            self._close(group, sibling, rejection, ran_s=clock() - began)
+            self.cut_off(group, sibling, rejection, ran_s=clock() - began)
+            self._resolve_if_whole(group)
             if reason is not DropReason.CANCELLED and is_over:
-                self._tell(to_episode(live, group), rejection)  # `finished` was called before
+                self.tell(to_episode(live, group), rejection)  # `finished` was called before
             elif reason is not DropReason.CANCELLED:
                 self._dropped[live.id] = rejection
             raise
         except Exception as exc:  # noqa: BLE001 - a bug: `cut_batch` raises it
-            self._buffer.fail(exc)
+            self.buffer.fail(exc)
         finally:
             self._ends.pop(live.id, None)
 
-    def _close(
-        self,
-        group: PendingGroup,
-        sibling: int,
-        triaged: ScoredEpisode | Rejection,
-        *,
-        ran_s: float = 0.0,
-    ) -> None:
-        del group.ages[sibling]
-        if isinstance(triaged, ScoredEpisode):
-            self._buffer.accept(group, triaged)
-        else:
-            self._buffer.reject(group, triaged, ran_s=ran_s)
+    def _resolve_if_whole(self, group: PendingGroup) -> None:
+        """Callers end the siblings of a group; the one that ends last resolves it."""
         if not group.num_running:
-            self._buffer.resolve(group)
-            self._buffer.shed_surplus()
+            self.buffer.resolve(group)
+            self.buffer.shed_surplus()
 
     async def _judged(self, episode: Episode) -> Episode:
         """The episode, scored by the reward functions if its caller posted no reward."""
@@ -221,10 +193,6 @@ class CallerEpisodes:
         except EpisodeError as exc:
             outcome = Outcome.failed(exc.kind, str(exc))
         return replace(episode, outcome=outcome)
-
-    def _tell(self, episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
-        if self._on_episode is not None:
-            self._on_episode(episode, triaged)
 
 
 def _broken_groups(sessions: Iterable[ExternalSession]) -> frozenset[str]:

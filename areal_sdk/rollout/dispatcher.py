@@ -12,49 +12,34 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import (
-    EpisodeObserver,
-    PendingGroup,
-    Rejection,
-    ScoredEpisode,
-    Truncated,
-    triage,
-)
+from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
+from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
 from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, WatchesEpisodes
-from areal_sdk.telemetry.ledger import DropReason, Ledger
+from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.waits import waiting
 
 logger = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 10.0
 STALLED_S = 4 * 3600.0
 
 
-class Dispatcher:
-    """Keeps the pipeline as full as the gate allows, from `async with` to its end.
-
-    Leaving cancels the running episodes and books them as `cancelled`; finished groups stay in the
-    buffer.
-    """
+class Dispatcher(EpisodeSource):
+    """Plays tasks, and keeps the pipeline as full as the gate allows."""
 
     def __init__(
         self,
+        buffer: TrajectoryBuffer,
         *,
         runner: WatchesEpisodes,
         tasks: TaskSource,
-        ledger: Ledger,
-        buffer: TrajectoryBuffer,
         truncated: Truncated = "score",
-        on_episode: EpisodeObserver | None = None,
+        on_episode: EpisodeObserver = lambda episode, triaged: None,
         stalled_s: float = STALLED_S,
     ) -> None:
         """`stalled_s`: the run fails if no episode ends and no version is published for so long."""
+        super().__init__(buffer, tasks=tasks, truncated=truncated, on_episode=on_episode)
         self._runner = runner
         self._tasks = tasks
-        self._ledger = ledger
-        self._buffer = buffer
-        self._truncated: Truncated = truncated
-        self._on_episode = on_episode
         self._stalled_s = stalled_s
         self._main: asyncio.Task[None] | None = None
         self._failure: BaseException | None = None
@@ -78,29 +63,25 @@ class Dispatcher:
         if kind is None and self._failure is not None:
             raise self._failure  # no later `cut_batch` will raise it
 
-    def set_version(self, version: int) -> None:
-        """The engines have confirmed that they serve `version`: the gate opens."""
-        self._buffer.set_version(version)
-
     async def _dispatch(self) -> None:
         try:
             async with asyncio.TaskGroup() as groups:
                 while self._admit_all(groups):
-                    what = f"dispatcher: a slot in the gate (version {self._buffer.version})"
+                    what = f"dispatcher: a slot in the gate (version {self.buffer.version})"
                     async with waiting(what, timeout_s=self._stalled_s, is_throttle=True):
-                        await self._buffer.changed.wait()
-            self._buffer.exhaust()
+                        await self.buffer.changed.wait()
+            self.buffer.exhaust()
         except* Exception as group:  # noqa: BLE001 - a bug: `cut_batch` raises it
             self._failure = _first(group)
-            self._buffer.fail(self._failure)
+            self.buffer.fail(self._failure)
 
     def _admit_all(self, groups: asyncio.TaskGroup) -> bool:
         """Admit groups until the gate is full; False once the tasks have run out."""
-        while self._buffer.has_room():
+        while self.buffer.has_room():
             issued = self._tasks.next()
             if issued is None:
                 return False
-            group = self._buffer.admit(issued)
+            group = self.buffer.admit(issued)
             groups.create_task(self._play_group(group), name=f"group {group.id}")
         return True
 
@@ -114,7 +95,7 @@ class Dispatcher:
             group.give_up = DropReason.CANCELLED
             raise
         finally:
-            self._buffer.resolve(group)
+            self.buffer.resolve(group)
 
     async def _play(self, group: PendingGroup, sibling: int) -> None:
         """Play one sibling, and give its episode to the buffer."""
@@ -128,27 +109,17 @@ class Dispatcher:
         )
         clock = asyncio.get_running_loop().time
         began = clock()
-        self._ledger.start(1)
-        group.ages[sibling] = partial(self._runner.oldest_version, request.id)
+        self.begin(group, sibling, partial(self._runner.oldest_version, request.id))
         try:
             episode = await self._runner.run(request)
         except BaseException:  # cancelled, or a bug: book it either way
             reason = group.stopped.get(sibling) or group.give_up or DropReason.CANCELLED
-            self._buffer.reject(
-                group, Rejection(reason, "it was stopped on the way"), ran_s=clock() - began
-            )
+            rejection = Rejection(reason, "it was stopped on the way")
+            self.cut_off(group, sibling, rejection, ran_s=clock() - began)
             raise
-        finally:
-            del group.ages[sibling]
-        triaged = triage(episode, truncated=self._truncated)
-        if isinstance(triaged, ScoredEpisode):
-            self._buffer.accept(group, triaged)
-        else:
-            self._buffer.reject(group, triaged, ran_s=episode.duration_s)
-            if self._buffer.drop_incomplete:
-                self._give_up(group)
-        if self._on_episode is not None:
-            self._on_episode(episode, triaged)
+        triaged = self.end(group, sibling, episode)
+        if isinstance(triaged, Rejection) and self.buffer.drop_incomplete:
+            self._give_up(group)
 
     def _give_up(self, group: PendingGroup) -> None:
         """The group will not be trained, so stop its other siblings."""

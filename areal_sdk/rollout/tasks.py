@@ -59,9 +59,14 @@ class TaskStream:
         again: Callable[[], Iterator[Task]],
         what: str,
         size: int = BLOCK,
+        known: Sequence[Task] = (),
     ) -> None:
-        """`first` is an iterator over the first pass; `again` makes one for each later pass."""
+        """`first` is an iterator over the first pass; `again` makes one for each later pass.
+
+        `known` are tasks at its beginning that were read already.
+        """
         self.what = what
+        self.first = known
         self.size = size
         self._first = first
         self._again = again

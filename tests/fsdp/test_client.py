@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.fsdp.checkpoint import load_checkpoint
-from areal_sdk.fsdp.directories import CheckpointError, PublishDir
+from areal_sdk.fsdp.directories import PublishDir
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
+from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trainer import Demonstration
 
 from .episodes import make_groups

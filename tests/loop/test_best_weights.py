@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from areal_sdk.loop.weights import BestWeights, Measured, find_model, whose_weights
+from areal_sdk.loop.best import BestWeights, Measured
+from areal_sdk.loop.models import find_model, whose_weights
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.telemetry.run_dir import read_measured
 from areal_sdk.types import ErrorKind, Outcome
@@ -322,3 +323,72 @@ def test_the_best_weights_are_those_that_were_measured(changing: tuple[Path, str
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         *("best", "final", "step-000005")
     ]
+
+
+def otherwise(step: int, success: float, *, tasks: int) -> Measured:
+    return replace(measured(step, success), measure={"split": "eval", "num_tasks": tasks})
+
+
+def test_weights_that_were_measured_otherwise_begin_a_new_comparison(tmp_path: Path) -> None:
+    """A success of 0.9 on 4 tasks says nothing about one of 0.6 on 100."""
+    BestWeights(tmp_path).offer(export(tmp_path, 10), otherwise(10, 0.9, tasks=4))
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 20), otherwise(20, 0.6, tasks=100))
+    assert weights_in(tmp_path / "best") == "v20"
+    assert best.best is not None
+    assert best.best.by == "", "nothing was compared"
+    best.offer(export(tmp_path, 30), otherwise(30, 0.5, tasks=100))
+    assert weights_in(tmp_path / "best") == "v20"
+    stored = read_measured(tmp_path / "best")
+    assert stored is not None
+    assert stored["measure"] == {"split": "eval", "num_tasks": 100}
+
+
+def test_weights_that_wait_are_measured_again_whatever_measured_them(tmp_path: Path) -> None:
+    waiting = replace(otherwise(10, 0.9, tasks=4), to_version=12)
+    BestWeights(tmp_path).offer(export(tmp_path, 10), waiting)
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 20), otherwise(20, 0.95, tasks=100))
+    assert best.waiting == waiting
+    best.offer(best.waiting_dir, otherwise(10, 0.97, tasks=100))
+    assert weights_in(tmp_path / "best") == "v10"
+
+
+WORSE_AGENT = """
+from areal_sdk import Agent, Task
+
+class Worse(Agent):
+    async def run(self, task, context):
+        turn = await context.generate([{"role": "user", "content": "a"}], max_new_tokens=4)
+        if context.split == "train":
+            return sum(token < 128 for token in turn.output_tokens) / 4
+        return 1.0 - max(turn.versions) / 10
+
+def tasks(split):
+    for index in range(64):
+        yield Task(f"{split}-{index}")
+"""
+
+
+def test_where_every_step_is_worse_the_best_weights_are_those_before_training(
+    tmp_path: Path,
+) -> None:
+    agent = tmp_path / "worse.py"
+    agent.write_text(WORSE_AGENT)
+    settings: dict[str, Any] = {"eval__before": True, "eval__every": 1, "eval__tasks": 2}
+    output = finish(start_training(tmp_path, agent=agent, run__steps=2, **settings))
+    run = run_dir(tmp_path)
+    best = read_measured(run.checkpoints / "best")
+    assert best is not None
+    assert (best["step"], best["reward"]) == (0, 1.0)
+    assert "best weights: those before training" in output
+    assert whose_weights(find_model(str(run.path))).startswith(
+        f"weights: checkpoints/best of {run.path}: before training, success"
+    )
+    assert best["measure"]["num_tasks"] == 2
+    resume = ("--steps", "3", "--set", "eval.tasks=3")
+    output = finish(start_command("train", "--resume", str(run.path), *resume))
+    assert "checkpoints/best was measured otherwise (num_tasks was 2, now 3" in output
+    best = read_measured(run.checkpoints / "best")
+    assert best is not None
+    assert (best["step"], best["measure"]["num_tasks"]) == (3, 3)

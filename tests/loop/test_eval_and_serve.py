@@ -12,9 +12,9 @@ import pytest
 from areal_sdk import EpisodeContext, Task
 from areal_sdk.config import parse_config
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.loop.evaluation import EndpointRunner
 from areal_sdk.loop.serving import announce
 from areal_sdk.models import resolve_model
+from areal_sdk.rollout.agents.endpoint import EndpointRunner
 from areal_sdk.rollout.tasks import EpisodeRequest
 from tests.loop.runs import AGENT, finish, start_command, told
 

@@ -49,7 +49,7 @@ def test_a_secret_that_is_given_again_is_not_printed(tmp_path: Path) -> None:
         ("run.seed=3", r"run.seed = 3: the order of its tasks .* \(0\): leave it out"),
         ("run.name=other", "a run goes on in its own directory"),
         ("serve.learn=true", "with callers, or with tasks"),
-        ("sft.steps=5", "its warm-up is over"),
+        ("sft.steps=5", "its warm-up has begun"),
     ],
 )
 def test_what_cannot_change_is_refused(tmp_path: Path, setting: str, why: str) -> None:

@@ -1,6 +1,9 @@
 """Evaluations measure at most `eval.tasks` tasks: a sample by seed, and the report says of how many."""
 
+import itertools
 import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,3 +117,50 @@ def test_a_run_says_it_before_it_starts(caplog: pytest.LogCaptureFixture) -> Non
         plan = make_plan(config, plugins=plugins, program=given)
     assert len(plan.eval_tasks["eval"].tasks) == 100
     assert "eval: 100 of 120 tasks are measured, drawn by run.seed = 0 (eval.tasks)" in caplog.text
+
+
+def planned(train: list[Task], held_out: list[Task]) -> tuple[str, ...]:
+    """The warnings of a plan that trains and measures on these tasks."""
+    config, plugins = parse_config({"model": "tiny"}), load_plugins()
+    program = load_program(config, plugins=plugins, agent=agent)
+    given = program.with_tasks({"train": train, "eval": held_out})
+    return make_plan(config, plugins=plugins, program=given).warnings
+
+
+def test_tasks_that_ignore_their_split_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    def tasks(split: str) -> list[Task]:
+        return [Task(str(number), {"question": f"{number} + 1"}) for number in range(40)]
+
+    config, plugins = parse_config({"model": "tiny"}), load_plugins()
+    program = replace(load_program(config, plugins=plugins, agent=agent), tasks=tasks)
+    (warning,) = make_plan(config, plugins=plugins, program=program).warnings
+    assert warning.startswith("eval: all 40 held-out tasks are training tasks too")
+    assert "tasks(split)" in warning
+    assert "--eval-tasks" in warning
+    assert warning in caplog.text
+
+
+def test_a_stream_that_ignores_its_split_is_told_too() -> None:
+    def tasks(split: str) -> Iterator[Task]:
+        return (Task(str(number), {"question": f"{number} + 1"}) for number in itertools.count())
+
+    config, plugins = parse_config({"model": "tiny"}), load_plugins()
+    program = replace(load_program(config, plugins=plugins, agent=agent), tasks=tasks)
+    (warning,) = make_plan(config, plugins=plugins, program=program).warnings
+    assert warning.startswith("eval: all 100 measured held-out tasks are training tasks too")
+
+
+def test_files_that_overlap_are_told_by_what_is_in_their_tasks() -> None:
+    train = [Task(f"a{number}", {"question": f"{number} + 1"}) for number in range(8)]
+    held_out = [Task(f"b{number}", {"question": f"{number} + 1"}) for number in range(6, 10)]
+    (warning,) = planned(train, held_out)
+    assert warning.startswith("eval: 2 of 4 held-out tasks are training tasks too")
+
+
+@pytest.mark.parametrize("data", [{}, {"source": "maze"}])
+def test_tasks_that_only_their_ids_tell_apart_are_compared_by_id(data: dict[str, Any]) -> None:
+    train = [Task(f"train-{number}", data) for number in range(8)]
+    held_out = [Task(f"eval-{number}", data) for number in range(8)]
+    assert planned(train, held_out) == ()
+    (warning,) = planned(train, [*held_out, train[3]])
+    assert warning.startswith("eval: 1 of 9 held-out tasks are training tasks too")

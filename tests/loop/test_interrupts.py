@@ -160,3 +160,39 @@ def summary(steps: int, saved_step: int | None) -> RunSummary:
 )
 def test_an_interrupted_run_says_what_was_lost(steps: int, saved: int | None, said: str) -> None:
     assert said in summary(steps, saved).lost
+
+
+WARMED_AGENT = """
+from areal_sdk import Agent, Task
+
+class Warmed(Agent):
+    async def run(self, task, context):
+        turn = await context.generate([{"role": "user", "content": "a"}], max_new_tokens=4)
+        return sum(token < 128 for token in turn.output_tokens) / 4
+
+def tasks(split):
+    for index in range(64):
+        yield Task(f"{split}-{index}")
+
+def demonstrations():
+    for word in ("aaaa", "eeee", "iiii", "oooo"):
+        yield [{"role": "user", "content": "a"}, {"role": "assistant", "content": word}]
+"""
+
+
+@pytest.mark.slow
+def test_a_warm_up_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    agent = tmp_path / "warmed.py"
+    agent.write_text(WARMED_AGENT)
+    process = start_training(tmp_path, agent=agent, run__steps=1, sft__steps=150, sft__batch=2)
+    wait_for_steps(process, tmp_path, 3, kind="sft")
+    process.send_signal(signal.SIGINT)
+    output = finish(process, code=1)
+    assert "the warm-up so far is saved" in output
+    made = [row["step"] for row in run_dir(tmp_path).read_metrics(kind="sft")]
+    assert 3 <= len(made) < 150
+    assert "resumed: it goes on before its first step" in finish(resume_training(tmp_path))
+    steps = [row["step"] for row in run_dir(tmp_path).read_metrics(kind="sft")]
+    assert steps[len(made) :] == list(range(steps[len(made)], 151))
+    assert steps[len(made)] in (made[-1] + 1, made[-1] + 2), "at most one more was taken unseen"
+    assert len(run_dir(tmp_path).read_steps()) == 1

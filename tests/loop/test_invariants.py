@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import parse_config
-from areal_sdk.loop.state import RunState
 from areal_sdk.loop.steps import TrainingLoop, cut_timeout_s, stalled_s
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -172,10 +171,11 @@ async def test_the_gate_opens_only_when_the_engine_has_confirmed() -> None:
             meanwhile.append(buffer.version)
             await super().update_weights(update)
 
-    rig: Any = SimpleNamespace(engine=Slow("words"), plugins=load_plugins())
+    services: Any = SimpleNamespace(engine=Slow("words"), plugins=load_plugins())
     unused: Any = None
     progress: Any = SimpleNamespace(delivered=lambda seconds: None)
-    loop = TrainingLoop(rig, unused, RunState(), buffer, unused, unused, unused, unused, progress)
+    source: Any = SimpleNamespace(set_version=buffer.set_version)
+    loop = TrainingLoop(services, unused, source, unused, progress)
     await loop._deliver(WeightUpdate(1, None))
     assert meanwhile == [0]
     assert buffer.version == 1

@@ -9,8 +9,8 @@ from types import FunctionType
 import openai
 import pytest
 
+from areal_sdk.backends.supervised import SupervisedEngine
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.loop.engines import SupervisedEngine
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,

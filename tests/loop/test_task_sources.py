@@ -12,7 +12,7 @@ import areal_sdk
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.program import load_held_out, load_program
-from areal_sdk.loop.training import Plan, make_plan
+from areal_sdk.loop.training import RunPlan, make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.tasks import BLOCK, TaskSource, TaskStream
 
@@ -36,7 +36,7 @@ async def agent(task: areal_sdk.Task, context: areal_sdk.EpisodeContext) -> floa
     return 1.0
 
 
-def plan_of(given: dict[str, Any] | None = None, **settings: Any) -> Plan:
+def plan_of(given: dict[str, Any] | None = None, **settings: Any) -> RunPlan:
     config, plugins = parse_config({"model": "tiny", **settings}), load_plugins()
     program = load_program(config, plugins=plugins, agent=None if given is None else agent)
     return make_plan(config, plugins=plugins, program=program.with_tasks(given or {}))

@@ -33,7 +33,8 @@ class Vowels(Agent):
 
 def tasks(split: str) -> Iterator[Task]:
     for index in range(64):
-        yield Task(f"{split}-{index}", {"prompt": "abcdefgh"[index % 8], "length": 8 + index % 24})
+        data = {"prompt": "abcdefgh"[index % 8], "length": 8 + index % 24, "split": split}
+        yield Task(f"{split}-{index}", data)
 
 
 @areal_sdk.hookimpl

@@ -145,15 +145,13 @@ class Run:
             ledger=self.ledger,
             group_size=group_size,
             version=version,
-            on_consumed=self.source.consume,
             **buffer,
         )
         self.runner = SimulatedRunner(lambda: self.buffer.version, **(runner or {}))
         self.dispatcher = Dispatcher(
+            self.buffer,
             runner=self.runner,
             tasks=self.source,
-            ledger=self.ledger,
-            buffer=self.buffer,
             **(dispatcher or {}),
         )
         self.batches: list[RolloutBatch] = []

@@ -97,10 +97,9 @@ async def learn(
     told: list[tuple[Episode, ScoredEpisode | Rejection]] = []
     measured: list[Episode] = []
     source = CallerEpisodes(
-        gateway.external,
+        buffer,
+        sessions=gateway.external,
         tasks=CallerTasks(),
-        ledger=ledger,
-        buffer=buffer,
         rewards=rewards,
         on_episode=on_episode or (lambda *fate: told.append(fate)),
         on_measured=measured.append,

@@ -95,7 +95,6 @@ async def judging(
         gate=StalenessGate(batch=1, max_staleness=1, max_inflight=4),
         ledger=ledger,
         group_size=1,
-        on_consumed=source.consume,
         **buffer,
     )
     specs = [RewardSpec(f"judge-{n}", reward) for n, reward in enumerate(rewards)]
@@ -108,9 +107,7 @@ async def judging(
         runner = await stack.enter_async_context(
             EpisodeRunner(OneTurn(), gateway=gateway, rewards=pool)
         )
-        dispatcher = await stack.enter_async_context(
-            Dispatcher(runner=runner, tasks=source, ledger=ledger, buffer=books)
-        )
+        dispatcher = await stack.enter_async_context(Dispatcher(books, runner=runner, tasks=source))
         yield Judging(engine, gateway, pool, books, dispatcher, desk)
     ledger.check()
     assert ledger.running == 0

@@ -52,12 +52,7 @@ class Rollouts:
             group_size=4,
         )
         self.runner = EpisodeRunner(TwoTurns(), gateway=self.gateway)
-        self.dispatcher = Dispatcher(
-            runner=self.runner,
-            tasks=TaskSource(tasks(16)),
-            ledger=self.ledger,
-            buffer=self.buffer,
-        )
+        self.dispatcher = Dispatcher(self.buffer, runner=self.runner, tasks=TaskSource(tasks(16)))
         self.version = 0
 
     async def __aenter__(self) -> "Rollouts":

@@ -54,7 +54,7 @@ async def seconds_a_step(eta: int) -> tuple[float, float]:
     )
     runner = SlowTools(lambda: buffer.version)
     source = TaskSource(tasks(100))
-    async with Dispatcher(runner=runner, tasks=source, ledger=ledger, buffer=buffer):
+    async with Dispatcher(buffer, runner=runner, tasks=source):
         began = clock()
         for version in range(NUM_STEPS):
             batch = await buffer.cut_batch(version=version)

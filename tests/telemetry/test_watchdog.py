@@ -149,7 +149,7 @@ async def test_a_call_that_goes_on_is_reported_again(monkeypatch: pytest.MonkeyP
 
 def test_only_the_users_code_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     users = Blockage("Agent.run", "agent.py:3", "sleep", "t", 2.0, "")
-    ours = Blockage("open_rig", "rig.py:3", "sleep", "t", 2.0, "", is_users=False)
+    ours = Blockage("open_services", "services.py:3", "sleep", "t", 2.0, "", is_users=False)
     with caplog.at_level(logging.INFO, logger="areal_sdk.watchdog"):
         watchdog_module.log_blockage(users)
         watchdog_module.log_blockage(ours)

@@ -15,7 +15,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits, ExternalSession
-from areal_sdk.loop.services import live_limits
+from areal_sdk.loop.serving import live_limits
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control

@@ -1,38 +1,21 @@
 """Which weights of a run are the best: what `checkpoints/best` holds, and how weights get there.
 
 Only an evaluation that measured the exported weights from its first token to its last can choose the
-best ones: what `best` holds is then what was measured. Beside training the weights may change under an evaluation. If it looks best, the
-weights that it began with wait in `checkpoints/waiting`, to be measured again when the run ends.
-
-A model name as commands take it: what `areal_sdk.models` knows, or a run's own weights.
+best ones: `best` then holds the weights that were measured. During training the weights may change
+under an evaluation. If such an evaluation looks best, the weights that it began with wait in
+`checkpoints/waiting`, and are measured again when the run ends.
 """
 
-import logging
 import math
-import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from areal_sdk.config import Config, RunSection, load_config
-from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.directories import STATE_FILE
-from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.loop.engines import check_engine_serves, engine_class
-from areal_sdk.loop.state import latest_checkpoint
-from areal_sdk.models import resolve_model
-from areal_sdk.models.families import stored_dtype
-from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.files import to_json, write_atomically
-from areal_sdk.telemetry.run_dir import BEST, MEASURED_FILE, WAITING, read_measured, scores_of
+from areal_sdk.telemetry.run_dir import BEST, MEASURED_FILE, WAITING, read_measured
 
 MAX_UNJUDGED = 0.1
 """Of two evaluations, one that judged so much less of its episodes does not win by its rewards."""
@@ -59,9 +42,14 @@ class Measured:
     """Share of the episodes that have a verdict."""
     is_in_points: bool = False
     """A reward of 1 is a low score, and so success says nothing."""
+    measure: Mapping[str, Any] = field(default_factory=dict)
+    """What was measured, and how: tasks, samples, temperature, limits. Empty: an earlier version did
+    not store it."""
 
     @classmethod
-    def of(cls, report: EvalReport, *, step: int) -> Self | None:
+    def of(
+        cls, report: EvalReport, *, step: int, measure: Mapping[str, Any] | None = None
+    ) -> Self | None:
         """None where nothing was scored."""
         if report.success is None or report.reward is None:
             return None
@@ -75,6 +63,7 @@ class Measured:
             solved=report.solved,
             judged=report.judged,
             is_in_points=report.is_in_points,
+            measure=measure or {},
         )
 
     @classmethod
@@ -94,6 +83,7 @@ class Measured:
             values.get("solved"),
             values.get("judged", 1.0),
             values.get("is_in_points", False),
+            values.get("measure", {}),
         )
 
     @property
@@ -102,11 +92,18 @@ class Measured:
         return self.from_version == self.to_version == self.step
 
     def is_better_than(self, other: "Measured | None") -> bool:
-        """By success; the reward breaks a tie. The earlier one stays where both are equal."""
-        if other is None:
+        """By success; the reward breaks a tie. The earlier one stays where both are equal.
+
+        What was measured otherwise cannot be compared: then the later measurement counts.
+        """
+        if other is None or not self.is_comparable_to(other):
             return True
         by = self.decided_by(other)
         return self._score(by) > other._score(by)
+
+    def is_comparable_to(self, other: "Measured") -> bool:
+        """Whether both are of the same tasks, measured in the same way."""
+        return not self.measure or not other.measure or self.measure == other.measure
 
     def decided_by(self, other: "Measured") -> str:
         """What tells the two apart: `success`, `verdicts` or `reward`."""
@@ -176,7 +173,7 @@ class BestWeights:
             self.waiting = measured
 
     def _set_best(self, exported: Path, measured: Measured) -> None:
-        if self.best is not None:
+        if self.best is not None and measured.is_comparable_to(self.best):
             measured = replace(measured, by=measured.decided_by(self.best))
         _keep(exported, self._best_dir, measured)
         self.best = measured
@@ -216,114 +213,3 @@ def _recover(kept: Path) -> None:
 
 def _set_aside(kept: Path) -> Path:
     return kept.with_name(f".{kept.name}.old")
-
-
-logger = logging.getLogger(__name__)
-
-EXPORTS = (BEST, "final", WAITING)
-"""The last: of a run that did not get to its end, weights whose evaluation they changed under."""
-
-
-def find_model(name: str) -> Path:
-    """The directory of model `name`; for a run its best weights, else its last, finished or not.
-
-    Weights that wait to be measured again looked best to an evaluation, and come before the last.
-    Of a run that was interrupted, and for `RUN/checkpoints/step-N`, the weights of a checkpoint are
-    exported first, once: that takes seconds to minutes.
-    """
-    path = Path(name).expanduser()
-    if (path / STATE_FILE).is_file():
-        return _exported(path)
-    if not (path / "config.toml").is_file():
-        if not path.exists() and _is_among_runs(path):
-            raise ConfigError(f"no such run: {path}")
-        if not path.exists() and (path.parent.parent / "config.toml").is_file():
-            there = sorted(p.name for p in path.parent.glob("[!.]*"))
-            raise ConfigError(
-                f"no {path.name} in {path.parent}; there: {', '.join(there) or 'none'}"
-            )
-        return resolve_model(name)
-    checkpoints = path / "checkpoints"
-    latest = latest_checkpoint(checkpoints)
-    for export in EXPORTS:
-        directory = checkpoints / export
-        is_outdated = export == "final" and latest is not None and _is_newer(latest, directory)
-        if (directory / "config.json").is_file() and not is_outdated:
-            return directory
-    if latest is None:
-        raise ConfigError(
-            f"{path} has no weights yet (checkpoints/best, /final or /step-N): "
-            f"finish it with: {RunDir(path).how_to_resume()}"
-        )
-    logger.warning("%s is not finished: the weights are those of %s", path, latest.name)
-    return _exported(latest)
-
-
-def sampling_dtype(config: Config, model_dir: Path) -> str:
-    """What the engine samples with, and so the type of exported weights."""
-    return stored_dtype(model_dir) if config.engine.dtype == "auto" else config.engine.dtype
-
-
-def find_served_model(config: Config, *, plugins: Plugins) -> Path:
-    """The directory of the model to sample from; ConfigError where gateway or engine would refuse it."""
-    engine_class(config, plugins).check_installed()
-    directory = find_model(config.model)
-    check_served(config, directory, plugins)
-    return directory
-
-
-def check_served(config: Config, directory: Path, plugins: Plugins) -> None:
-    """ConfigError for a model that the gateway or the engine would refuse."""
-    template = ChatTemplate.load(directory)
-    Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
-    check_engine_serves(config, directory, plugins)
-
-
-def whose_weights(model_dir: Path) -> str:
-    """Which of a run's weights these are, and what they achieved; empty for any other model."""
-    measured, name = read_measured(model_dir), model_dir.name
-    if model_dir.parent.name != "checkpoints" or name not in EXPORTS:
-        return ""
-    found = f"weights: checkpoints/{name} of {model_dir.parent.parent}"
-    if measured is None:
-        return found
-    doubt = ", while they changed" if name == WAITING else ""
-    return f"{found}: step {measured['step']}, {scores_of(measured)}{doubt}"
-
-
-def _is_among_runs(path: Path) -> bool:
-    """Whether `path` stands where runs do: `runs/nope` is no id for the hub."""
-    default = path.parent == Path(RunSection().dir)
-    return default or any(path.parent.glob("*/config.toml"))
-
-
-def _is_newer(checkpoint: Path, export: Path) -> bool:
-    """Whether the run went on after it had written its final weights, if it has."""
-    if not (export / "config.json").is_file():
-        return True
-    return (checkpoint / STATE_FILE).stat().st_mtime > (export / "config.json").stat().st_mtime
-
-
-def _exported(checkpoint: Path) -> Path:
-    """The model directory in `checkpoint`, made by a process of its own: this one has no torch."""
-    directory = checkpoint / "export"
-    if (directory / "config.json").is_file():
-        return directory
-    settings = checkpoint.absolute().parent.parent / "config.toml"
-    if not settings.is_file():
-        raise ConfigError(
-            f"{checkpoint} is a checkpoint without its run, which knows the model that was trained: "
-            "put it back into the run's checkpoints/"
-        )
-    config = load_config(file=settings)
-    model_dir = find_model(config.init_from or config.model)
-    command = [sys.executable, "-P", "-m", "areal_sdk.fsdp.checkpoint"]
-    command += [str(checkpoint), str(directory), str(model_dir), sampling_dtype(config, model_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = (done.stderr.strip() or "it was killed").splitlines()[-1]
-        raise ConfigError(
-            f"the weights of {checkpoint} cannot be exported ({why}); to see more: "
-            f"{shlex.join(command)}"
-        )
-    return directory

@@ -1,0 +1,344 @@
+"""Held-out measurements: before, after and during training, without holding back the rollouts.
+
+And `areal-sdk eval`: the same measurement of a model, of a run's weights, or of any endpoint.
+"""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.agent import AgentLike, RolloutWorkflow
+from areal_sdk.config import Config, EvalSection
+from areal_sdk.environment import Environment
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.loop.best import BestWeights, Measured
+from areal_sdk.loop.models import find_served_model, whose_weights
+from areal_sdk.loop.program import HeldOut, Program, load_held_out
+from areal_sdk.loop.progress import BEFORE, EvalView, Progress
+from areal_sdk.loop.services import Services, open_services, update_and_resume
+from areal_sdk.loop.state import RunState
+from areal_sdk.plugins import Plugins
+from areal_sdk.process.threads import in_thread
+from areal_sdk.process.user_code import load_user_object
+from areal_sdk.rollout.agents.endpoint import EndpointRunner
+from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
+from areal_sdk.rollout.tasks import PlaysEpisodes
+from areal_sdk.telemetry import RunDir
+from areal_sdk.types import Episode, WeightUpdate
+
+Reports = Mapping[str, EvalReport]
+"""By split."""
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates the agent of a run. During training an evaluation runs beside the rollouts.
+
+    The weights may then change under it: its record says from which version to which, and it cannot
+    choose the best weights.
+    """
+
+    services: Services
+    tasks: Mapping[str, HeldOut]
+    state: RunState
+    progress: Progress
+    best: BestWeights
+    reached: bool = False
+    """`eval.stop_at_success` was reached."""
+    _running: "asyncio.Task[Reports] | None" = None
+    _is_waiting: bool = False
+    """One came due while another ran."""
+    _background: "asyncio.TaskGroup | None" = field(default=None, repr=False)
+
+    @property
+    def section(self) -> EvalSection:
+        return self.services.config.eval
+
+    async def measure(self, name: str, *, step: int, num_splits: int | None = None) -> Reports:
+        """Evaluate the first splits, or all of them. `step` made the weights that the engine has."""
+        reports: dict[str, EvalReport] = {}
+        for split, held_out in islice(self.tasks.items(), num_splits):
+            sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
+            async with self.services.runner(split=split, sampling=sampling) as runner:
+                total = len(held_out.tasks) * self.section.samples
+                report = await _play(
+                    runner,
+                    held_out,
+                    self.section,
+                    split=split,
+                    on_episode=self.progress.evaluating(name, split, total=total),
+                    name=f"{name}-{split}",
+                )
+            reports[split] = report
+            self.progress.report_eval(name, report, step=step)
+        return reports
+
+    async def measure_first(self) -> Reports:
+        """Evaluate the weights the run begins with; there may be nothing left to teach them."""
+        candidate = await self._export_candidate() if self.section.every else None
+        reports = await self._measure_candidate(BEFORE, candidate, self.state.step)
+        success = _success(reports)
+        if success is not None and self.reached:
+            self.progress.say(
+                f"nothing to train: success is {success:.3f} before the first step, and "
+                f"eval.stop_at_success is {self.section.stop_at_success:g}"
+            )
+        return reports
+
+    async def measure_last(self) -> Reports:
+        """Evaluate the weights the run ended with; the best ones may be these."""
+        candidate = await self._export_candidate() if self.section.every else None
+        return await self._measure_candidate("after", candidate, self.state.step)
+
+    async def measure_waiting(self) -> None:
+        """Evaluate what looked best while its weights changed. The engine keeps those: call it last."""
+        waiting, directory = self.best.waiting, self.best.waiting_dir
+        if waiting is None or not self.tasks:
+            return
+        self.progress.enter(f"step {waiting.step} looked best: it is measured again, alone")
+        await update_and_resume(self.services.engine, WeightUpdate(waiting.step, str(directory)))
+        reports = await self.measure(f"step-{waiting.step}-again", step=waiting.step, num_splits=1)
+        await self._offer(directory, reports, step=waiting.step)
+
+    def attach(self, background: asyncio.TaskGroup) -> None:
+        """Where evaluations during training run."""
+        self._background = background
+
+    async def maybe_begin(self, delivery: "asyncio.Task[None] | None" = None) -> None:
+        """Begin an evaluation if one is due. While another runs it waits, and several are one.
+
+        `delivery` brings the engine the weights to measure: the evaluation begins after it.
+        """
+        due = bool(self.section.every) and self.state.step % self.section.every == 0
+        if not self.tasks or not (due or self._is_waiting):
+            return
+        if self._running is not None and not self._running.done():
+            if due:
+                self.progress.say(
+                    f"note: the evaluation of step {self.state.step} begins when the one that "
+                    "still runs has ended; to keep up, raise eval.every or lower eval.tasks"
+                )
+            self._is_waiting = True
+            return
+        self._is_waiting = False
+        assert self._background is not None, "attach comes first"
+        candidate, step = await self._export_candidate(), self.state.step
+        self._running = self._background.create_task(
+            self._measure_candidate(f"step-{step}", candidate, step, delivery), name=f"eval {step}"
+        )
+
+    async def finish(self) -> None:
+        """Wait for the evaluation that runs, if any, and for one that waits, unless it is repeated."""
+        if self._running is not None:
+            await self._running
+        if self._is_waiting and not self.section.after and not self.reached:
+            await self.maybe_begin()
+            assert self._running is not None
+            await self._running
+
+    def tell_of_other_measure(self) -> None:
+        """Say so if the best weights of a resumed run were measured in another way."""
+        if self.best.best is None or not self.tasks:
+            return
+        now, before = self._measure(), self.best.best.measure
+        changes = [
+            f"{name} was {before[name]}, now {value}"
+            for name, value in now.items()
+            if name in before and before[name] != value and name != "digest"
+        ]
+        if before and before != now:
+            how = ", ".join(changes) or "its tasks are others"
+            self.progress.say(
+                f"note: checkpoints/best was measured otherwise ({how}): the next evaluation begins a "
+                "new comparison"
+            )
+
+    def _measure(self) -> Mapping[str, Any]:
+        """What the first split measures, and how. Scores of another measure cannot be compared."""
+        split, held_out = next(iter(self.tasks.items()))
+        rollout = self.services.config.rollout
+        return {
+            "split": split,
+            "num_tasks": len(held_out.tasks),
+            "digest": held_out.digest,
+            "samples": self.section.samples,
+            "temperature": self.section.sampling_temperature,
+            "max_turns": rollout.max_turns,
+            "max_new_tokens": rollout.max_new_tokens,
+            "max_episode_tokens": rollout.max_episode_tokens,
+            "rewards": dict(self.services.config.rewards),
+        }
+
+    def _is_enough(self, success: float | None) -> bool:
+        target = self.section.stop_at_success
+        return success is not None and target is not None and success >= target
+
+    async def _export_candidate(self) -> Path | None:
+        if not self.section.keep_best or self.services.trainer is None or not self.tasks:
+            return None
+        candidate = self.best.candidate_dir(self.state.step)
+        await self.services.trainer.export(candidate)
+        return candidate
+
+    async def _measure_candidate(
+        self,
+        name: str,
+        candidate: Path | None,
+        step: int,
+        delivery: "asyncio.Task[None] | None" = None,
+    ) -> Reports:
+        """Evaluate; the first split decides whether these weights are the best so far."""
+        try:
+            if delivery is not None:
+                await asyncio.wait([delivery])  # it has a deadline; the loop hears if it fails
+            reports = await self.measure(name, step=step)
+            if candidate is not None:
+                await self._offer(candidate, reports, step=step)
+        finally:
+            if candidate is not None:
+                shutil.rmtree(candidate, ignore_errors=True)
+        self.reached = self.reached or self._is_enough(_success(reports))
+        return reports
+
+    async def _offer(self, exported: Path, reports: Reports, *, step: int) -> None:
+        first = next(iter(reports.values()))
+        measured = Measured.of(first, step=step, measure=self._measure())
+        await in_thread(lambda: self.best.offer(exported, measured), name="keep best")
+        if measured is not None and measured == self.best.waiting:
+            self.progress.say(
+                f"note: step {step} looks best, but its weights changed while they were measured "
+                f"(v{measured.from_version}-v{measured.to_version}): it is measured again when the "
+                "run ends"
+            )
+
+
+def _success(reports: Reports) -> float | None:
+    """Of all episodes of the first split; None where nothing was scored."""
+    first = next(iter(reports.values()), None)
+    return first.solved if first is not None and first.num_scored else None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible endpoint of somebody else."""
+
+    base_url: str
+    api_key: str = field(repr=False)
+
+
+async def run_evaluation(
+    config: Config,
+    program: Program,
+    *,
+    plugins: Plugins,
+    split: str,
+    view: EvalView,
+    endpoint: Endpoint | None = None,
+) -> EvalReport:
+    """Evaluate `program` on `config.model`, or against `endpoint`."""
+    async with view:
+        held_out = load_held_out(
+            config,
+            split,
+            source=config.eval_tasks or config.tasks,
+            program=program,
+            plugins=plugins,
+            say=view.say,
+        )
+        opened = (
+            _runner_on_model(config, program, split, view, plugins)
+            if endpoint is None
+            else _runner_on_endpoint(config, program, split, endpoint)
+        )
+        async with opened as runner:
+            view.begin(len(held_out.tasks) * config.eval.samples)
+            return await _play(
+                runner, held_out, config.eval, split=split, on_episode=view.evaluated
+            )
+
+
+@asynccontextmanager
+async def _runner_on_model(
+    config: Config, program: Program, split: str, view: EvalView, plugins: Plugins
+) -> AsyncIterator[PlaysEpisodes]:
+    view.enter(f"starting: the engine loads {config.model}")
+    model_dir = await in_thread(
+        lambda: find_served_model(config, plugins=plugins), name="find model"
+    )
+    if whose := whose_weights(model_dir):
+        view.inform(whose)
+    with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
+        async with open_services(
+            config,
+            program,
+            model_dir=model_dir,
+            plugins=plugins,
+            run_dir=RunDir(Path(scratch)),
+            train=False,
+            say=view.say,
+        ) as services:
+            sampling = SamplingPolicy(temperature=config.eval.sampling_temperature)
+            async with services.runner(split=split, sampling=sampling) as runner:
+                yield runner
+
+
+@asynccontextmanager
+async def _runner_on_endpoint(
+    config: Config, program: Program, split: str, endpoint: Endpoint
+) -> AsyncIterator[PlaysEpisodes]:
+    if config.rewards:
+        raise ConfigError(
+            "--base-url records no turns, so reward functions have nothing to look at: "
+            "let the agent return its own verdict"
+        )
+    if _takes_tokens(program.agent):
+        raise ConfigError(
+            f"{program.name} is played token by token, and --base-url gives only text: evaluate it on "
+            "a model that we serve (--model), or write an Agent whose client uses context.base_url"
+        )
+    async with AsyncExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-eval-"))
+        agent = playable(program.agent, config.rollout, log_dir=Path(scratch))
+        if isinstance(agent, AgentPool):
+            await stack.enter_async_context(agent)
+        runner = EndpointRunner(
+            config, agent, split=split, base_url=endpoint.base_url, api_key=endpoint.api_key
+        )
+        yield await stack.enter_async_context(runner)
+
+
+async def _play(
+    runner: PlaysEpisodes,
+    held_out: HeldOut,
+    section: EvalSection,
+    *,
+    split: str,
+    on_episode: Callable[[Episode], None],
+    name: str = "eval",
+) -> EvalReport:
+    return await evaluate_tasks(
+        runner,
+        held_out.tasks,
+        split=split,
+        samples=section.samples,
+        max_concurrency=section.max_concurrency,
+        name=name,
+        on_episode=on_episode,
+        num_available=held_out.num_available,
+    )
+
+
+def _takes_tokens(agent: AgentLike | AgentSpec) -> bool:
+    """Whether it is a workflow or an environment, which needs a session of the gateway."""
+    item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
+    cls = item if isinstance(item, type) else type(item)
+    return issubclass(cls, (RolloutWorkflow, Environment)) or hasattr(cls, "arun_episode")

@@ -1,0 +1,118 @@
+"""Where the episodes of a run come from, and how each of them is booked.
+
+    an episode begins -> ledger: running -> it ends -> triage -> buffer, or dropped for a reason
+
+`Dispatcher` plays tasks; `CallerEpisodes` follows the sessions of callers. Both only say when an
+episode begins and wait for its end: ledger, buffer, triage and observers are used here alone.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.groups import (
+    EpisodeObserver,
+    PendingGroup,
+    Rejection,
+    ScoredEpisode,
+    Truncated,
+    triage,
+)
+from areal_sdk.rollout.tasks import TaskKey
+from areal_sdk.types import Episode
+
+STOP_TIMEOUT_S = 10.0
+"""How long cancelled episodes may take to end."""
+
+
+class TaskBook(Protocol):
+    """The part of a task source that knows which tasks are consumed."""
+
+    def consume(self, key: TaskKey) -> None:
+        """That task was trained or given up: a resumed run does not repeat it."""
+        ...
+
+    def state(self) -> Mapping[str, object]:
+        """JSON for a checkpoint."""
+        ...
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Continue from a `state`. To be called before the first task is issued."""
+        ...
+
+
+class EpisodeSource(ABC):
+    """Begins the episodes of a run, from `async with` to its end, and books each one.
+
+    A subclass calls `begin` when an episode starts, then `end` with the finished episode or `cut_off`
+    if there will be none. Leaving cancels the running episodes and books them as `cancelled`;
+    finished groups stay in the buffer.
+    """
+
+    def __init__(
+        self,
+        buffer: TrajectoryBuffer,
+        *,
+        tasks: TaskBook,
+        truncated: Truncated = "score",
+        on_episode: EpisodeObserver = lambda episode, triaged: None,
+    ) -> None:
+        self.buffer = buffer
+        self._book = tasks
+        self._truncated: Truncated = truncated
+        self._on_episode = on_episode
+        buffer.on_consumed = tasks.consume
+
+    @abstractmethod
+    async def __aenter__(self) -> Self: ...
+
+    @abstractmethod
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+    def set_version(self, version: int) -> None:
+        """The engine has confirmed that it serves `version`: more episodes may begin."""
+        self.buffer.set_version(version)
+
+    def state(self) -> Mapping[str, object]:
+        """The consumed tasks as JSON, for `restore` of a new source over the same tasks."""
+        return self._book.state()
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Continue after the tasks that `state` says are consumed. To be called before `async with`."""
+        self._book.restore(state)
+
+    # --- for subclasses ------------------------------------------------------------------------
+
+    def begin(self, group: PendingGroup, sibling: int, age: Callable[[], int | None]) -> None:
+        """An episode starts. `age` returns the version of its first token, None before there is one."""
+        self.buffer.ledger.start(1)
+        group.ages[sibling] = age
+
+    def end(self, group: PendingGroup, sibling: int, episode: Episode) -> ScoredEpisode | Rejection:
+        """An episode has ended: give it to the buffer, or drop it for the reason that is returned."""
+        triaged = triage(episode, truncated=self._truncated)
+        if isinstance(triaged, ScoredEpisode):
+            del group.ages[sibling]
+            self.buffer.accept(group, triaged)
+        else:
+            self.cut_off(group, sibling, triaged, ran_s=episode.duration_s)
+        self.tell(episode, triaged)
+        return triaged
+
+    def cut_off(
+        self, group: PendingGroup, sibling: int, rejection: Rejection, *, ran_s: float
+    ) -> None:
+        """An episode that began will not be trained."""
+        del group.ages[sibling]
+        self.buffer.reject(group, rejection, ran_s=ran_s)
+
+    def tell(self, episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
+        """Tell the observers what became of an episode."""
+        self._on_episode(episode, triaged)

@@ -1,0 +1,144 @@
+"""Directories of a run that appear whole or not at all, such as checkpoints and exported weights.
+
+A directory is filled beside its place, reaches the disk, and is then renamed.
+"""
+
+import errno
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from areal_sdk.errors import ArealError
+
+logger = logging.getLogger(__name__)
+
+_PARTIAL, _OLD = ".partial", ".old"
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class CheckpointError(ArealError):
+    """A checkpoint could not be written or read; earlier ones are as they were."""
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which becomes `path` when the block ends: synced, then renamed.
+
+    A failure leaves nothing behind, and leaves what was at `path` before as it was.
+    """
+    partial = begin(path)
+    try:
+        yield partial
+        commit(path)
+    except OSError as exc:
+        raise cannot_write(path, exc) from exc
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def begin(path: Path) -> Path:
+    """An empty directory beside `path`, to fill and `commit`."""
+    partial = partial_of(path)
+    try:
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed here
+        partial.mkdir()
+    except OSError as exc:
+        raise cannot_write(path, exc) from exc
+    return partial
+
+
+def commit(path: Path) -> None:
+    """Have what was filled reach the disk, then give it its name."""
+    partial = partial_of(path)
+    try:
+        sync_tree(partial)
+        _replace(partial, path)
+    except OSError as exc:
+        raise cannot_write(path, exc) from exc
+
+
+def partial_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}{_PARTIAL}")
+
+
+def cannot_write(path: Path, error: OSError) -> CheckpointError:
+    if error.errno in _OUT_OF_SPACE:
+        why = f"no space left on its disk ({error.strerror}): free some, or move the run directory"
+    else:
+        why = str(error)
+    return CheckpointError(f"{path.name} was not saved, earlier checkpoints stay valid: {why}")
+
+
+def sync_tree(directory: Path) -> None:
+    """Have every file and directory below reach the disk."""
+    for root, _, names in os.walk(directory):
+        for name in names:
+            _sync(Path(root, name))
+        _sync(Path(root))
+
+
+def recover(parent: Path) -> None:
+    """Remove what killed processes began in `parent`, and put back what they were replacing.
+
+    Nobody else may be writing there.
+    """
+    for old in parent.glob(f".*{_OLD}"):
+        path = parent / old.name.removeprefix(".").removesuffix(_OLD)
+        if not path.exists():  # it was killed between two renames
+            old.rename(path)
+    for pattern in (f".*{_OLD}", f".*{_PARTIAL}"):
+        for leftover in parent.glob(pattern):
+            _remove(leftover)
+
+
+def forget_old(path: Path, *, keep: int) -> list[Path]:
+    """Remove all but the newest `keep` siblings of `path` that are numbered as it is.
+
+    `step-000040` has the siblings `step-000020` and `step-000060`; `best` has none, and stays.
+    What cannot be removed stays too, and is told. Returns what is gone.
+    """
+    numbered = re.fullmatch(r"(.*?)(\d+)", path.name)
+    if numbered is None:
+        return []
+    pattern = re.compile(re.escape(numbered[1]) + r"(\d+)")
+    found = [
+        (int(match[1]), sibling)
+        for sibling in path.parent.iterdir()
+        if (match := pattern.fullmatch(sibling.name))
+    ]
+    return [sibling for _, sibling in sorted(found)[:-keep] if _remove(sibling)]
+
+
+def _remove(directory: Path) -> bool:
+    try:
+        shutil.rmtree(directory)
+    except OSError as exc:
+        logger.warning(
+            "%s stays where it is (%s): remove it by hand to free its room", directory, exc
+        )
+    return not directory.exists()
+
+
+def _replace(new: Path, path: Path) -> None:
+    if path.exists():  # a directory cannot be renamed over one that has files
+        old = path.with_name(f".{path.name}{_OLD}")
+        shutil.rmtree(old, ignore_errors=True)
+        path.rename(old)
+        new.rename(path)
+        shutil.rmtree(old, ignore_errors=True)  # the new one is there: that is what counts
+    else:
+        new.rename(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
