@@ -24,13 +24,13 @@ _SHOWN = 24
     "transcripts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="Play these conversations, besides those that real clients had.",
+    help="Also play these conversations, not only those of real clients.",
 )
 @click.option(
     "--tool-format",
     metavar="NAME",
     callback=lambda context, option, name: _known_format(name),
-    help="How the model writes tool calls, as with gateway.tool_format; default: read off its template.",
+    help="Format of tool calls, as gateway.tool_format; default: the template's.",
 )
 @click.option("--json", "as_json", is_flag=True)
 def check_model(

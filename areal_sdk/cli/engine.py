@@ -31,8 +31,10 @@ def engine() -> None:
 @engine.command()
 @click.argument("name", type=click.Choice(["sglang"]))
 @click.option("--cpu", is_flag=True, help="For machines without a GPU.")
-@click.option("--version", help="Of SGLang; default: the one tested with this release.")
-@click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Directory.")
+@click.option("--version", help="Version of SGLang; default: the version tested with this release.")
+@click.option(
+    "--into", type=click.Path(file_okay=False, path_type=Path), help="Directory of the environment."
+)
 def install(name: str, cpu: bool, version: str | None, into: Path | None) -> None:
     """Make a virtual environment for SGLang, whose pinned versions then cannot affect your agent."""
     from areal_sdk.backends.sglang.install import DEFAULT_VERSION, install
@@ -43,13 +45,19 @@ def install(name: str, cpu: bool, version: str | None, into: Path | None) -> Non
 @engine.command()
 @click.argument("model")
 @click.option("--name", help="For stop, status and logs; default: sglang-PORT.")
-@click.option("--port", type=int, default=30000, show_default=True, help="0: any free one.")
+@click.option(
+    "--port",
+    type=int,
+    default=30000,
+    show_default=True,
+    help="Port of the server; 0: any free port.",
+)
 @click.option("--dtype", default="auto", show_default=True)
 @click.option("--max-context", type=click.IntRange(min=1))
-@click.option("--kv-tokens", type=int, help="Size of the KV pool.")
-@click.option("--memory-fraction", type=float, help="Of the GPU, for weights and KV.")
+@click.option("--kv-tokens", type=int, help="Size of the KV pool, in tokens.")
+@click.option("--memory-fraction", type=float, help="Share of the GPU's memory for weights and KV.")
 @click.option("--tp-size", type=int, default=1, show_default=True)
-@click.option("--wait/--no-wait", default=True, help="Wait until it samples.")
+@click.option("--wait/--no-wait", default=True, help="Wait until the server samples.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def start(
     model: str,

@@ -12,9 +12,9 @@ from areal_sdk.cli.main import OnceCommand
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="For --base-url.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", help="API key for --base-url.")
 @click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
-@click.option("--split", default="eval", show_default=True, help="Which tasks to ask for.")
+@click.option("--split", default="eval", show_default=True, help="The split of the tasks.")
 @click.option(
     "--reward",
     "rewards",
@@ -24,15 +24,25 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
-@click.option("--samples", type=int, help="Attempts a task (for pass@k).")
-@click.option("--num-tasks", type=int, help="At most this many tasks, drawn by run.seed.")
-@click.option("--temperature", type=float, help="Default: 0 for one sample, 1 for several.")
+@click.option("--samples", type=int, help="Attempts at each task (for pass@k).")
+@click.option(
+    "--num-tasks", type=int, help="Maximum number of tasks; a sample is drawn with run.seed."
+)
+@click.option(
+    "--temperature",
+    type=float,
+    help="Temperature of sampling; default: 0 for one sample, 1 for several.",
+)
 @click.option(
     "--compare", metavar="RUN", help="Also evaluate RUN's best weights: before and after."
 )
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting of the file."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting; wins over the file.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate(

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 @click.command(name="plugins")
-@click.option("--plugin", "files", multiple=True, metavar="FILE", help="And what this file brings.")
+@click.option(
+    "--plugin", "files", multiple=True, metavar="FILE", help="List the items of this file too."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def plugins(files: tuple[str, ...], as_json: bool) -> None:
     """List plugins. Exits with 1 when one of them failed or two claim one name.

@@ -19,20 +19,36 @@ DEFAULT_PORT = 8000
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
-@click.option("--host", help="Default: 127.0.0.1.")
-@click.option("--port", type=int, help="Default: 8000.")
-@click.option("--admin-key", envvar="AREAL_SDK_ADMIN_KEY", help="Default: made up at start-up.")
+@click.option("--host", help="Address to listen on; default: 127.0.0.1.")
+@click.option("--port", type=int, help="Port to listen on; default: 8000.")
 @click.option(
-    "--learn", is_flag=True, help="Train on the sessions of callers, by the rewards they post."
+    "--admin-key",
+    envvar="AREAL_SDK_ADMIN_KEY",
+    help="Key of the server; default: made up at start-up.",
+)
+@click.option(
+    "--learn",
+    is_flag=True,
+    help="Train on the sessions of callers, with the rewards that they post.",
 )
 @click.option("--record", is_flag=True, help="Keep every session in a run directory.")
-@click.option("--upstream", metavar="URL", help="Pass calls on to this provider, keep their text.")
+@click.option(
+    "--upstream", metavar="URL", help="Pass calls on to this provider, and keep their text."
+)
 @click.option("--users", metavar="FILE", help="A TOML file of users: their keys and quotas.")
 @click.option("--cors", "cors_origins", multiple=True, help="An origin whose web pages may call.")
-@click.option("--steps", type=int, help="With --learn: end after so many optimiser steps.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on learning.")
-@click.option("--config", "file", type=click.Path(path_type=Path))
-@click.option("--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE")
+@click.option("--steps", type=int, help="With --learn: end after this many optimiser steps.")
+@click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue this run, and learn."
+)
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting; wins over the file.",
+)
 def serve(
     file: Path | None,
     settings: tuple[str, ...],

@@ -12,19 +12,23 @@ from areal_sdk.cli.main import OnceCommand
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`.")
 @click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
-@click.option("--eval-tasks", help="The same, for the held-out split.")
+@click.option("--eval-tasks", help="The same, for the held-out splits.")
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
-@click.option("--steps", type=int, help="Optimiser steps.")
-@click.option("--seed", type=int, help="Of sampling and the order of tasks.")
-@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file.")
+@click.option("--steps", type=int, help="Optimiser steps to take.")
+@click.option("--seed", type=int, help="Seed of sampling and of the order of tasks.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
 @click.option(
-    "--set", "settings", multiple=True, metavar="SECTION.KEY=VALUE", help="One setting of the file."
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set one setting; wins over the file.",
 )
-@click.option("--init-from", help="Start from the weights of this run.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run.")
+@click.option("--init-from", help="Start from the best or last weights of this run.")
+@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue this run.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the settings, do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def train(

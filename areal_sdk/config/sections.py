@@ -133,7 +133,8 @@ class RolloutSection(Section):
     infra_retries: NonNegative = 2
     """Number of times that an episode is tried again after an infrastructure fault."""
     truncated: Literal["score", "mask", "drop"] = "score"
-    """Treatment of episodes that reached a limit of turns, tokens or context."""
+    """Episodes that reached a limit of turns, tokens or context: `score` and train them; `mask` them, so
+    that only their reward counts in the comparison; or `drop` them."""
     incomplete_groups: Literal["train", "drop"] = "train"
     """Groups with failed episodes: `train` the valid ones (at least two are needed), or `drop` the whole
     group."""
