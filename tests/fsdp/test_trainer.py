@@ -314,3 +314,19 @@ def test_who_posted_a_wrong_reward_is_named_once(model_dir: Path) -> None:
     assert "algorithm.running_baseline.max_surprise" in notice
     assert trainer.step(wrong, version=1)["num_outlying_sources"] == 1.0
     assert trainer.notices == []
+
+
+def test_a_disagreement_on_the_same_weights_is_named_once_with_the_cure(spec: TrainerSpec) -> None:
+    spec = replace(spec, publish_dtype="float32")
+    agreeing, wrong = relabel(spec.model_dir, make_groups(2)), make_groups(2)
+    trainer = RankTrainer(changed(spec, learning_rate=1e-12))
+    metrics = trainer.step(agreeing, version=0)
+    assert metrics["dlogp_lag_0"] < 1e-5
+    assert trainer.notices == []
+    assert trainer.step(wrong, version=0)["dlogp_lag_0"] > 0.1
+    (notice,) = trainer.notices
+    assert "generation and training disagree" in notice
+    assert "areal-sdk doctor model" in notice
+    trainer.step(wrong, version=0)
+    assert trainer.notices == []
+    assert "dlogp_lag_0" not in trainer.step(wrong, version=1), "older samples may differ"

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages.returns import returns_of
-from areal_sdk.rollout.groups import Rejection, ScoredEpisode, triage
+from areal_sdk.rollout.groups import FinishedGroup, Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
+from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import check_parents, to_trajectories
 from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import Episode, Exclusion, Outcome, Task, Turn
 
@@ -207,3 +209,27 @@ def test_turns_without_a_trained_token_count_in_the_discount(how: str) -> None:
         rows = tuple(mask_older(row, than=2) for row in rows)
     returns = returns_of(TrajectoryGroup("g", "task", rows), discount=0.5)
     assert returns == {"e": [0.25, 0.5, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("idle", "dropped"),
+    [
+        (IdleGroups.EQUAL_REWARDS, [True, True, False]),
+        (IdleGroups.EQUAL_EPISODES, [False, True, False]),
+        (IdleGroups.NONE, [False, False, False]),
+    ],
+)
+def test_dynamic_sampling_keeps_groups_that_still_teach(
+    idle: IdleGroups, dropped: list[bool]
+) -> None:
+    """A discount tells apart who was quicker; a running baseline needs no siblings to differ."""
+    turn = first((10,))
+    short, long = episode(turn), episode(turn, replace(turn, new_tokens=(1, 2, 10, 3)))
+    failed = episode(turn, outcome=Outcome.scored(0.0))
+
+    def is_idle(*episodes: Episode) -> bool:
+        members = [triage(e) for e in episodes]
+        scored = tuple(m for m in members if isinstance(m, ScoredEpisode))
+        return FinishedGroup("g", IssuedTask(TASK, 0, 0), scored).is_idle(idle)
+
+    assert [is_idle(short, long), is_idle(short, short), is_idle(short, failed)] == dropped
