@@ -19,7 +19,7 @@ from areal_sdk.config import Config, idle_settings, load_config, parse_config, w
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.evaluator import Endpoint, run_evaluation
+from areal_sdk.loop.evaluator import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.models import engine_name, engine_tables, find_served_model
 from areal_sdk.loop.program import load_program
 from areal_sdk.loop.progress import EvalView, Progress
@@ -449,15 +449,15 @@ def _settings_of(agent: object, values: Mapping[str, Any]) -> Config:
     return parse_config({**values, "agent": agent} if isinstance(agent, str) else values)
 
 
-def _endpoint(base_url: str | None, api_key: str | None) -> Endpoint | None:
-    return None if base_url is None else Endpoint(base_url, api_key or "none")
+def _endpoint(base_url: str | None, api_key: str | None) -> RemoteEndpoint | None:
+    return None if base_url is None else RemoteEndpoint(base_url, api_key or "none")
 
 
 def _evaluation(
     config: Config,
     split: str,
     *,
-    endpoint: Endpoint | None,
+    endpoint: RemoteEndpoint | None,
     agent: object | None = None,
     tasks: Mapping[str, Iterable[Task]] | None = None,
     quiet: bool,

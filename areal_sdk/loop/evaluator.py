@@ -228,7 +228,7 @@ def _success(reports: Reports) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class RemoteEndpoint:
     """An OpenAI-compatible endpoint of somebody else."""
 
     base_url: str
@@ -242,7 +242,7 @@ async def run_evaluation(
     plugins: Plugins,
     split: str,
     view: EvalView,
-    endpoint: Endpoint | None = None,
+    endpoint: RemoteEndpoint | None = None,
 ) -> EvalReport:
     """Evaluate `program` on `config.model`, or against `endpoint`."""
     async with view:
@@ -293,7 +293,7 @@ async def _runner_on_model(
 
 @asynccontextmanager
 async def _runner_on_endpoint(
-    config: Config, program: Program, split: str, endpoint: Endpoint
+    config: Config, program: Program, split: str, endpoint: RemoteEndpoint
 ) -> AsyncIterator[PlaysEpisodes]:
     if config.rewards:
         raise ConfigError(
