@@ -1,9 +1,9 @@
-"""Guards against what callers send: large requests leave the event loop, too many values are refused.
+"""Guards against large requests: they leave the event loop, and requests with too many values are refused.
 
-Work on a large text would hold up all other requests, so a thread does it. A parser keeps the interpreter
-until it has read all: a text of 4 MB takes 4 ms, a million small objects a tenth of a second. A deep value
-is refused as well. orjson reads 1024 levels of JSON and writes 254: a value deeper than `MAX_DEPTH` would
-fail later, in a trace, a prompt or a digest.
+Work on a large text would delay all other requests, so a thread does the work. A JSON parser holds the
+interpreter until it has read everything: a text of 4 MB takes 4 ms, a million small objects a tenth of a
+second. A value that is too deep is refused as well: orjson reads 1024 levels of JSON but writes only 254. A
+value deeper than `MAX_DEPTH` would fail later, in a trace, a prompt or a digest.
 """
 
 import asyncio

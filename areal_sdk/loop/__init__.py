@@ -1,4 +1,4 @@
-"""The composition root: what `areal-sdk train`, `eval` and `serve` do, and the same from Python.
+"""The composition root of `areal-sdk train`, `eval` and `serve`, and of the same functions in Python.
 
                 tasks                                        weights vN
                   |                                              |
@@ -14,7 +14,7 @@
                                      v
                      weights.publish -> WeightUpdate -> engine.update_weights -> (top right)
 
-This package only wires: each box lives in the package that it is named after.
+This package only connects the boxes. The code of each box is in the package of that name.
 """
 
 from areal_sdk.loop.api import (

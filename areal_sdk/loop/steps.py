@@ -1,4 +1,4 @@
-r"""The steps of a run: cut a batch, learn from it, publish the weights. The rollouts go on meanwhile.
+r"""The steps of a run: cut a batch, learn from it, publish the weights. Rollouts continue meanwhile.
 
     batch = cut_batch(v) -> trainer.step -> trainer.publish(v + 1) -> engine.update_weights
                                                   \-> the next batch is cut meanwhile

@@ -1,9 +1,9 @@
-"""The books of a run, in episodes. They balance at every instant, or the run stops.
+"""The ledger counts the episodes of a run by state. It balances at every instant, or the run stops.
 
     started = running + buffered + trained + sum(dropped)
 
-Evaluation episodes and the branches of an episode never count; an infrastructure retry is the same
-episode.
+Evaluation episodes and the branches of an episode do not count. An infrastructure retry counts as the
+same episode.
 
 >>> books = Ledger()
 >>> books.start(3); books.buffer(2); books.drop(DropReason.ERROR_AGENT); books.train(2)

@@ -120,7 +120,10 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ((*TRAIN, "--set", "rolout.batch=16"), "did you mean 'rollout.batch'?"),
         ((*TRAIN, "--set", "trainer.lora=8"), "known in trainer: name, learning_rate"),
         ((*TRAIN, "--set", "trainer.rank=8"), "did you mean 'trainer.ranks'?"),
-        ((*TRAIN, "--set", "batch=8"), "did you mean 'rollout.batch' or 'sft.batch'?"),
+        (
+            (*TRAIN, "--set", "batch=8"),
+            "did you mean 'rollout.batch' or 'sft.batch' or 'finetune.batch'?",
+        ),
         ((*TRAIN, "--set", "lora.dim=8"), "known sections: algorithm, engine"),
         ((*TRAIN, "--tasks", "a.jsonl", "--tasks", "b.jsonl"), "into one file"),
         (("eval", "agent.py", "--model", "tiny", "--model", "smollm2"), "--model is given 2 times"),

@@ -42,19 +42,19 @@ class BatchStd:
 
 @dataclass(frozen=True, slots=True)
 class GroupRelative:
-    """GRPO: an episode's reward against those of its siblings.
+    """GRPO: compares an episode's reward with the rewards of its siblings.
 
     A group of one, or of equal rewards, teaches nothing: its advantages are 0.
 
     With rewards per turn, a turn's return is compared with the siblings' returns from the same turn
-    on. A sibling that ended earlier counts with the return of its last turn, so that a turn which
-    only one of them reached is compared too, and taking longer to earn the same gains nothing.
-    Turns after the last reward are not trained. Returns are sums: where every turn earns the same
-    positive reward, the longer of two episodes earns more, and is preferred for its length alone.
+    on. A sibling that ended earlier counts with the return of its last turn. So a turn that only one
+    sibling reached is compared too, and an episode gains nothing by taking longer for the same reward.
+    Turns after the last reward are not trained. Returns are sums: if every turn earns the same positive
+    reward, the longer of two episodes earns more, and is preferred for its length alone.
 
-    What siblings did is independent of what was sampled in this turn: comparing with them leaves
-    the direction of the expected gradient as it is. Dividing by the standard deviation does not: it
-    weighs groups and turns.
+    The siblings' episodes do not depend on the tokens sampled in this turn. Therefore the comparison
+    does not change the direction of the expected gradient. Dividing by the standard deviation does
+    change it: groups and turns get different weights.
     """
 
     discount: float

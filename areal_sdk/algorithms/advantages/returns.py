@@ -16,9 +16,10 @@ HUGE = 1e100
 def turn_returns(
     trajectory: Trajectory, num_turns: int = 1, *, discount: float = 1.0
 ) -> list[float | None]:
-    """For each turn, its reward and those of its consequences; None where none of them was scored.
+    """For each turn, the sum of its own reward and those of its consequences; None if none has a reward.
 
-    Those are all later turns, but for other answers to the same prompt and what came of them.
+    The consequences of a turn are all later turns, except other answers to the same prompt and the
+    turns that follow these answers.
 
     >>> from areal_sdk.trajectory import Trajectory
     >>> def rewarded(*turn_rewards):
@@ -26,12 +27,12 @@ def turn_returns(
     >>> turn_returns(rewarded(0.5, None, 1.0, None))
     [1.5, 1.0, 1.0, None]
 
-    With a discount, a reward counts that much less for each turn between it and its cause.
+    With a discount d, a reward counts d-fold for the turn before, and d * d-fold for the turn before that.
 
     >>> turn_returns(rewarded(0.5, None, 1.0, None), discount=0.5)
     [0.75, 0.5, 1.0, None]
 
-    A reward for the whole episode was earned by its end: it is the return of every turn.
+    The end of the episode earns a reward for the whole episode: it is the return of every turn.
 
     >>> turn_returns(rewarded(), num_turns=3)
     [2.0, 2.0, 2.0]

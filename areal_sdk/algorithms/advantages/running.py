@@ -86,19 +86,21 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class RunningBaseline:
-    """For callers that come alone: a return against what its source usually gets.
+    """For callers without siblings: compares a return with the usual returns of its source.
 
-    The source is the task id: of live traffic, who calls. An episode is compared with the latest
-    episodes of its source, and a rewarded turn with the returns from the same turn on in those; one
-    that ended earlier counts, as in `GroupRelative`, with the return of its last turn. The first
-    reward of a source is compared with nothing and so teaches nothing.
+    The source is the task id; for live traffic that is the name of the caller. An episode is compared
+    with the latest episodes of its source. A rewarded turn is compared with the returns of these
+    episodes from the same turn on. An episode that ended earlier counts with the return of its last
+    turn, as in `GroupRelative`. The first reward of a source is compared with nothing, so it teaches
+    nothing.
 
-    Advantages are in spreads of the same source, never centred over the batch: a batch of successes
-    stays good news, and what one source posts changes nothing for another.
+    The unit of an advantage is the spread of its source. Advantages are never centred over the batch: a
+    batch of successes keeps positive advantages, and the rewards of one source do not change those of
+    another.
 
-    Earlier episodes are independent of what is sampled now, so comparing with them leaves the
-    expected gradient as it is. Spread and bound do change it: they weigh sources and surprises, and
-    never turn a sign.
+    Earlier episodes do not depend on the tokens sampled now, so the comparison does not change the
+    expected gradient. Spread and bound do change it: they give sources and surprises different
+    weights, but never change a sign.
     """
 
     discount: float

@@ -1,10 +1,10 @@
-"""Which tokens the next forward computes, and where. Plain bookkeeping; it owns rows and prefixes.
+"""Decides which tokens the next forward computes, and in which rows. It owns rows and prefixes.
 
-Requests wait, then run in a KV row each; row i belongs to `running[i]`, always without gaps. Every
-step decodes all rows that are ready and prefills a bounded number of tokens besides, so that a long
-prompt does not stop the others. Whatever has been computed before, for another request or an
-earlier turn of the same conversation, is copied instead: a group's shared prompt is computed once,
-and a tool result costs only its own tokens.
+A request waits, then runs in a KV row. Row i belongs to `running[i]`, without gaps. Every step decodes
+all rows that are ready, and also prefills a bounded number of tokens, so that a long prompt does not
+stop the others. KV that was computed earlier, for another request or for an earlier turn of the same
+conversation, is copied: the common prompt of a group is computed once, and a tool result costs only
+its own tokens.
 """
 
 from collections import deque
