@@ -20,9 +20,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tables import table, write_section
 
@@ -40,7 +41,7 @@ class Run:
     """What the metrics of one run say, its first steps left out."""
 
     steps: list[dict[str, float]]
-    summary: dict
+    summary: dict[str, Any]
 
     @property
     def step_s(self) -> float:
@@ -81,7 +82,7 @@ def half_trained() -> str:
         CALCULATOR,
         **{"run.steps": 6, "eval.before": False, "eval.after": False, "run.seed": 1},
     )
-    return run.summary["run_dir"]
+    return str(run.summary["run_dir"])
 
 
 def calculator(rounds: int, steps: int) -> str:
@@ -227,7 +228,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--only", choices=("calculator", "tools", "learning"))
     arguments = parser.parse_args()
-    parts = {
+    parts: dict[str, Callable[[], str]] = {
         "calculator": lambda: calculator(arguments.rounds, arguments.steps),
         "tools": lambda: tools(arguments.rounds, arguments.steps),
         "learning": lambda: learning(arguments.rounds),

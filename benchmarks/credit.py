@@ -85,6 +85,7 @@ class Table:
             )
         )
         torch.autograd.backward(loss.sum / len(states))
+        assert self.logits.grad is not None
         with torch.no_grad():
             self.logits -= self._learning_rate * self.logits.grad
             self.logits.grad = None

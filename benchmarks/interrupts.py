@@ -32,7 +32,7 @@ from areal_sdk.models import make_tiny_model
 from areal_sdk.types import WeightUpdate
 
 Mode = Literal["retract", "abort", "drain"]
-MODES: Sequence[Mode] = ("retract", "abort", "drain")
+MODES: tuple[Mode, ...] = ("retract", "abort", "drain")
 NUM_IN_FLIGHT = 16
 UPDATE_EVERY_S = 5.0
 PROMPT = tuple(b"Once upon a time")

@@ -109,24 +109,23 @@ async def main(updates: int, write: bool) -> None:
             make_tiny_model(Path(root) / str(seed), seed=seed) for seed in range(NUM_CHECKPOINTS)
         ]
         rescorer = Rescorer(checkpoints)
+        environment = find_environment()
         rows = []
         for transport in TRANSPORTS:
             logs = Path(root) / transport
             engine = SGLangEngine(
                 checkpoints[0],
-                launcher=SGLangLauncher(checkpoints[0], find_environment(), logs),
+                launcher=SGLangLauncher(checkpoints[0], environment, logs),
                 log_dir=logs,
                 settings=SGLangSection(transport=transport),
             )
             try:
                 await engine.start()
-                version = engine.servers[0].info
                 measured = await measure(engine, checkpoints, rescorer, updates=updates)
             finally:
                 await engine.aclose()
             rows.append(measured.row(transport))
             print(rows[-1], flush=True)
-        assert version is not None
     header = [
         "transport",
         "stall, least / median / worst, ms",
@@ -137,7 +136,7 @@ async def main(updates: int, write: bool) -> None:
         "least error, wrong checkpoint",
     ]
     text = (
-        f"## Weight swaps on SGLang {version.version}\n\n"
+        f"## Weight swaps on SGLang {environment.version}\n\n"
         f"`python benchmarks/swap.py --updates {updates}`: tiny model (0.36 M parameters), fp32, CPU, "
         f"{NUM_IN_FLIGHT} requests in flight, {updates} updates each, `retract`.\n\n"
         + table(header, rows)

@@ -207,7 +207,8 @@ def in_process(side: str, arguments: argparse.Namespace) -> list[dict[str, float
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800)
     if done.returncode:
         raise SystemExit(f"{side} failed:\n{done.stderr[-3000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    rows: list[dict[str, float]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return rows
 
 
 SIDES = ("ours", "ours, prompts not shared", "trl")

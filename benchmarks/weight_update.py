@@ -110,7 +110,7 @@ def run(
 @torch.inference_mode()
 def rescored(model: torch.nn.Module, sequence: Running) -> torch.Tensor:
     tokens = torch.tensor([[*sequence.prompt.tolist(), *sequence.output]])
-    scores = model(tokens).logits[0].log_softmax(-1)
+    scores: torch.Tensor = model(tokens).logits[0].log_softmax(-1)
     output = torch.tensor(sequence.output)
     return scores[len(sequence.prompt) - 1 : -1].gather(1, output[:, None]).squeeze(1)
 

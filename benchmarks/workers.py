@@ -123,7 +123,7 @@ async def main(episodes: int, rounds: int, write: bool) -> None:
                 print(f"round {index}, workers = {workers}: {found[workers][-1]}", flush=True)
 
     def median(workers: int, name: str) -> float:
-        return statistics.median(getattr(each, name) for each in found[workers])
+        return statistics.median(float(getattr(each, name)) for each in found[workers])
 
     rows = [
         (

@@ -42,7 +42,9 @@ def _openai(words: Words) -> tuple[bytes, bytes]:
     }
     deltas: list[dict[str, str]] = [{"content": text} for text in words.texts]
     deltas[0]["role"] = "assistant"
-    choices = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    choices: list[dict[str, object]] = [
+        {"index": 0, "delta": delta, "finish_reason": None} for delta in deltas
+    ]
     choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     chunk = same | {"object": "chat.completion.chunk"}
     return orjson.dumps(whole), _events([chunk | {"choices": [choice]} for choice in choices])

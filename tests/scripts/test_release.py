@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from release import Release, ReleaseError, read_tag  # type: ignore[import-not-found]  # noqa: E402
+from release import Release, ReleaseError, read_tag
 
 
 def tree(root: Path, *, version: str = "1.2.0", newest: str = "1.2.0") -> Path:
