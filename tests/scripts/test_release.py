@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from release import Release, ReleaseError, read_tag
+from release import Release, ReleaseError, read_tag  # noqa: E402
 
 
 def tree(root: Path, *, version: str = "1.2.0", newest: str = "1.2.0") -> Path:
