@@ -102,19 +102,19 @@ class EngineDeath:
 
 
 class InferenceEngine(ABC):
-    """Tokens in, tokens out. Knows nothing of chat, rewards or training.
+    """Takes tokens and returns sampled tokens. It knows nothing about chat, rewards or training.
 
     Contract, checked by `areal_sdk.testing.check_engine`:
 
     * logprobs are log softmax(logits / T) over the full vocabulary, whatever top-p or top-k
       restricted the choice to;
     * `versions` come from the sampler for each token, never from a clock read afterwards;
-    * `update_weights` does not wait for requests in flight: they go on under the new weights;
+    * `update_weights` does not wait for requests in flight; these continue with the new weights;
     * closing a stream early frees its slot;
     * failures raise `EngineError`; a prompt that cannot fit raises `ContextOverflowError`.
 
-    An engine that can die says so through `is_alive`, `died` and `restart`, and the run starts it
-    again. An engine that looks after its own servers leaves these three as they are.
+    An engine that can die overrides `is_alive`, `died` and `restart`; the run then starts it again. An
+    engine that restarts its own servers does not override them.
     """
 
     is_repeatable: ClassVar[bool] = False

@@ -1,26 +1,26 @@
 """The errors that the SDK raises, and the boundary that attributes failures of user code.
 
-* ArealError, the base of every exception of the SDK, those of other modules included
+* ArealError: the base of every exception of the SDK, also of those in other modules
   - ConfigError (also ValueError): the configuration cannot be run; the message names the cure
     + MissingExtraError: the command needs a package of an optional extra
   - PluginError: a plugin failed to load, or two plugins claim one name
-  - EngineError: an inference engine could not do what it was asked
+  - EngineError: an inference engine could not answer a request
     + ContextOverflowError: the prompt does not fit the model's context; an outcome, not a fault
-    + UnsupportedSchemaError: a JSON schema that it cannot hold its output to; the request's fault
+    + UnsupportedSchemaError: the engine cannot enforce the request's JSON schema; the request's fault
     + StaleWeightsError: an engine serves a version that the trainer did not publish
-  - ProcessError: a child process could not start, or did not do what it was asked
-    + ChildDiedError: it exited, was killed, or its connection broke
-    + CallTimeoutError: it did not answer before the call's deadline
+  - ProcessError: a child process could not start, or failed a call
+    + ChildDiedError: the child exited, was killed, or its connection broke
+    + CallTimeoutError: the child did not answer before the call's deadline
     + RemoteError: code in the child raised
   - WaitTimeoutError: a named wait reached its deadline
   - StorageError: the run directory cannot be written; the run must stop
-  - LedgerError: the books do not balance; the run must stop
+  - LedgerError: the ledger does not balance; the run must stop
   - RolloutError: no episode can be completed; the run must stop
   - DivergedError: the gradients are not finite any more; the run must stop
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
-    + AgentError, RewardError, EnvError: whose code failed
+    + AgentError, RewardError, EnvError: code of the agent, the reward or the environment failed
     + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
-    + DeadlineError: a wall-clock limit ended it
+    + DeadlineError: a wall-clock limit ended the episode
 """
 
 from collections.abc import AsyncIterator

@@ -86,9 +86,9 @@ class Trainer(ABC):
     """Turns groups of trajectories into new weights.
 
     A plugin registers a subclass, or a function, that is called as `make(setup, **options)`: `setup` is
-    a `TrainerSetup`, `options` come from `[trainer.NAME]`. Making a trainer is cheap and raises
-    `ConfigError` for a model or a setting that the trainer cannot use: `--dry-run` makes one as well.
-    `start` does the heavy work.
+    a `TrainerSetup`; `options` come from `[trainer.NAME]`. Making a trainer must be cheap, since `--dry-run`
+    makes one too. It raises `ConfigError` for a model or a setting that the trainer cannot use. `start`
+    loads the model.
 
     Contract:
 
@@ -99,8 +99,8 @@ class Trainer(ABC):
       starts from v, and no token of its groups has a version above v.
     * Failures raise an `ArealError`. After a failure of `step`, `learn` or `load` the ranks may
       disagree: the caller closes the trainer and starts another one from a checkpoint.
-    * The event loop is shared with the gateway: what computes for longer than some milliseconds
-      happens in a process or a thread.
+    * The trainer shares the event loop with the gateway. Code that computes for longer than some
+      milliseconds must run in a process or a thread.
     """
 
     notices: Sequence[str] = ()

@@ -1,15 +1,15 @@
-"""Lays trajectories out in rows so that what they have in common is computed once.
+"""Lays trajectories out in rows so that a common prefix is computed once.
 
-The trajectories of a group form a tree: the prompt is its root, and siblings part where their
-tokens first differ. A tree is stored depth first, so a segment's descendants lie right behind it:
+The trajectories of a group form a tree. The prompt is the root, and siblings branch where their tokens
+first differ. A tree is stored depth first, so the descendants of a segment follow right after it:
 
     prompt | branch A: AAAA | branch B: BB | B1: bbbbb | B2: bb
                               `------ subtree of B -----------'
 
-A token attends to its own segment up to itself and to the segments above it, and its position is
-its distance from the start of its trajectory. So the logits at a node are those of every trajectory
-that passes through it. Only computation is shared: each trained token of each trajectory keeps its
-own loss term, even where several are read off one node.
+A token attends to the segments above its own, and to its own segment up to itself. Its position is its
+distance from the start of its trajectory. So the logits at a node are those of every trajectory that
+passes through the node. Only computation is shared: each trained token of each trajectory keeps its
+own loss term, even if several loss terms use the logits of one node.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -37,6 +37,7 @@ ALGORITHMS = {
 def register_rewards(register: Register[RewardFn]) -> None:
     for name in _REWARDS:
         register(name, f"areal_sdk.builtin.rewards:{name}")
+    register("model", "areal_sdk.builtin.reward_model:model")
 
 
 @hookimpl

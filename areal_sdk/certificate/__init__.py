@@ -1,6 +1,6 @@
 """Token-exactness certificates: will what a model samples be trained exactly as it was sampled?"""
 
-from areal_sdk.certificate.findings import Certificate, Finding, Level
+from areal_sdk.certificate.findings import Certificate, TokenFinding
 from areal_sdk.certificate.issue import certify, is_certified, keep, warning
 from areal_sdk.certificate.replay import (
     Transcript,
@@ -11,8 +11,7 @@ from areal_sdk.certificate.replay import (
 
 __all__ = [
     "Certificate",
-    "Finding",
-    "Level",
+    "TokenFinding",
     "TranscriptRequest",
     "Transcript",
     "certify",

@@ -2,24 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Level(StrEnum):
-    OK = "ok"
-    NOTE = "note"
-    """Exact, but worth knowing."""
-    FAILED = "failed"
+from areal_sdk.findings import Finding, Level
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check."""
+class TokenFinding(Finding):
+    """The result of one check of a model's conversations."""
 
-    level: Level
-    check: str
-    found: str
-    cure: str = ""
     client: str = ""
     """Whose transcript showed it; empty for what concerns the model alone."""
     expected: tuple[str, ...] = ()
@@ -33,19 +23,19 @@ class Certificate:
 
     key: str
     """Of the tokenizer, the template and these checks; see `content_key`."""
-    findings: tuple[Finding, ...]
+    findings: tuple[TokenFinding, ...]
 
     @property
     def is_certified(self) -> bool:
         return all(finding.level is not Level.FAILED for finding in self.findings)
 
 
-def ok(check: str, found: str, *, client: str = "") -> Finding:
-    return Finding(Level.OK, check, found, client=client)
+def ok(check: str, found: str, *, client: str = "") -> TokenFinding:
+    return TokenFinding(Level.OK, check, found, client=client)
 
 
-def note(check: str, found: str, cure: str = "", *, client: str = "") -> Finding:
-    return Finding(Level.NOTE, check, found, cure, client)
+def note(check: str, found: str, cure: str = "", *, client: str = "") -> TokenFinding:
+    return TokenFinding(Level.NOTE, check, found, cure, client)
 
 
 def failed(
@@ -56,5 +46,5 @@ def failed(
     client: str = "",
     expected: Sequence[str] = (),
     got: Sequence[str] = (),
-) -> Finding:
-    return Finding(Level.FAILED, check, found, cure, client, tuple(expected), tuple(got))
+) -> TokenFinding:
+    return TokenFinding(Level.FAILED, check, found, cure, client, tuple(expected), tuple(got))

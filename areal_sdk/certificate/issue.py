@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from areal_sdk.certificate.findings import Certificate, Finding, failed, note, ok
+from areal_sdk.certificate.findings import Certificate, TokenFinding, failed, note, ok
 from areal_sdk.certificate.model import TODAY, ChatModel, content_key
 from areal_sdk.certificate.probes import probe
 from areal_sdk.certificate.replay import Transcript, recorded, replay
@@ -39,7 +39,7 @@ def certify(
 
 def _findings(
     directory: Path, transcripts: Iterable[Transcript], tool_format: str | None
-) -> Iterator[Finding]:
+) -> Iterator[TokenFinding]:
     try:
         model = ChatModel.load(directory, tool_format=tool_format)
     except ConfigError as exc:
@@ -56,7 +56,7 @@ def _findings(
         yield from replay(model, transcript)
 
 
-def _clock(directory: Path, model: ChatModel) -> Iterator[Finding]:
+def _clock(directory: Path, model: ChatModel) -> Iterator[TokenFinding]:
     chat = TemplateInput(({"role": "user", "content": "Hi"},))
     now = model.renderer.text(chat)
     for later in (timedelta(seconds=1), timedelta(days=40)):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from areal_sdk.certificate.findings import Finding, failed, note, ok
+from areal_sdk.certificate.findings import TokenFinding, failed, note, ok
 from areal_sdk.certificate.model import ChatModel
 from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.tokens.renderer import TemplateInput
@@ -58,7 +58,7 @@ _TWO = {
 """What each `MARK-` of a conversation stands for."""
 
 
-def probe(model: ChatModel) -> Iterator[Finding]:
+def probe(model: ChatModel) -> Iterator[TokenFinding]:
     """All checks that need no client's conversation."""
     yield from _asks_for_an_answer(model)
     yield from _ends_turns(model)
@@ -95,7 +95,7 @@ def _result(text: str, number: int = 0) -> Message:
     return {"role": "tool", "tool_call_id": f"lookedup{number}", "content": text}
 
 
-def _asks_for_an_answer(model: ChatModel) -> Iterator[Finding]:
+def _asks_for_an_answer(model: ChatModel) -> Iterator[TokenFinding]:
     """What stands before an answer in history is what the model is given before it answers."""
     check, answer = "asks for answers", "MARK-ANSWER"
     asked = model.renderer.text(TemplateInput((_user("Hi"),)))
@@ -121,7 +121,7 @@ def _asks_for_an_answer(model: ChatModel) -> Iterator[Finding]:
         )
 
 
-def _ends_turns(model: ChatModel) -> Iterator[Finding]:
+def _ends_turns(model: ChatModel) -> Iterator[TokenFinding]:
     check, end = "ends turns", model.renderer.end_of_turn
     if not end:
         yield failed(
@@ -142,7 +142,7 @@ def _ends_turns(model: ChatModel) -> Iterator[Finding]:
         yield ok(check, f"with {end}, where the model stops")
 
 
-def _beginning_of_text(model: ChatModel) -> Iterator[Finding]:
+def _beginning_of_text(model: ChatModel) -> Iterator[TokenFinding]:
     check = "beginning of text"
     bos = model.tokenizer.token_id(model.template.special_tokens.get("bos_token", ""))
     document = model.tokenizer.encode_document("text")
@@ -163,7 +163,7 @@ def _beginning_of_text(model: ChatModel) -> Iterator[Finding]:
         yield ok(check, "marked once" if count else "chats have no token for it")
 
 
-def _vocabulary(model: ChatModel) -> Iterator[Finding]:
+def _vocabulary(model: ChatModel) -> Iterator[TokenFinding]:
     highest = max([*model.tokenizer.added.values(), model.tokenizer.vocab_size - 1])
     if model.vocabulary is not None and highest >= model.vocabulary:
         yield failed(
@@ -175,7 +175,7 @@ def _vocabulary(model: ChatModel) -> Iterator[Finding]:
         yield ok("vocabulary", f"{highest + 1} tokens")
 
 
-def _markup(model: ChatModel) -> Iterator[Finding]:
+def _markup(model: ChatModel) -> Iterator[TokenFinding]:
     text = model.renderer.text(TemplateInput(({"role": "system", "content": "Hi"}, _user("Hi"))))
     unknown = sorted(set(_MARKUP.findall(text)) - model.tokenizer.added.keys())
     if unknown:
@@ -188,7 +188,7 @@ def _markup(model: ChatModel) -> Iterator[Finding]:
         yield ok("markup", "the template's special tokens are tokens")
 
 
-def _repeats(model: ChatModel) -> Iterator[Finding]:
+def _repeats(model: ChatModel) -> Iterator[TokenFinding]:
     chat = TemplateInput((_user("Hi"), _said("Hello"), _user("Bye")), (_TOOL,))
     texts = {model.renderer.text(chat) for _ in range(8)}
     if len(texts) > 1:
@@ -198,7 +198,7 @@ def _repeats(model: ChatModel) -> Iterator[Finding]:
         yield ok("repeats", "the same conversation is the same text")
 
 
-def _text(model: ChatModel) -> Iterator[Finding]:
+def _text(model: ChatModel) -> Iterator[TokenFinding]:
     tokenizer = model.tokenizer
     for name, text in _TEXTS.items():
         read = tokenizer.decode(tokenizer.encode_continuation(tokenizer.defuse(text)))
@@ -212,7 +212,7 @@ def _text(model: ChatModel) -> Iterator[Finding]:
     yield ok("text", "survives tokens in both directions")
 
 
-def _shows_everything(model: ChatModel) -> Iterator[Finding]:
+def _shows_everything(model: ChatModel) -> Iterator[TokenFinding]:
     """What was said is shown to the model, and none of it twice."""
     check = "shows everything"
     long = " ".join(f"MARK-{number}" for number in range(300)) + " MARK-END"
@@ -250,7 +250,7 @@ def _missing(model: ChatModel, chat: TemplateInput, marks: Mapping[str, str]) ->
     return [what for m, what in marks.items() if not re.search(rf"MARK-{m}(?!\d)", text)]
 
 
-def _injection(model: ChatModel) -> Iterator[Finding]:
+def _injection(model: ChatModel) -> Iterator[TokenFinding]:
     """No text that a client sends becomes a special token, however it is written."""
     check = "injection"
     tokens = sorted(model.tokenizer.added, key=lambda t: (not _MARKUP.fullmatch(t), len(t)))

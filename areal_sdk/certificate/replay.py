@@ -9,7 +9,7 @@ from pathlib import Path
 
 import orjson
 
-from areal_sdk.certificate.findings import Finding, failed, note, ok
+from areal_sdk.certificate.findings import TokenFinding, failed, note, ok
 from areal_sdk.certificate.model import ChatModel
 from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.sessions.history import History, Placement
@@ -66,7 +66,7 @@ _CURES = {
 }
 
 
-def replay(model: ChatModel, transcript: Transcript) -> Iterator[Finding]:
+def replay(model: ChatModel, transcript: Transcript) -> Iterator[TokenFinding]:
     """One finding if all is exact; otherwise what is not, at its first request."""
     player = _Player(model, transcript.client)
     for request in transcript.requests:
@@ -97,7 +97,7 @@ class _Player:
         self._tokens: list[tuple[int, ...]] = []
         """Of each turn, its prompt and its answer."""
 
-    def play(self, request: TranscriptRequest) -> Iterator[Finding]:
+    def play(self, request: TranscriptRequest) -> Iterator[TokenFinding]:
         renderer = self._model.renderer
         length = renderer.tool_format.call_id_length
         given = [_with_ids(message, length) for message in request.messages]
@@ -128,7 +128,7 @@ class _Player:
         before = self._tokens[placement.parent]
         return self._model.renderer.extend(before, chat, placement.num_matched)
 
-    def _refused(self, chat: TemplateInput, why: TemplateRefusalError) -> Finding:
+    def _refused(self, chat: TemplateInput, why: TemplateRefusalError) -> TokenFinding:
         """The template itself refused, or what it wrote has no answer that we could go on from."""
         number = len(self._tokens) + 1
         try:
@@ -141,7 +141,9 @@ class _Player:
             cure = "correct the template: it must write what assistants said as they said it"
         return failed("template", found, cure, client=self._client)
 
-    def _drift(self, chat: TemplateInput, tokens: tuple[int, ...], known: int) -> Iterator[Finding]:
+    def _drift(
+        self, chat: TemplateInput, tokens: tuple[int, ...], known: int
+    ) -> Iterator[TokenFinding]:
         """What was added is what the template, asked for the whole, writes at the end."""
         try:
             whole = self._model.renderer.first(chat).tokens
@@ -177,7 +179,7 @@ class _Player:
 
     def _round_trip(
         self, chat: TemplateInput, prompt: Prompt, said: tuple[int, ...], answer: Message
-    ) -> Iterator[Finding]:
+    ) -> Iterator[TokenFinding]:
         """What the template writes for an answer is read as that answer."""
         renderer, tokenizer = self._model.renderer, self._model.tokenizer
         parser = renderer.parser(chat.tools, opens_reasoning=prompt.opens_reasoning)

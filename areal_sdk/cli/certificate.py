@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.certificate import Certificate, Finding
+    from areal_sdk.certificate import Certificate, TokenFinding
 
 _COLORS = {"ok": "green", "note": "yellow", "failed": "red"}
 _CONTEXT = 6
@@ -84,9 +84,9 @@ def _lines(model: str, certificate: "Certificate") -> Iterator[str]:
     yield click.style(f"{model}: {verdict[0]}", fg=verdict[1], bold=True)
 
 
-def _alike(findings: "Sequence[Finding]") -> "Iterator[tuple[Finding, list[str]]]":
+def _alike(findings: "Sequence[TokenFinding]") -> "Iterator[tuple[TokenFinding, list[str]]]":
     """Each failure once, with the clients that all met it."""
-    seen: dict[Finding, list[str]] = {}
+    seen: dict[TokenFinding, list[str]] = {}
     for finding in findings:
         failure = replace(finding, client="") if finding.level == "failed" else finding
         seen.setdefault(failure, []).extend([finding.client] if finding.client else [])
@@ -98,7 +98,7 @@ def label(level: str) -> str:
     return click.style(f"{level:<7}", fg=_COLORS[level])
 
 
-def token_diff(finding: "Finding") -> Iterator[str]:
+def token_diff(finding: "TokenFinding") -> Iterator[str]:
     """The expected and the found tokens, from a little before their first difference."""
     expected, got = finding.expected, finding.got
     if not expected and not got:

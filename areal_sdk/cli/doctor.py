@@ -10,13 +10,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import click
 
 from areal_sdk.cli.certificate import check_model, label
+from areal_sdk.findings import Finding, Level
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"
@@ -33,23 +32,6 @@ print(json.dumps({
     "distributed": torch.distributed.is_available(),
 }))
 """
-
-
-class CheckLevel(StrEnum):
-    OK = "ok"
-    NOTE = "note"
-    """Works, with a limitation."""
-    FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """The result of one check of this machine."""
-
-    level: CheckLevel
-    what: str
-    found: str
-    cure: str = ""
 
 
 @click.group(name="doctor", invoke_without_command=True)
@@ -78,14 +60,14 @@ def doctor(ctx: click.Context, model: str, port: int, as_json: bool) -> None:
     else:
         for finding in findings:
             _print(finding)
-    if any(finding.level is CheckLevel.FAILED for finding in findings):
+    if any(finding.level is Level.FAILED for finding in findings):
         raise SystemExit(1)
 
 
 doctor.add_command(check_model)
 
 
-def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Diagnosis]]]:
+def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
     return [
         _python,
         _machine,
@@ -99,70 +81,70 @@ def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Diagnosis]]]:
     ]
 
 
-def _python() -> Iterator[Diagnosis]:
+def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= (3, 14):
-        yield Diagnosis(CheckLevel.NOTE, "python", version, "not tested yet: 3.11 to 3.13 are")
+        yield Finding(Level.NOTE, "python", version, "not tested yet: 3.11 to 3.13 are")
     else:
-        yield Diagnosis(CheckLevel.OK, "python", f"{version} at {sys.executable}")
+        yield Finding(Level.OK, "python", f"{version} at {sys.executable}")
 
 
-def _machine() -> Iterator[Diagnosis]:
+def _machine() -> Iterator[Finding]:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     if cores < 2:
         cure = "generation and training want a core each; runs will take turns"
-        yield Diagnosis(CheckLevel.NOTE, "cores", str(cores), cure)
+        yield Finding(Level.NOTE, "cores", str(cores), cure)
     else:
-        yield Diagnosis(CheckLevel.OK, "cores", str(cores))
+        yield Finding(Level.OK, "cores", str(cores))
     shared = Path("/dev/shm")
     if shared.is_dir():
         free = shutil.disk_usage(shared).free / 2**30
         if free < 0.5:
             cure = "weights travel through shared memory: give the container more (--shm-size)"
-            yield Diagnosis(CheckLevel.NOTE, "shared memory", f"{free:.1f} GiB free", cure)
+            yield Finding(Level.NOTE, "shared memory", f"{free:.1f} GiB free", cure)
         else:
-            yield Diagnosis(CheckLevel.OK, "shared memory", f"{free:.1f} GiB free")
+            yield Finding(Level.OK, "shared memory", f"{free:.1f} GiB free")
 
 
-def _torch() -> Iterator[Diagnosis]:
+def _torch() -> Iterator[Finding]:
     install = (
         'pip install "areal-sdk[train]" (Linux without a GPU: install PyTorch\'s CPU build first)'
     )
     if importlib.util.find_spec("torch") is None:
         cure = f"needed to train and for the local engine: {install}"
-        yield Diagnosis(CheckLevel.NOTE, "torch", "not installed", cure)
+        yield Finding(Level.NOTE, "torch", "not installed", cure)
         return
     try:
         done = subprocess.run(
             [sys.executable, "-c", TORCH_PROBE], capture_output=True, text=True, timeout=120
         )
     except subprocess.TimeoutExpired:
-        yield Diagnosis(CheckLevel.FAILED, "torch", "its import took over 120 s", "reinstall it")
+        yield Finding(Level.FAILED, "torch", "its import took over 120 s", "reinstall it")
         return
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield Diagnosis(CheckLevel.FAILED, "torch", reason, f"reinstall it: {install}")
+        yield Finding(Level.FAILED, "torch", reason, f"reinstall it: {install}")
         return
     probe = json.loads(done.stdout.splitlines()[-1])
-    yield Diagnosis(CheckLevel.OK, "torch", probe["version"])
-    yield Diagnosis(CheckLevel.OK, "devices", ", ".join(probe["devices"]) or "CPU only")
+    yield Finding(Level.OK, "torch", probe["version"])
+    yield Finding(Level.OK, "devices", ", ".join(probe["devices"]) or "CPU only")
     if not probe["distributed"]:
-        yield Diagnosis(CheckLevel.FAILED, "torch.distributed", "missing", "the trainer needs it")
+        yield Finding(Level.FAILED, "torch.distributed", "missing", "the trainer needs it")
 
 
-def _train_packages() -> Iterator[Diagnosis]:
+def _train_packages() -> Iterator[Finding]:
     missing = [name for name in TRAIN_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         cure = 'needed to train: pip install "areal-sdk[train]"'
-        yield Diagnosis(CheckLevel.NOTE, "extra [train]", f"without {', '.join(missing)}", cure)
+        yield Finding(Level.NOTE, "extra [train]", f"without {', '.join(missing)}", cure)
         return
     versions = [f"{name} {importlib.metadata.version(name)}" for name in TRAIN_PACKAGES]
-    yield Diagnosis(CheckLevel.OK, "extra [train]", ", ".join(versions))
+    yield Finding(Level.OK, "extra [train]", ", ".join(versions))
 
 
-def _port(port: int) -> Iterator[Diagnosis]:
+def _port(port: int) -> Iterator[Finding]:
     wanted = [(port, f"port {port}")] if port else []
     for number, what in [(0, "loopback"), *wanted]:
         with socket.socket() as listener:
@@ -170,25 +152,23 @@ def _port(port: int) -> Iterator[Diagnosis]:
             try:
                 listener.bind((LOOPBACK, number))
             except OSError as exc:
-                level = CheckLevel.NOTE if number else CheckLevel.FAILED
+                level = Level.NOTE if number else Level.FAILED
                 cure = "`areal-sdk serve --port 0` takes a free one" if number else ""
-                yield Diagnosis(level, what, exc.strerror or str(exc), cure)
+                yield Finding(level, what, exc.strerror or str(exc), cure)
             else:
-                yield Diagnosis(
-                    CheckLevel.OK, what, "free" if number else f"can listen on {LOOPBACK}"
-                )
+                yield Finding(Level.OK, what, "free" if number else f"can listen on {LOOPBACK}")
 
 
-def _proxies() -> Iterator[Diagnosis]:
+def _proxies() -> Iterator[Finding]:
     """An agent's own client would send its calls for our gateway to the proxy."""
     proxies = [name for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY") if os.environ.get(name)]
     exempt = os.environ.get("NO_PROXY", "") + os.environ.get("no_proxy", "")
     if proxies and LOOPBACK not in exempt and "*" not in exempt:
         cure = f"export NO_PROXY={LOOPBACK},localhost, or agents cannot reach the gateway"
-        yield Diagnosis(CheckLevel.NOTE, "proxy", f"{proxies[0]} is set", cure)
+        yield Finding(Level.NOTE, "proxy", f"{proxies[0]} is set", cure)
 
 
-def _cache() -> Iterator[Diagnosis]:
+def _cache() -> Iterator[Finding]:
     from areal_sdk.models import find_model
     from areal_sdk.models.cache import Cache
 
@@ -196,29 +176,29 @@ def _cache() -> Iterator[Diagnosis]:
     existing = next(path for path in (root, *root.parents) if path.exists())
     if not os.access(existing, os.W_OK):
         cure = "set AREAL_SDK_CACHE to a directory you can write to"
-        yield Diagnosis(CheckLevel.FAILED, "cache", f"cannot write to {root}", cure)
+        yield Finding(Level.FAILED, "cache", f"cannot write to {root}", cure)
         return
     free = shutil.disk_usage(existing).free / 2**30
     models = [name for name in ("smollm2", "tiny") if find_model(name) is not None]
     holds = ", ".join(models) or "nothing yet"
     found = f"{root} (AREAL_SDK_CACHE moves it), {free:.0f} GiB free, holds: {holds}"
     if free < LOW_DISK_GIB:
-        yield Diagnosis(CheckLevel.NOTE, "cache", found, "models and checkpoints need room")
+        yield Finding(Level.NOTE, "cache", found, "models and checkpoints need room")
     else:
-        yield Diagnosis(CheckLevel.OK, "cache", found)
+        yield Finding(Level.OK, "cache", found)
 
 
-def _plugins() -> Iterator[Diagnosis]:
+def _plugins() -> Iterator[Finding]:
     from areal_sdk.plugins import load_plugins
 
     plugins = load_plugins()
     for problem in plugins.failures():
-        yield Diagnosis(CheckLevel.FAILED, "plugin", problem, "areal-sdk plugins shows all of them")
+        yield Finding(Level.FAILED, "plugin", problem, "areal-sdk plugins shows all of them")
     versions = [f"{name} {version}" for name, version in plugins.installed_versions().items()]
-    yield Diagnosis(CheckLevel.OK, "plugins", ", ".join(versions))
+    yield Finding(Level.OK, "plugins", ", ".join(versions))
 
 
-def _template(model: str) -> Iterator[Diagnosis]:
+def _template(model: str) -> Iterator[Finding]:
     """Whether the gateway can render chats for this model, and how it writes tools."""
     from areal_sdk.errors import ArealError
     from areal_sdk.gateway.errors import TemplateRefusalError
@@ -234,32 +214,30 @@ def _template(model: str) -> Iterator[Diagnosis]:
             directory = resolve_model(model)  # made on the spot, or told why there is none
         if directory is None:
             cure = "it is fetched when it is first used"
-            yield Diagnosis(CheckLevel.NOTE, f"model {model}", "not on this machine", cure)
+            yield Finding(Level.NOTE, f"model {model}", "not on this machine", cure)
             return
         template = ChatTemplate.load(directory)
         renderer = Renderer(Tokenizer.load(directory), template)
     except ArealError as exc:
-        yield Diagnosis(CheckLevel.FAILED, f"model {model}", str(exc))
+        yield Finding(Level.FAILED, f"model {model}", str(exc))
         return
     try:
         renderer.first(TemplateInput(({"role": "user", "content": "."},), tools=(PROBE_TOOL,)))
     except TemplateRefusalError as exc:
         cure = "an agent that sends tools gets a 400: describe them in its own user messages"
-        yield Diagnosis(
-            CheckLevel.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure
-        )
+        yield Finding(Level.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
         yield _certificate(model, directory)
         yield from _family(model, directory)
         return
     dialect = TemplateTraits.of(template)
     own = dialect.describes_tools and dialect.writes_calls
     tools = "its template renders tools" if own else "no tools in its template: our plain format"
-    yield Diagnosis(CheckLevel.OK, f"model {model}", tools)
+    yield Finding(Level.OK, f"model {model}", tools)
     yield _certificate(model, directory)
     yield from _family(model, directory)
 
 
-def _family(model: str, directory: Path) -> Iterator[Diagnosis]:
+def _family(model: str, directory: Path) -> Iterator[Finding]:
     """Whether the trainer trains this checkpoint, and whether the default engine samples from it."""
     from areal_sdk.config import EngineSection
     from areal_sdk.errors import ConfigError
@@ -269,36 +247,36 @@ def _family(model: str, directory: Path) -> Iterator[Diagnosis]:
     try:
         check_trained(directory)
     except ConfigError as exc:
-        yield Diagnosis(
-            CheckLevel.NOTE, "trainer", str(exc), "it can be evaluated and served all the same"
+        yield Finding(
+            Level.NOTE, "trainer", str(exc), "it can be evaluated and served all the same"
         )
     else:
-        yield Diagnosis(CheckLevel.OK, "trainer", f"trains {model}")
+        yield Finding(Level.OK, "trainer", f"trains {model}")
     name = EngineSection().name
     try:
         load_plugins().engines.get(name).check_model(directory)
     except ConfigError as exc:
-        yield Diagnosis(CheckLevel.NOTE, f"{name} engine", str(exc))
+        yield Finding(Level.NOTE, f"{name} engine", str(exc))
     else:
-        yield Diagnosis(CheckLevel.OK, f"{name} engine", f"runs {model}")
+        yield Finding(Level.OK, f"{name} engine", f"runs {model}")
 
 
-def _certificate(model: str, directory: Path) -> Diagnosis:
+def _certificate(model: str, directory: Path) -> Finding:
     """The stored result of `doctor model`, which takes too long to run here."""
     from areal_sdk.certificate import is_certified
 
     certified = is_certified(directory)
     if certified:
-        return Diagnosis(
-            CheckLevel.OK, "certificate", f"what {model} samples is trained as it was sampled"
+        return Finding(
+            Level.OK, "certificate", f"what {model} samples is trained as it was sampled"
         )
     cure = f"areal-sdk doctor model {shlex.quote(model)}"
     if certified is None:
-        return Diagnosis(CheckLevel.NOTE, "certificate", f"{model} was not certified yet", cure)
-    return Diagnosis(CheckLevel.FAILED, "certificate", f"{model} is not token-exact", cure)
+        return Finding(Level.NOTE, "certificate", f"{model} was not certified yet", cure)
+    return Finding(Level.FAILED, "certificate", f"{model} is not token-exact", cure)
 
 
-def _print(finding: Diagnosis) -> None:
-    click.echo(f"{label(finding.level)} {finding.what:<16} {finding.found}")
+def _print(finding: Finding) -> None:
+    click.echo(f"{label(finding.level)} {finding.check:<16} {finding.found}")
     if finding.cure:
         click.echo(f"{'':<24} {finding.cure}")

@@ -141,7 +141,9 @@ class RolloutSection(Section):
     on_agent_error: Literal["drop"] | float = "drop"
     """After an exception in the agent: `drop` the episode, or give it this reward."""
     dynamic_sampling: bool = False
-    """Replace groups whose rewards are all equal by further groups, before a batch is trained."""
+    """Replace groups that teach the algorithm nothing by further groups, before a batch is trained.
+    Under `grpo` these are the groups whose rewards are all equal, and with a discount those of them
+    whose episodes are equally long. Under `running_baseline` every group teaches."""
     shuffle: bool = True
     """Take the tasks in a new order in each epoch. Tasks of a generator without an end are shuffled
     10,000 at a time."""

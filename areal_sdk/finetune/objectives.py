@@ -137,7 +137,7 @@ class RewardModelling(_Pairs):
 class Preference(_Pairs):
     """DPO: the chosen answer becomes likelier than the rejected one, measured from the reference."""
 
-    dpo: DPO = field(default_factory=DPO)
+    dpo: DPO = field(kw_only=True)
 
     async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
         """Score every pair under the weights that the run begins with: no second model is kept."""

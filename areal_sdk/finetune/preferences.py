@@ -47,7 +47,7 @@ def bradley_terry(rewards: PairScores) -> PairLoss:
 class DPO:
     """-log sigmoid(beta [(q_c - ref_c) - (q_r - ref_r)]), on logprobs of whole answers."""
 
-    beta: float = 0.1
+    beta: float
     """How far the policy may leave the reference: a larger one keeps it closer."""
     length_normalised: bool = False
     """Logprobs are means over the tokens of an answer, not sums: a long answer weighs no more."""

@@ -28,6 +28,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from areal_sdk.fsdp.collectives import full
 from areal_sdk.fsdp.directories import STATE_FILE
+from areal_sdk.fsdp.reward_model import HEAD, as_classifier
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.telemetry.directories import (
     CheckpointError,
@@ -162,6 +163,8 @@ def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor
         config = json.loads((partial / "config.json").read_text())
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
+        if HEAD in weights:
+            config = as_classifier(config)
         (partial / "config.json").write_text(json.dumps(config, indent=2))
         path = partial / "model.safetensors"
         save_file(dict(weights), path, metadata={"format": "pt"})

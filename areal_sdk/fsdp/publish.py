@@ -19,6 +19,7 @@ from torch import Tensor
 from areal_sdk.fsdp.collectives import full
 from areal_sdk.fsdp.directories import allocate
 from areal_sdk.fsdp.policy import Policy
+from areal_sdk.fsdp.reward_model import RewardModel
 from areal_sdk.types import WeightUpdate
 
 NUM_FILES = 2
@@ -61,7 +62,9 @@ class Publisher:
         self._num_published = 0
 
     @torch.no_grad()
-    def publish(self, policy: Policy, version: int, *, is_writer: bool) -> WeightUpdate:
+    def publish(
+        self, policy: Policy | RewardModel, version: int, *, is_writer: bool
+    ) -> WeightUpdate:
         """Gather and write version `version`. A collective; only the writer writes."""
         weights = policy.named_weights()
         path = self.directory / f"weights-{self._num_published % NUM_FILES}.safetensors"

@@ -27,6 +27,8 @@ class TrainerSpec:
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     preset: PresetSpec = field(default_factory=PresetSpec)
     """What `algorithm.name` names."""
+    learns_rewards: bool = False
+    """The model is a reward model: a sequence has a reward in place of a logprob."""
     publish_dtype: str = "bfloat16"
     """What the engine samples with."""
     publish_dir: Path | None = None

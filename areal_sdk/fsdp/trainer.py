@@ -68,6 +68,7 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
         trainer=config.trainer,
         algorithm=config.algorithm,
         preset=setup.preset,
+        learns_rewards=config.finetune.objective == "reward_model",
         publish_dtype=setup.publish_dtype,
     )
     return FSDPTrainer(

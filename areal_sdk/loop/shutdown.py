@@ -1,15 +1,13 @@
 """`asyncio.run` for a loop that also runs other people's code.
 
-`asyncio.run` waits at its end for every task to obey its cancellation and for every thread of the
-default executor to return: an agent that does neither would keep Ctrl-C waiting for ever.
+At its end `asyncio.run` waits until every task has obeyed its cancellation, and until every thread of
+the default executor has returned. With an agent that does neither, Ctrl-C would wait for ever.
 
-SIGTERM, which `kill` and batch systems send, ends a run the way Ctrl-C does.
+SIGTERM, which `kill` and batch systems send, ends a run as Ctrl-C does.
 
-Ctrl-C while an agent blocks the event loop.
-
-asyncio hears Ctrl-C in the loop's next round, and an agent that waits for the gateway with a client
-that is not async leaves none to come. So the blocking call ends first, as a cancelled agent does:
-the run then unwinds as it always would.
+Ctrl-C also works while an agent blocks the event loop. asyncio handles Ctrl-C in the next round of the
+loop. But if an agent waits for the gateway with a blocking client, there is no next round. So the
+blocking call is ended first, in the way in which a cancelled agent ends. The run then ends as usual.
 """
 
 import asyncio

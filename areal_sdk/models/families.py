@@ -43,6 +43,7 @@ lengths into one row, so that a short sample would be rotated as a long one."""
 
 def check_trained(directory: Path) -> None:
     """ConfigError, with the reason and what to do, unless the trainer trains this checkpoint."""
+    check_speaks(directory)
     config = read_config(directory)
     problem = _problem(config)
     if problem is not None:
@@ -51,6 +52,29 @@ def check_trained(directory: Path) -> None:
             f"attention of these families: {', '.join(TRAINED_FAMILIES)}"
         )
     check_safetensors(directory)
+
+
+def is_reward_model(directory: Path) -> bool:
+    """Whether the checkpoint judges sequences and cannot say anything."""
+    classes = read_config(directory).get("architectures") or ()
+    return any(str(name).endswith("ForSequenceClassification") for name in classes)
+
+
+def check_reward_model(directory: Path) -> None:
+    """ConfigError unless the checkpoint judges."""
+    if not is_reward_model(directory):
+        raise ConfigError(
+            f"{directory} is no reward model: give a run of `areal-sdk reward-model`, or what it wrote"
+        )
+
+
+def check_speaks(directory: Path) -> None:
+    """ConfigError for a reward model where a policy is wanted."""
+    if is_reward_model(directory):
+        raise ConfigError(
+            f"{directory} is a reward model, and says nothing: use it as a reward "
+            "([reward.model] path), and give the model that it was trained from"
+        )
 
 
 def stored_dtype(directory: Path) -> str:

@@ -9,15 +9,15 @@ from areal_sdk.trajectory import Trajectory
 
 @dataclass(frozen=True, slots=True)
 class StalenessGate:
-    """Admission control for asynchronous rollouts: bounds the flow, and names what is too old.
+    """Admission control for asynchronous rollouts: bounds the flow, and tells which samples are too old.
 
     The pipeline may hold `max_staleness` batches beyond the one being trained. `held` counts the
-    slots of every group that ended since the run began and was not dropped, including the trained
-    groups: training frees slots by raising `version`, and only a drop gives one back. `version`
-    is what the engines serve, not what the trainer last computed.
+    slots of every group that ended since the run began and was not dropped; trained groups count too.
+    Training frees slots by raising `version`. Only a drop gives a slot back. `version` is the version
+    that the engines serve, not the version that the trainer last computed.
 
-    The gate bounds the flow, not the straggler: an episode overtaken by younger ones can still be
-    too old when it ends, so batches are cut through `is_stale` as well.
+    The gate bounds the flow, but not a single slow episode. An episode that younger ones overtake can be
+    too old when it ends. Therefore `is_stale` also checks every sample when a batch is cut.
 
     >>> gate = StalenessGate(batch=4, max_staleness=1, max_inflight=100)
     >>> gate.free_slots(version=0, held=0, running=0)   # two batches may be in the pipeline

@@ -1,12 +1,12 @@
-"""Episode -> trajectories: which sampled token is trained, in which sequence.
+"""Turns an episode into trajectories: decides which sampled token is trained, and in which sequence.
 
-Turns form a forest (`Turn.parent`). Each leaf is one sequence: its prompt, which starts with every
-ancestor's prompt and output, and its own output. A sampled token is trained in the first sequence
-that holds it; in the others it is context, with no logprob to inherit.
+Turns form a forest (`Turn.parent`). Each leaf is one sequence. The sequence is the leaf's prompt, which
+begins with the prompts and outputs of all ancestors, and the leaf's own output. A sampled token is
+trained in the first sequence that holds it. In other sequences it is context, without a logprob.
 
-Every later turn counts as a consequence of an earlier one, since an agent may write a prompt from
-anything that happened before. The exception is a prompt that was answered several times (samples to
-choose from, retries): the answers and their continuations are alternatives of each other.
+A later turn counts as a consequence of every earlier turn, since an agent may write a prompt from
+anything that happened before. There is one exception. If one prompt was answered several times (samples
+to choose from, retries), the answers and their continuations are alternatives of each other.
 """
 
 from collections import Counter

@@ -1,14 +1,15 @@
 """The run directory: everything that a run writes, for people and tools, during the run and after.
 
 config.toml     resolved configuration, without secrets
-call.json       the arguments that cannot be read back, where a run was begun from Python with objects
-plugins.json    every installed plugin and its version, and those that the run had before
-metrics.jsonl   one line an optimiser step or evaluation; `resume` marks where a run went on, and
-                after which step (later ones are then made again), `end` that it ended by itself
-ledger.json     where every episode went
+call.json       for a run that Python code began: the arguments that are objects, by name only
+plugins.json    every installed plugin with its version, and the plugins that the run had earlier
+metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
+                run continued; later steps are made again. An `end` line says that the run ended by
+                itself
+ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
-logs/           one file a child process
+logs/           one file per child process
 live.json       current state of the run: progress and waits
 """
 

@@ -25,6 +25,7 @@ from areal_sdk.fsdp.checkpoint import (
     whole_weights,
 )
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.policy import load_policy
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.telemetry.directories import (
@@ -55,7 +56,7 @@ def test_the_same_groups_give_the_same_losses_bit_by_bit(spec: TrainerSpec) -> N
     assert losses(RankTrainer(spec), range(3)) == losses(RankTrainer(spec), range(3))
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "running_baseline"])
+@pytest.mark.parametrize("algorithm", ["grpo", "running_baseline", "ppo"])
 def test_a_resumed_trainer_repeats_the_uninterrupted_one_bit_by_bit(
     spec: TrainerSpec, tmp_path: Path, algorithm: str
 ) -> None:
@@ -67,6 +68,34 @@ def test_a_resumed_trainer_repeats_the_uninterrupted_one_bit_by_bit(
     second = RankTrainer(replace(spec, run=RunSection(deterministic=True, seed=99)))
     assert load_checkpoint(second, tmp_path / "step-2") == {"kept": 64, "tasks": ["a", "b"]}
     assert losses(second, range(2, 5)) == uninterrupted[2:]
+
+
+def test_the_reference_is_the_model_that_the_run_began_with_also_after_a_resume(
+    spec: TrainerSpec, tmp_path: Path
+) -> None:
+    spec = with_preset(spec, "grpo", kl=0.1)
+    first, second = RankTrainer(spec), RankTrainer(spec)
+    losses(first, range(2))
+    save_checkpoint(first, tmp_path / "step-2", {})
+    load_checkpoint(second, tmp_path / "step-2")
+    assert second.reference is not None
+    begun = load_policy(spec.model_dir).named_weights()
+    for name, weight in second.reference.named_weights().items():
+        assert torch.equal(weight, begun[name])
+        assert not weight.requires_grad
+    assert losses(second, range(2, 3)) == losses(first, range(2, 3))
+
+
+def test_a_critic_begins_where_the_checkpoint_has_none(spec: TrainerSpec, tmp_path: Path) -> None:
+    first = RankTrainer(spec)
+    losses(first, range(1))
+    save_checkpoint(first, tmp_path / "step-1", {})
+    second = RankTrainer(with_preset(spec, "ppo"))
+    load_checkpoint(second, tmp_path / "step-1")
+    assert second.critic is not None
+    assert second.critic.num_updates == 0
+    losses(second, range(1, 2))
+    assert second.critic.num_updates == 1
 
 
 def test_a_checkpoint_before_the_first_step_loads(spec: TrainerSpec, tmp_path: Path) -> None:

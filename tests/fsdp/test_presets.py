@@ -35,3 +35,12 @@ def test_micro_batches_and_packing_change_nothing(spec: TrainerSpec, preset: str
         if name in whole:
             assert math.isfinite(whole[name])
             assert cut[name] == pytest.approx(whole[name], rel=1e-5, abs=1e-6), name
+
+
+@pytest.mark.parametrize("preset", ["gspo", "m2po", "ppo"])
+def test_the_order_of_groups_changes_nothing(spec: TrainerSpec, preset: str) -> None:
+    spec = with_preset(spec, preset)
+    groups = make_groups(2, seed=1, version=1) + make_groups(1, seed=2, version=0)
+    one, other = (RankTrainer(spec).step(g, version=1) for g in (groups, groups[::-1]))
+    for name in ("loss", "grad_norm", "entropy", "weight", "dlogp_lag_1"):
+        assert other[name] == pytest.approx(one[name], rel=1e-5, abs=1e-7), name

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
+from areal_sdk.rollout.tasks import IssuedTask, TaskSource, TaskStream
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.types import Task
-from tests.rollout.simulation import Run, simulate, tasks
+from areal_sdk.trainer import IdleGroups
+from areal_sdk.types import Episode, Outcome, Task
+from tests.rollout.simulation import Run, simulate, tasks, turn
 
 
 def test_the_last_batch_takes_what_is_left_and_says_that_it_is_the_last() -> None:
@@ -38,6 +40,52 @@ def test_dynamic_sampling_prefers_groups_with_something_to_learn() -> None:
     run = Run(runner={"num_rewards": 2}, dynamic_sampling=True, num_tasks=50)
     simulate(run.steps(10))
     assert all(batch.metrics["uniform_groups"] == 0 for batch in run.batches)
+
+
+def test_dynamic_sampling_keeps_uniform_groups_that_still_teach() -> None:
+    """`running_baseline` compares an episode with earlier ones: no group of it is idle."""
+    run = Run(runner={"num_rewards": 1}, dynamic_sampling=True, idle_groups=IdleGroups.NONE)
+    simulate(run.steps(3))
+    assert all(batch.metrics["uniform_groups"] == 2 for batch in run.batches)
+    assert DropReason.ZERO_VARIANCE not in run.ledger.dropped
+
+
+@pytest.mark.parametrize("idle", IdleGroups)
+@pytest.mark.parametrize(
+    ("lengths", "reward", "turn_rewards", "is_idle"),
+    [
+        ((2, 2), (1.0, 1.0), None, (True, True, False)),
+        ((1, 2), (1.0, 1.0), None, (True, False, False)),  # with a discount the quick one is better
+        ((2, 2), (1.0, 0.0), None, (False, False, False)),
+        ((2, 2), (1.0, 1.0), ((0.0, 1.0), (1.0, 0.0)), (False, False, False)),
+        ((2, 2), (1.0, 1.0), ((0.0, 1.0), (0.0, 1.0)), (True, True, False)),
+    ],
+    ids=["equal", "a quicker one", "other rewards", "other turn rewards", "equal turn rewards"],
+)
+def test_which_groups_are_idle_is_said_by_the_algorithm(
+    lengths: tuple[int, int],
+    reward: tuple[float, float],
+    turn_rewards: tuple[tuple[float, ...], tuple[float, ...]] | None,
+    is_idle: tuple[bool, bool, bool],
+    idle: IdleGroups,
+) -> None:
+    members = []
+    for sibling in range(2):
+        given = turn_rewards[sibling] if turn_rewards else ()
+        outcome = Outcome.scored(reward[sibling], turn_rewards=given)
+        turns = tuple(turn(0, prompt=(number,)) for number in range(lengths[sibling]))
+        scored = triage(Episode(f"e{sibling}", Task("t"), turns, outcome, sibling=sibling))
+        assert isinstance(scored, ScoredEpisode)
+        members.append(scored)
+    group = FinishedGroup("g", IssuedTask(Task("t"), epoch=0, position=0), tuple(members))
+    expected = dict(
+        zip(
+            (IdleGroups.EQUAL_REWARDS, IdleGroups.EQUAL_EPISODES, IdleGroups.NONE),
+            is_idle,
+            strict=True,
+        )
+    )
+    assert group.is_idle(idle) is expected[idle]
 
 
 def known_tasks() -> TaskSource:

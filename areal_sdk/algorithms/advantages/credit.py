@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence, PerToken
-from areal_sdk.algorithms.advantages.returns import bounded
+from areal_sdk.algorithms.advantages.returns import bounded, near
 from areal_sdk.algorithms.needs import Coverage, Needs
 from areal_sdk.errors import ConfigError
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
@@ -55,7 +55,7 @@ class Returns:
                 for link in reversed(chain):
                     reward = link.reward + rewards[link.row][link.position]
                     following = reward + link.discount * following
-                    advantages[number][link.row][link.position] = following
+                    advantages[number][link.row][link.position] = near(following)
         return Estimate(advantages, evidence.baselines)
 
 
@@ -96,8 +96,8 @@ class GAE:
                     surprise = reward + link.discount * next_value - value
                     following = surprise + link.discount * self.trace * following
                     next_value = value
-                    advantages[number][link.row][link.position] = following
-                    returns[number][link.row][link.position] = following + value
+                    advantages[number][link.row][link.position] = near(following)
+                    returns[number][link.row][link.position] = near(following + value)
         return Estimate(advantages, evidence.baselines, returns)
 
 

@@ -11,6 +11,8 @@ Floats = NDArray[np.float32]
 
 HUGE = 1e100
 """Rewards beyond this count as this, so that no sum or square of them overflows."""
+FAR = 1e30
+"""Advantages beyond this count as this: they are float32."""
 
 
 def turn_returns(
@@ -88,6 +90,10 @@ def bounded(reward: float) -> float:
     return min(max(reward, -HUGE), HUGE)
 
 
+def near(advantage: float) -> float:
+    return min(max(advantage, -FAR), FAR)
+
+
 def episodes_of(group: TrajectoryGroup) -> dict[str, Trajectory]:
     """One trajectory for each episode: reward and turn rewards are the same on all its branches."""
     first: dict[str, Trajectory] = {}
@@ -117,7 +123,7 @@ def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[flo
 def spread(trajectory: Trajectory, advantage: float) -> Floats:
     """One advantage for all trained tokens."""
     return np.where(
-        np.asarray(trajectory.loss_mask, dtype=bool), np.float32(advantage), 0.0
+        np.asarray(trajectory.loss_mask, dtype=bool), np.float32(near(advantage)), 0.0
     ).astype(np.float32)
 
 
@@ -125,7 +131,7 @@ def spread_turns(trajectory: Trajectory, by_turn: Sequence[float]) -> Floats:
     """One advantage for the trained tokens of each turn."""
 
     def value(turn: int) -> float:
-        return by_turn[turn] if turn < len(by_turn) else 0.0
+        return near(by_turn[turn]) if turn < len(by_turn) else 0.0
 
     turns: Iterable[int] = trajectory.turn_of_token
     per_token = np.array([value(turn) if turn >= 0 else 0.0 for turn in turns], dtype=np.float32)

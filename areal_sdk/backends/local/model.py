@@ -3,11 +3,11 @@
 Shape letters: T tokens of this step, B decoding rows, C capacity of a row, N hidden, Q query heads,
 K key/value heads, G = Q / K, D head dimension, V vocabulary, S sampled positions.
 
-One projection: several of the checkpoint's matrices fused, in the layout this CPU likes best.
+A projection fuses several matrices of the checkpoint, in the layout that is fastest on this CPU.
 
-A packed weight (oneDNN's blocked layout) halves the time of a bf16 decode step on AVX-512, and
-makes fp32 up to three times faster where MKL is not at home: the reordering that torch otherwise
-does in every call is done once per weight update. See ADR 0003.
+A packed weight (oneDNN's blocked layout) halves the time of a bf16 decode step on AVX-512, and makes
+fp32 up to three times faster on CPUs for which MKL is slow. torch reorders a plain weight in every
+call; a packed weight is reordered once per weight update. See ADR 0003.
 """
 
 import math

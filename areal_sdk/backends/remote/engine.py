@@ -37,17 +37,8 @@ from areal_sdk.backends.remote.supervisor import Supervisor
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.backends.remote.weights.sender import WeightSender
 from areal_sdk.backends.remote.weights.swap import SwapTimes, interrupt
-from areal_sdk.backends.remote.weights.transport import (
-    DiskTransport,
-    DistributedTransport,
-    TensorTransport,
-    Transport,
-)
-from areal_sdk.backends.remote.weights.verify import (
-    Canary,
-    CanaryScorer,
-    Verifier,
-)
+from areal_sdk.backends.remote.weights.transport import DiskTransport
+from areal_sdk.backends.remote.weights.verify import Canary, CanaryScorer, Verifier
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.errors import EngineError, StaleWeightsError
@@ -199,23 +190,13 @@ class RemoteEngine(InferenceEngine):
             self._pool,
             sender,
             version=self._first_version,
-            transport=self._make_transport(sender, disk),
+            transport=self.settings.transport_of(sender, disk),
             disk=disk,
             verifier=Verifier(sender, self.canary, scorer=self._scorer),
             mode=self.interrupt_mode,
             drain_timeout_s=self.limits.drain_timeout_s,
             no_server_timeout_s=self.settings.request_wait_s,
         )
-
-    def _make_transport(self, sender: WeightSender, disk: DiskTransport) -> Transport:
-        settings = self.settings
-        if settings.transport == "tensor":
-            return TensorTransport(sender)
-        if settings.transport == "distributed":
-            return DistributedTransport(
-                sender, host=settings.group_host, backend=settings.group_backend
-            )
-        return disk
 
     async def aclose(self) -> None:
         watches, self._watches = self._watches, []

@@ -7,6 +7,13 @@ from pydantic import Field
 
 from areal_sdk.backends.remote.client import Capabilities, Deadlines, InterruptMode, TransportName
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
+from areal_sdk.backends.remote.weights.sender import WeightSender
+from areal_sdk.backends.remote.weights.transport import (
+    DiskTransport,
+    DistributedTransport,
+    TensorTransport,
+    Transport,
+)
 from areal_sdk.config import EngineSection, Seconds, Section
 from areal_sdk.errors import EngineError
 
@@ -58,6 +65,13 @@ class RemoteSection(Section):
             raise EngineError(f"colocated: {kind} servers cannot lend their memory to the trainer")
         if self.router is not None and not capabilities.stands_behind_router:
             raise EngineError(f"router: there is no client for a router of {kind} servers")
+
+    def transport_of(self, sender: WeightSender, disk: DiskTransport) -> Transport:
+        if self.transport == "tensor":
+            return TensorTransport(sender)
+        if self.transport == "distributed":
+            return DistributedTransport(sender, host=self.group_host, backend=self.group_backend)
+        return disk
 
 
 @dataclass(frozen=True, slots=True)

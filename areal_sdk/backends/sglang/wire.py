@@ -1,13 +1,13 @@
-"""SGLang's `/generate` in our words: requests out, server-sent events in, a version per token.
+"""SGLang's `/generate` call: requests out, server-sent events in, and a version for each token.
 
 Pure functions and one state machine; no I/O.
 
-While a request streams, SGLang sends only its *present* label with each event, and that label may
-be set before tokens sampled under the old one have left the server. What is exact while streaming
-is `num_retractions`: it travels with the tokens, and a swap in retract mode raises it by one. So a
-new label counts from the event whose retraction count rose; an event whose tokens could lie on
-either side is held back until the final event, whose spans name the version of every token. If
-those spans ever contradict what was handed out, the request fails rather than mislabel a token.
+While a request streams, each event carries the server's *present* label. The server may set a new label
+before all tokens sampled under the old label have been sent. Another field is exact while streaming:
+`num_retractions` travels with the tokens, and a swap in retract mode raises it by one. So a new label
+counts from the event whose retraction count rose. Some events may hold tokens of both versions; they
+are held back until the final event, whose spans name the version of every token. If the spans ever
+contradict tokens that were handed out, the request fails. No token gets a wrong version.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -11,7 +11,7 @@ from torch import Tensor
 from areal_sdk.algorithms.advantages import Baselines, Evidence, NamesOutliers, PerToken
 from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.algorithms.batch import Batch
-from areal_sdk.algorithms.examples import make_demonstration
+from areal_sdk.algorithms.examples import Example, make_demonstration
 from areal_sdk.algorithms.objectives import (
     Loss,
     PolicyTerms,
@@ -23,6 +23,7 @@ from areal_sdk.algorithms.objectives import (
 )
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.policy import Policy, load_policy
+from areal_sdk.fsdp.reward_model import RewardModel, judged, load_reward_model
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
 from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement, disagreement_notice
@@ -49,7 +50,9 @@ class RankTrainer:
             spec.algorithm.name, load_user_object(spec.preset.reference), spec.preset.options
         )
         self.needs = self.algorithm.needs
-        self.policy = self._load_policy()
+        self.policy: Policy | RewardModel = (
+            self._load_reward_model() if spec.learns_rewards else self._load_policy()
+        )
         self.optimizer = make_optimizer(self.policy, self.settings)
         self.reference = self._load_reference() if self.needs.reference else None
         self.critic: CriticTrainer | None = None
@@ -79,6 +82,11 @@ class RankTrainer:
         )
         self.ranks.shard(policy)
         return policy
+
+    def _load_reward_model(self) -> RewardModel:
+        model = load_reward_model(self.spec.model_dir, device=self.ranks.device)
+        self.ranks.shard(model)
+        return model
 
     def step(self, groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
         """Train on `groups`, sampled by policies up to `version`; returns what to report.
@@ -120,8 +128,7 @@ class RankTrainer:
         """One update on weighted sequences."""
         meter, began = Meter(), time.monotonic()
         with meter.phase("plan"):
-            made = (make_demonstration(row.tokens, row.loss_mask, row.weight) for row in rows)
-            examples = [example for example in made if example is not None]
+            examples = [example for row in rows if (example := self._example(row)) is not None]
             count = sum(len(example.targets_T) for example in examples)
             minibatch = self._planner.minibatch(
                 examples, divisor=float(count) if divisor is None else divisor, version=0
@@ -144,8 +151,8 @@ class RankTrainer:
         return metrics | self._cost([minibatch], meter, began)
 
     def score(self, rows: Sequence[Demonstration]) -> list[float]:
-        """The summed logprobs of the trained tokens of each row, under the current weights."""
-        made = [make_demonstration(row.tokens, row.loss_mask) for row in rows]
+        """The summed logprobs of the trained tokens of each row, or its reward, under the current weights."""
+        made = [self._example(row) for row in rows]
         places = [index for index, example in enumerate(made) if example is not None]
         examples = [example for example in made if example is not None]
         scores = [0.0] * len(rows)
@@ -158,6 +165,11 @@ class RankTrainer:
         for place, total in zip(places, sums, strict=True):
             scores[place] = total
         return scores
+
+    def _example(self, row: Demonstration) -> Example | None:
+        if self.spec.learns_rewards:
+            row = judged(row)
+        return make_demonstration(row.tokens, row.loss_mask, row.weight)
 
     # what the estimator may read
 

@@ -1,11 +1,11 @@
-"""Reads the bodies of one conversation: what the last one began with is not parsed again.
+"""Parses the request bodies of one conversation; a beginning that the last body had is not parsed again.
 
-An agent sends all that was said with every turn. Where a body begins with the same bytes as the last
-one, up to the end of its messages, those mean the same again: only what follows is parsed.
+An agent sends the whole conversation with every turn. If a body begins with the same bytes as the last
+body, up to the end of its messages, then these messages mean the same. Only the rest is parsed.
 
-A body is `head [ messages ] tail`. Its messages are valid by themselves, as a list, and so are head
-and tail around a mark that stands for them: together they are the body. Whatever is not so, such as a
-body that names its messages twice, is parsed as a whole.
+A body is `head [ messages ] tail`. The messages are a valid JSON list by themselves. Head and tail are
+valid JSON too, with a mark in place of the messages. A body of another shape, such as one that names
+its messages twice, is parsed as a whole.
 """
 
 import re

@@ -1,0 +1,110 @@
+"""A reward model: the trunk of a checkpoint and a scalar head, read at a sequence's last token.
+
+It trains where a policy trains: the reward of a sequence stands in the place of a logprob. Exported,
+it is transformers' model for sequence classification with one label.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from areal_sdk.algorithms.batch import Batch
+from areal_sdk.errors import ConfigError
+from areal_sdk.fsdp.policy import hidden_states, load_policy
+from areal_sdk.models.families import check_reward_model
+from areal_sdk.trainer import Demonstration
+
+HEAD = "score.weight"
+"""The name that transformers gives the head."""
+
+
+class RewardModel(nn.Module):
+    """`model(batch)`: for each loss term the reward of the sequence before its token, and zeros where
+    a policy has entropies."""
+
+    model: Any
+    """A transformers model without its output layer."""
+
+    def __init__(self, causal: Any) -> None:
+        super().__init__()
+        self.model = causal.base_model
+        self._prefix = causal.base_model_prefix
+        self.score = nn.Linear(self.model.config.hidden_size, 1, bias=False)
+        nn.init.zeros_(self.score.weight)  # it begins without a preference, on every rank alike
+
+    def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
+        hidden_RH = hidden_states(self.model, batch)[batch.nodes_R].float()
+        with torch.autocast(hidden_RH.device.type, enabled=False):  # rewards of pairs are close
+            rewards_R = torch.mv(hidden_RH, self.score.weight[0])
+        rewards_T = rewards_R[batch.rows_T]
+        return rewards_T, torch.zeros_like(rewards_T)
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        layers = self.model.layers
+        assert isinstance(layers, nn.ModuleList)
+        return layers
+
+    def named_weights(self) -> dict[str, nn.Parameter]:
+        """Parameters under the names that transformers gives them."""
+        trunk = {f"{self._prefix}.{name}": p for name, p in self.model.named_parameters()}
+        return {**trunk, HEAD: self.score.weight}
+
+
+def load_reward_model(model_dir: Path, *, device: torch.device | str = "cpu") -> RewardModel:
+    """A reward model that begins with the trunk of a policy."""
+    return RewardModel(load_policy(model_dir).model).to(device)
+
+
+def judged(row: Demonstration) -> Demonstration:
+    """The row with its reward as its only term.
+
+    A term is read at the token before its own, so that of the last token belongs to one that follows,
+    which no model ever reads.
+    """
+    if not row.tokens:
+        raise ValueError("an empty sequence has no reward: it has no last token")
+    mask = (False,) * len(row.tokens) + (True,)
+    return Demonstration((*row.tokens, 0), mask, row.weight)
+
+
+def as_classifier(config: dict[str, Any]) -> dict[str, Any]:
+    """A policy's config.json as that of the reward model with its trunk."""
+    classes = [
+        name.replace("ForCausalLM", "ForSequenceClassification")
+        for name in config.get("architectures") or ()
+    ]
+    labels = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
+    return {**config, "architectures": classes, **labels}
+
+
+class Judge:
+    """An exported reward model that judges one sequence at a time."""
+
+    def __init__(self, model_dir: Path) -> None:
+        check_reward_model(model_dir)
+        self.model_dir = model_dir
+        self._trunk = AutoModel.from_pretrained(model_dir, dtype=torch.float32).eval()
+        with safe_open(model_dir / "model.safetensors", framework="pt") as file:
+            if HEAD not in file.keys():  # noqa: SIM118 - not a mapping
+                raise ConfigError(
+                    f"{model_dir}: a reward model's file has {HEAD}, and this has not"
+                )
+            self._head_H = file.get_tensor(HEAD)[0].float()
+
+    @torch.inference_mode()
+    def reward(self, tokens: Sequence[int]) -> float:
+        """The reward of a sequence, which ends with the token that it is read at."""
+        most = self._trunk.config.vocab_size
+        if not tokens or max(tokens) >= most:
+            raise ValueError(
+                f"a sequence of {len(tokens)} tokens up to id {max(tokens, default=-1)} cannot be judged "
+                f"by {self.model_dir}, which knows {most}: judge the family it was trained on"
+            )
+        hidden_NH = self._trunk(input_ids=torch.tensor([list(tokens)])).last_hidden_state[0]
+        return float(hidden_NH[-1] @ self._head_H)

@@ -1,0 +1,218 @@
+"""Estimators against plain float64 loops, and in the cases where they could go wrong."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from areal_sdk.algorithms.advantages import (
+    GAE,
+    BatchNormalised,
+    BatchStd,
+    Evidence,
+    GroupRelative,
+    GroupStd,
+    LeaveOneOut,
+    Returns,
+)
+from areal_sdk.algorithms.aggregation import ConstantLength, SequenceMean, TokenMean
+from areal_sdk.algorithms.algorithm import Algorithm
+from areal_sdk.algorithms.objectives import (
+    Clip,
+    Critic,
+    ImportanceWeight,
+    NoWeight,
+    Proximal,
+    SecondMoment,
+    Surrogate,
+)
+from areal_sdk.algorithms.shaping import Overlong, RewardShaping
+from areal_sdk.errors import ConfigError
+from areal_sdk.trajectory import TrajectoryGroup
+
+from .trajectories import estimate, group, per_turn, trajectory
+
+PLAIN = Surrogate(Clip(0.2, 0.2), NoWeight())
+
+
+def siblings(*rewards: float, name: str = "g") -> TrajectoryGroup:
+    return group(
+        *(
+            trajectory([1, 2, 3], [1, 2], reward=r, episode=f"{name}{i}")
+            for i, r in enumerate(rewards)
+        ),
+        name=name,
+    )
+
+
+def last(estimator: object, groups: Sequence[TrajectoryGroup]) -> list[list[float]]:
+    advantages, _ = estimate(estimator, groups, {})  # type: ignore[arg-type]
+    return [[float(row[-1]) for row in of_group] for of_group in advantages]
+
+
+REWARDS = [[1.0, 0.0, 0.5], [3.0, -2.0, 4.0, 0.0]]
+GROUPS = [siblings(*rewards, name=str(i)) for i, rewards in enumerate(REWARDS)]
+
+
+def test_unbiased_divides_by_one_sibling_less() -> None:
+    expected = [((np.array(r) - np.mean(r)) / np.std(r, ddof=1)).tolist() for r in REWARDS]
+    found = last(GroupRelative(discount=1.0, std=GroupStd(unbiased=True)), GROUPS)
+    assert [x for row in found for x in row] == pytest.approx([x for row in expected for x in row])
+
+
+def test_the_batchs_deviation_is_one_scale_for_all_groups() -> None:
+    std = np.std([x for rewards in REWARDS for x in rewards])
+    expected = [x for r in REWARDS for x in ((np.array(r) - np.mean(r)) / std).tolist()]
+    found = last(GroupRelative(discount=1.0, std=BatchStd()), GROUPS)
+    assert [x for row in found for x in row] == pytest.approx(expected)
+
+
+def test_leaving_oneself_out_is_the_mean_of_the_others() -> None:
+    [_, found] = last(LeaveOneOut(discount=1.0), GROUPS)
+    rewards = REWARDS[1]
+    expected = [r - (sum(rewards) - r) / (len(rewards) - 1) for r in rewards]
+    assert found == pytest.approx(expected)
+    assert last(LeaveOneOut(discount=1.0), [siblings(5.0)]) == [[0.0]], "a lone survivor"
+
+
+def test_batch_units_are_those_of_all_trained_tokens() -> None:
+    long = trajectory([1, *[2] * 6], range(1, 7), reward=1.0, episode="long")
+    short = trajectory([1, 2], [1], reward=0.0, episode="short")
+    [rows], _ = estimate(BatchNormalised(Returns(discount=1.0)), [group(long, short)], {})
+    values = np.array([1.0] * 6 + [0.0])
+    expected = (values - values.mean()) / values.std()
+    assert rows[0][1:].tolist() == pytest.approx(expected[:6].tolist())
+    assert rows[1][1] == pytest.approx(expected[6])
+    assert rows[0][0] == 0.0, "what is not trained has no advantage"
+
+
+@pytest.mark.parametrize("groups", [[], [siblings(2.0)], [siblings(1.0, 1.0)]])
+def test_batch_units_of_nothing_and_of_equals_are_zero(groups: list[TrajectoryGroup]) -> None:
+    assert all(x == 0.0 for row in last(BatchNormalised(Returns(1.0)), groups) for x in row)
+
+
+def test_one_scale_for_all_sources_is_what_group_units_avoid() -> None:
+    large, small = siblings(1000.0, 0.0, name="a"), siblings(1.0, 0.0, name="b")
+    by_batch = last(BatchNormalised(GroupRelative(1.0, std=None)), [large, small])
+    assert abs(by_batch[1][0]) < 0.01 < abs(by_batch[0][0])
+    assert last(GroupRelative(1.0), [large, small]) == [[1.0, -1.0], [1.0, -1.0]]
+
+
+def gae(
+    rewards: list[float], values: list[float], gamma: float, lam: float
+) -> tuple[list[float], list[float]]:
+    """By the definition: a sum of discounted surprises."""
+    values = [*values, 0.0]
+    surprises = [r + gamma * values[t + 1] - values[t] for t, r in enumerate(rewards)]
+    advantages = [
+        sum((gamma * lam) ** (k - t) * surprises[k] for k in range(t, len(rewards)))
+        for t in range(len(rewards))
+    ]
+    return advantages, [a + v for a, v in zip(advantages, values, strict=False)]
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.95), (1.0, 0.0), (0.99, 0.5)])
+def test_gae_is_the_sum_of_discounted_surprises(gamma: float, lam: float) -> None:
+    rng = np.random.default_rng(0)
+    row = trajectory([0, 1, 1, 9, 1, 9, 9, 1], [1, 2, 4, 7], reward=1.5)
+    values = np.zeros(8, dtype=np.float32)
+    values[[1, 2, 4, 7]] = rng.normal(size=4)
+    found = GAE(1.0, lam, gamma)([group(row)], Evidence(values=[[values]]))
+    expected, returns = gae(
+        [0.0, 0.0, 0.0, 1.5], [float(v) for v in values[[1, 2, 4, 7]]], gamma, lam
+    )
+    assert found.advantages[0][0][[1, 2, 4, 7]].tolist() == pytest.approx(expected, rel=1e-6)
+    assert found.returns is not None
+    assert found.returns[0][0][[1, 2, 4, 7]].tolist() == pytest.approx(returns, rel=1e-6)
+    assert found.advantages[0][0][[0, 3, 5, 6]].tolist() == [0.0] * 4
+
+
+def test_rewards_of_turns_come_with_their_last_token_and_are_discounted_by_turn() -> None:
+    [[row]], _ = estimate(Returns(discount=0.5), [group(per_turn("e", 1.0, None, 4.0))], {})
+    # Turn 2: 4; turn 1: 0.5 * 4; turn 0: 1 + 0.5 * 2.
+    assert row.tolist() == [0, 2, 2, 0, 2, 2, 0, 4, 4, 0]
+
+
+def test_an_episode_with_branches_is_one_chain() -> None:
+    first = trajectory([1, 2], [1], turns=[0], reward=2.0, episode="e")
+    second = trajectory([5, 6], [1], turns=[1], reward=2.0, episode="e")
+    [rows], _ = estimate(Returns(discount=0.5), [group(second, first)], {})
+    assert [row[1] for row in rows] == [2.0, 1.0]
+
+
+def test_turns_without_trained_tokens_take_time() -> None:
+    row = replace(trajectory([1, 2], [1], turns=[0], reward=2.0), num_turns=3)
+    [[found]], _ = estimate(Returns(discount=0.5), [group(row)], {})
+    assert found[1] == 0.5
+
+
+def test_the_kl_in_the_reward_is_paid_where_it_arises() -> None:
+    row = trajectory([1, 2, 3], [1, 2], reward=1.0, logprob=-1.0)
+    reference = np.array([0.0, -1.5, -1.0], dtype=np.float32)
+    found = Returns(discount=1.0, kl=0.1)([group(row)], Evidence(reference=[[reference]]))
+    # The first token is 0.5 likelier than under the reference: it loses 0.05, the second nothing.
+    assert found.advantages[0][0].tolist() == pytest.approx([0.0, 0.95, 1.0])
+
+
+def test_shaping_shifts_scales_and_bounds() -> None:
+    shaping = RewardShaping(scale=10.0, bias=-0.5, clip=4.0)
+    [shaped] = shaping([siblings(1.0, 0.2)])
+    assert [t.reward for t in shaped.trajectories] == [4.0, -3.0]
+    [turns] = shaping([group(per_turn("e", 0.5, None, 0.6))])
+    first, second, third = turns.trajectories[0].turn_rewards
+    assert (first, second, third) == (0.0, None, (0.6 - 0.5) * 10.0)
+
+
+def test_a_long_answer_loses_gradually_and_once() -> None:
+    shaping = RewardShaping(overlong=Overlong(limit=4, margin=2, penalty=1.0))
+    rows = [
+        trajectory([0] + [1] * n, range(1, n + 1), reward=1.0, episode=str(n)) for n in (2, 3, 9)
+    ]
+    [shaped] = shaping([group(*rows)])
+    assert [t.reward for t in shaped.trajectories] == [1.0, 0.5, 0.0]
+    [turns] = shaping([group(per_turn("e", 1.0, 1.0, None))])  # six tokens
+    assert turns.trajectories[0].turn_rewards == (1.0, 0.0, None)
+
+
+@pytest.mark.parametrize("lengths", [[3], [1, 2, 7], [5] * 4])
+def test_the_shares_of_all_terms_are_one_average(lengths: list[int]) -> None:
+    for aggregation in (TokenMean(), SequenceMean()):
+        shares = aggregation(lengths)
+        total = sum(w * n for w, n in zip(shares.weights, lengths, strict=True)) / shares.divisor
+        assert total == pytest.approx(1.0)
+    shares = ConstantLength(10)(lengths)
+    assert (set(shares.weights), shares.divisor) == ({1.0}, 10.0 * len(lengths))
+
+
+def test_huge_rewards_stay_numbers() -> None:
+    huge = [siblings(1.7e308, -1.7e308)]
+    for estimator in (LeaveOneOut(1.0), GroupRelative(1.0, std=None), Returns(1.0)):
+        assert all(math.isfinite(x) for row in last(estimator, huge) for x in row)
+
+
+@pytest.mark.parametrize(
+    ("parts", "cure"),
+    [
+        ({"advantages": GAE(1.0, 1.0)}, "give a Critic"),
+        ({"critic": Critic(1e-4)}, "a critic that nothing reads"),
+        (
+            {
+                "proximal": Proximal.BEHAVIOUR,
+                "objective": Surrogate(Clip(0.2, 0.2), ImportanceWeight(5.0)),
+            },
+            r"give NoWeight\(\)",
+        ),
+        (
+            {
+                "proximal": Proximal.BEHAVIOUR,
+                "objective": Surrogate(Clip(0.2, 0.2), NoWeight(), screen=SecondMoment(0.04)),
+            },
+            "a screen of log-weights keeps everything",
+        ),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(parts: dict[str, object], cure: str) -> None:
+    with pytest.raises(ConfigError, match=cure):
+        Algorithm(**{"advantages": GroupRelative(1.0), "objective": PLAIN, **parts})  # type: ignore[arg-type]
