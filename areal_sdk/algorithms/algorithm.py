@@ -47,6 +47,11 @@ class Algorithm:
             raise ConfigError(
                 f"proximal = {self.proximal!r}: choose one of {', '.join(Proximal)}"
             ) from None
+        if needs_of(self.objective).minibatch and not isinstance(self.objective, Screens):
+            raise ConfigError(
+                f"{type(self.objective).__name__} declares needs.minibatch and has no `keep`, which "
+                "says which terms stay"
+            )
         self._check_critic()
         self._check_centre()
 
@@ -83,11 +88,6 @@ class Algorithm:
         needs = needs_of(self.advantages, self.objective)
         if self.critic is not None:
             needs |= Needs(coverage=Coverage.ALL)
-        if needs_of(self.objective).minibatch and not isinstance(self.objective, Screens):
-            raise ConfigError(
-                f"{type(self.objective).__name__} declares needs.minibatch and has no `keep`, which "
-                "says which terms stay"
-            )
         return needs
 
     @property

@@ -330,3 +330,21 @@ def test_a_disagreement_on_the_same_weights_is_named_once_with_the_cure(spec: Tr
     trainer.step(wrong, version=0)
     assert trainer.notices == []
     assert "dlogp_lag_0" not in trainer.step(wrong, version=1), "older samples may differ"
+
+
+@pytest.mark.parametrize("num_minibatches", [1, 3])
+def test_on_fresh_samples_decoupled_ppo_is_plain_ppo(
+    spec: TrainerSpec, num_minibatches: int
+) -> None:
+    spec = changed(spec, num_minibatches=num_minibatches, learning_rate=3e-4)
+    fresh, stale = relabel(spec.model_dir, make_groups(3)), make_groups(3)
+
+    def compare(groups: list[TrajectoryGroup]) -> tuple[dict[str, float], dict[str, float]]:
+        decoupled, plain = RankTrainer(spec), RankTrainer(with_preset(spec, "naive_ppo"))
+        return decoupled.step(groups, version=0), plain.step(groups, version=0)
+
+    one, other = compare(fresh)
+    for name in ("loss", "grad_norm", "clip_fraction"):
+        assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
+    one, other = compare(stale)
+    assert abs(one["loss"] - other["loss"]) > 0.01, "p is not b: the two differ"
