@@ -19,11 +19,14 @@ from areal_sdk.algorithms.advantages import (
 )
 from areal_sdk.algorithms.aggregation import ConstantLength, SequenceMean, TokenMean
 from areal_sdk.algorithms.algorithm import Algorithm
+from areal_sdk.algorithms.needs import Needs
 from areal_sdk.algorithms.objectives import (
     Clip,
     Critic,
     ImportanceWeight,
+    Loss,
     NoWeight,
+    PolicyTerms,
     Proximal,
     SecondMoment,
     Surrogate,
@@ -192,6 +195,15 @@ def test_huge_rewards_stay_numbers() -> None:
         assert all(math.isfinite(x) for row in last(estimator, huge) for x in row)
 
 
+class Blind:
+    """Wants to look at a minibatch, and does not say what for."""
+
+    needs = Needs(minibatch=True)
+
+    def __call__(self, terms: PolicyTerms) -> Loss:
+        return Loss(terms.current_T)
+
+
 @pytest.mark.parametrize(
     ("parts", "cure"),
     [
@@ -211,6 +223,7 @@ def test_huge_rewards_stay_numbers() -> None:
             },
             "a screen of log-weights keeps everything",
         ),
+        ({"objective": Blind()}, "declares needs.minibatch and has no `keep`"),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(parts: dict[str, object], cure: str) -> None:
