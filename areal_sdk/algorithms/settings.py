@@ -11,100 +11,116 @@ ClipLow = Annotated[
     Field(
         gt=0,
         lt=1,
-        description="Below 1 - `clip_low` the policy's ratio is clipped; acts from the second "
-        "minibatch on.",
+        description="The policy's ratio is clipped below 1 - `clip_low`. It can differ from 1 only from "
+        "the second minibatch on.",
     ),
 ]
 ClipHigh = Annotated[
     float,
     Field(
         gt=0,
-        description="Above 1 + `clip_high` the policy's ratio is clipped; acts from the second "
-        "minibatch on.",
+        description="The policy's ratio is clipped above 1 + `clip_high`. It can differ from 1 only from "
+        "the second minibatch on.",
     ),
 ]
 DualClip = Annotated[
     float | None,
     Field(
         gt=1,
-        description="Where the advantage is negative, the ratio counts as this at most.",
+        description="Maximum ratio of a token with a negative advantage; default: no maximum.",
     ),
 ]
 MaxWeight = Annotated[
     float,
     Field(
         gt=0,
-        description="Bound of the weight between the sampler and the policy at the start of the "
-        "step.",
+        description="Maximum importance weight: the probability at the start of the step, divided by the "
+        "probability at sampling.",
     ),
 ]
 WeightLevel = Annotated[
-    Level, Field(description="One weight a token, or one a trajectory (their geometric mean).")
+    Level, Field(description="One weight per token, or one per trajectory (the geometric mean).")
 ]
 BeyondMax = Annotated[
-    Beyond, Field(description="Weights beyond `max_weight`: count as `max_weight`, or not at all.")
+    Beyond,
+    Field(
+        description="A weight beyond `max_weight`: `clamp` it to `max_weight`, or `mask` its token."
+    ),
 ]
 Centre = Annotated[
     Proximal,
-    Field(
-        description="Where the trust region's centre comes from when there are several minibatches."
-    ),
+    Field(description="Source of the trust region's centre if a step has several minibatches."),
 ]
 Discount = Annotated[
     float,
     Field(
         gt=0,
         le=1,
-        description="What a reward is worth to the turn before the one that earned it; two turns "
-        "before, its square.",
+        description="Factor of a reward for the turn before the turn that earned it; its square for two "
+        "turns before, and so on.",
     ),
 ]
 MaxSurprise = Annotated[
     float,
-    Field(ge=1, description="How many spreads of its source's rewards one reward may count for."),
+    Field(
+        ge=1,
+        description="Maximum distance at which a reward counts, in spreads of its source's rewards.",
+    ),
 ]
 KLLoss = Annotated[
     float,
     Field(
         ge=0,
         description="Coefficient of the KL penalty to the checkpoint that the run began with, in "
-        "the loss; above 0 a frozen copy of it is held in memory.",
+        "the loss. Above 0 the trainer holds a frozen copy of that checkpoint in memory.",
     ),
 ]
 KLReward = Annotated[
     float,
     Field(
         ge=0,
-        description="What each token's reward loses for its log-ratio to the checkpoint that the "
-        "run began with; above 0 a frozen copy of it is held in memory.",
+        description="Coefficient of the KL penalty in the reward of each token (its log-ratio to the "
+        "checkpoint that the run began with). Above 0 the trainer holds a frozen copy of that "
+        "checkpoint in memory.",
     ),
 ]
 Entropy = Annotated[float, Field(ge=0, description="Coefficient of the entropy bonus.")]
 Length = Annotated[
     int,
-    Field(gt=0, description="Tokens that every episode is divided by, however long it is."),
+    Field(
+        gt=0, description="Constant divisor of every episode, in place of its own number of tokens."
+    ),
 ]
 OverlongLimit = Annotated[
     int,
     Field(
         ge=0,
-        description="Sampled tokens of an episode at which the whole overlong penalty is due; 0: "
-        "no penalty.",
+        description="Number of sampled tokens at which an episode gets the full overlong penalty; 0: no "
+        "penalty.",
     ),
 ]
 OverlongMargin = Annotated[
-    int, Field(gt=0, description="Tokens before the limit over which the penalty grows.")
+    int, Field(gt=0, description="The penalty grows over this number of tokens before the limit.")
 ]
 OverlongPenalty = Annotated[
-    float, Field(gt=0, description="What an episode at the limit loses of its reward.")
+    float,
+    Field(
+        gt=0, description="The full penalty: an episode at the limit loses this much of its reward."
+    ),
 ]
 Scale = Annotated[float, Field(gt=0, description="Rewards are multiplied by this.")]
-Bias = Annotated[float, Field(description="Is added to rewards before they are scaled.")]
-RewardClip = Annotated[float, Field(gt=0, description="Bound of scaled rewards, up and down.")]
+Bias = Annotated[
+    float, Field(description="Added to rewards before they are multiplied by the scale.")
+]
+RewardClip = Annotated[
+    float, Field(gt=0, description="Scaled rewards are clipped to this value, and to its negative.")
+]
 Tau = Annotated[
     float,
     Field(
-        gt=0, description="How fast a term fades as its ratio leaves 1; for positive advantages."
+        gt=0,
+        description="Speed at which a term fades when its ratio moves away from 1, for positive "
+        "advantages.",
     ),
 ]
 TauNegative = Annotated[float, Field(gt=0, description="The same for negative advantages.")]
@@ -112,8 +128,8 @@ Moment = Annotated[
     float,
     Field(
         gt=0,
-        description="Tokens with the largest squared log-weights are left out until the mean square "
-        "of the others is below this.",
+        description="Maximum mean square of the log-weights. Tokens with the largest log-weights are left "
+        "out until the others are below this maximum.",
     ),
 ]
 Trace = Annotated[
@@ -121,15 +137,21 @@ Trace = Annotated[
     Field(
         ge=0,
         le=1,
-        description="Lambda of GAE: at 1 only rewards count against the critic's values, below it "
-        "the values of later tokens too.",
+        description="Lambda of GAE. At 1 the critic's value of a token is compared with rewards only; below 1 "
+        "also with the values of later tokens.",
     ),
 ]
 TokenDiscount = Annotated[
-    float, Field(gt=0, le=1, description="What a reward is worth to the token before.")
+    float,
+    Field(
+        gt=0, le=1, description="Factor of a reward for the token before, as `discount` for turns."
+    ),
 ]
 CriticRate = Annotated[float, Field(gt=0, description="Learning rate of the critic.")]
 ValueClip = Annotated[
     float,
-    Field(gt=0, description="How far a step may better a value by moving it, before it stops."),
+    Field(
+        gt=0,
+        description="A step gains nothing from moving a value of the critic further than this.",
+    ),
 ]

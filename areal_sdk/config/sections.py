@@ -226,28 +226,29 @@ class SftSection(Section):
 
 
 class FinetuneSection(Section):
-    """Learning from data in place of episodes: `areal-sdk sft`, `dpo`, `reward-model`, `distill`."""
+    """Learning from data instead of episodes: `areal-sdk sft`, `dpo`, `reward-model`, `distill`."""
 
     objective: Literal["sft", "dpo", "reward_model"] | None = None
-    """What such a run learns; none: a run that plays episodes."""
+    """The objective of such a run; default: a run that plays episodes."""
     data: tuple[str, ...] = ()
-    """JSONL files, and directories of runs whose episodes are learnt from."""
+    """Data to learn from: JSONL files, and directories of runs (their episodes are the data)."""
     eval_data: tuple[str, ...] = ()
-    """The same, held out: its loss is measured before, after, and every `eval.every` steps."""
+    """Held-out data of the same kinds. The loss on these data is measured before training, after training, and
+    every `eval.every` steps."""
     epochs: Annotated[float, Field(gt=0)] = 1.0
-    """Passes over the data, where `run.steps` is not set."""
+    """Passes over the data, if `run.steps` is not set."""
     batch: Positive = 32
-    """Rows or pairs a step."""
+    """Rows or pairs per step."""
     max_tokens: Positive = 4096
-    """Longer rows are left out, and counted."""
+    """Maximum tokens of a row. Longer rows are left out and counted."""
     min_reward: float | None = None
-    """Of the episodes of a run that are imitated; default: those that succeeded."""
+    """Minimum reward of the episodes of a run that are imitated; default: episodes that succeeded."""
     per_task: Positive | None = None
-    """At most so many episodes of each task, the best rewarded; default: all."""
+    """Maximum number of episodes of each task, those with the highest rewards; default: all."""
     beta: Annotated[float, Field(gt=0)] = 0.1
-    """Of `dpo`: how strongly the policy is held to the weights that the run began with."""
+    """For `dpo`: strength of the tie to the weights that the run began with."""
     length_normalised: bool = False
-    """Of `dpo`: compare mean logprobs a token, so that a long answer weighs no more."""
+    """For `dpo`: compare mean logprobs per token, so that a long answer does not weigh more."""
 
 
 class EvalSection(Section):
