@@ -21,7 +21,7 @@ class Greeter(Agent):
 
 
 def tasks(split):
-    yield Task("one")
+    yield Task("one", {"split": split})
 """
 
 CALLS = """
