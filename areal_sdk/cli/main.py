@@ -27,6 +27,10 @@ FAMILY_GRACE_S = 1.0
 
 COMMANDS = {
     "train": "Teach an agent.",
+    "sft": "Imitate conversations, or what a run did best.",
+    "dpo": "Prefer the better of two answers.",
+    "reward-model": "Learn to judge answers.",
+    "distill": "Imitate a teacher.",
     "eval": "Measure how often an agent succeeds.",
     "serve": "Serve a model to any OpenAI client.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
@@ -43,7 +47,7 @@ _SEVERAL = {
 }
 """The cure for an option that was given several times, by option."""
 
-PLAY = ("train", "eval", "serve")
+PLAY = ("train", "sft", "dpo", "distill", "eval", "serve")
 """Commands that run user code. The processes that it started end with the command."""
 
 
@@ -74,7 +78,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"areal_sdk.cli.{cmd_name}")
+            module = importlib.import_module(f"areal_sdk.cli.{cmd_name.replace('-', '_')}")
             return next(
                 item
                 for item in vars(module).values()

@@ -90,7 +90,8 @@ def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
         commands.append(f"areal-sdk eval --config {settings} --model {path}")
     lines = [f"{'next:' if not i else '':6}{command}" for i, command in enumerate(commands)]
     is_unmeasured = not was_measured and config.get("eval", {}).get("after")
-    if is_unmeasured and not config.get("serve", {}).get("learn"):
+    from_data = config.get("finetune", {}).get("objective")
+    if is_unmeasured and not config.get("serve", {}).get("learn") and not from_data:
         lines.insert(0, f"nothing was measured: {NO_HELD_OUT}")
     return lines
 

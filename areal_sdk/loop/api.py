@@ -6,44 +6,39 @@ Each function runs an event loop of its own. `train_async` and `evaluate_async` 
 """
 
 import logging
-import shutil
 import sys
-import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.config import Config, idle_settings, load_config, parse_config, with_absolute_paths
+from areal_sdk.config import Config, idle_settings, parse_config
 from areal_sdk.config.keys import join_key, leaves
-from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluator import RemoteEndpoint, run_evaluation
-from areal_sdk.loop.models import engine_name, engine_tables, find_served_model
+from areal_sdk.loop.models import engine_name, find_served_model
 from areal_sdk.loop.program import load_program
-from areal_sdk.loop.progress import EvalView, Progress
-from areal_sdk.loop.serving import run_server, run_upstream
-from areal_sdk.loop.shutdown import StoppedAtOnce, refuse_inside_a_loop, run_to_the_end
-from areal_sdk.loop.state import (
-    Change,
-    RunState,
-    RunSummary,
-    changed_settings,
-    finished_summary,
-    latest_checkpoint,
-    step_of,
-    why_finished,
+from areal_sdk.loop.progress import EvalView
+from areal_sdk.loop.runs import (
+    Training,
+    begun,
+    cause_of,
+    load_plugins_of,
+    removed_if_refused,
+    resumed,
+    run_to_its_end,
+    write_config,
 )
-from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan, run_training
-from areal_sdk.models import BUILT_IN
-from areal_sdk.plugins import Plugins, load_plugins
+from areal_sdk.loop.serving import run_server, run_upstream
+from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
+from areal_sdk.loop.state import (
+    RunSummary,
+)
+from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.run_dir import BEST, read_measured
 from areal_sdk.telemetry.terminal import TerminalView
-from areal_sdk.telemetry.waits import waits_on_signal
 from areal_sdk.telemetry.watchdog import Watchdog
 from areal_sdk.types import Task
 
@@ -67,7 +62,7 @@ def train(
     same agent and tasks; settings may then raise its limits.
     """
     refuse_inside_a_loop()  # before anything is loaded or written
-    return _train(
+    return run_to_its_end(
         _training(
             agent,
             settings,
@@ -100,7 +95,7 @@ async def train_async(
     )
     if isinstance(training, RunSummary):
         return training
-    with _begun(training) as run:
+    with begun(training) as run:
         async with Watchdog():
             run.summary = await run.main()
     return run.whole_summary
@@ -162,11 +157,11 @@ async def evaluate_async(
         async with Watchdog():
             return await evaluation
     except ExceptionGroup as group:
-        raise _cause(group) from group
+        raise cause_of(group) from group
 
 
 def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
-    return _train(Training(_plan(config), quiet=quiet))
+    return run_to_its_end(Training(_plan(config), quiet=quiet))
 
 
 def resume_training(
@@ -178,7 +173,7 @@ def resume_training(
 ) -> RunSummary:
     """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
     run_dir = RunDir.open(path)
-    return _train(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
+    return run_to_its_end(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
 
 
 def evaluate_config(
@@ -201,29 +196,29 @@ def check(config: Config) -> None:
 def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | None:
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
-        return _train(Training(_plan(config)))
+        return run_to_its_end(Training(_plan(config)))
     run_dir = model_dir = None
-    plugins = _load_plugins(config)
+    plugins = load_plugins_of(config)
     if config.serve.upstream is not None:
         check_address(config.serve.upstream)  # before it is written anywhere
     else:
         model_dir = find_served_model(config, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
-        _write_config(run_dir, config, plugins)
+        write_config(run_dir, config, plugins)
         say(f"run directory: {run_dir.path}")
     server = (
         run_upstream(config, run_dir=run_dir, say=say)
         if model_dir is None
         else run_server(config, model_dir=model_dir, plugins=plugins, run_dir=run_dir, say=say)
     )
-    with _removed_if_refused(run_dir):
+    with removed_if_refused(run_dir):
         try:
             run_to_the_end(server)
         except KeyboardInterrupt:
             pass  # how servers end
         except ExceptionGroup as group:
-            raise _cause(group) from None
+            raise cause_of(group) from None
     return None
 
 
@@ -235,26 +230,14 @@ def _plan(
 ) -> RunPlan:
     for line in idle_settings(config, engine=engine_name(config.engine)):
         logger.warning("%s", line)
-    plugins = _load_plugins(config)
+    plugins = load_plugins_of(config)
     if config.serve.learn:
         return make_live_plan(config, plugins=plugins)
+    if config.finetune.objective is not None:
+        command = config.finetune.objective.replace("_", "-")
+        raise ConfigError(f"this learns from data and plays no tasks: use areal-sdk {command}")
     program = load_program(config, plugins=plugins, agent=agent)
     return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """A run that can begin, or go on: all that it needs was found."""
-
-    plan: RunPlan
-    run_dir: RunDir | None = None
-    """Of a run that goes on; a new run gets a new one."""
-    checkpoint: Path | None = None
-    call: Mapping[str, str] = field(default_factory=dict)
-    """The arguments of a new run that were objects: a resumed run needs them again."""
-    changes: Sequence[Change] = ()
-    """The settings that have another value in a run that goes on."""
-    quiet: bool = False
 
 
 def _training(
@@ -294,154 +277,13 @@ def _resumed(
     tasks: Mapping[str, Iterable[Task]] | None = None,
     quiet: bool,
 ) -> Training | RunSummary:
-    """The run in `run_dir`, to go on with; its summary where nothing is left to do."""
-    if missing := run_dir.read_call().keys() - (call or {}).keys():
-        raise ConfigError(
-            f"{run_dir.path} was begun from Python, with objects that only Python can give again "
-            f"({', '.join(sorted(missing))}): go on with {run_dir.how_to_resume()}"
-        )
-    config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
-    if config.serve.keeps_sessions and not config.serve.learn:
-        raise ConfigError(f"{run_dir.path} only kept sessions: there is nothing to go on with")
-    checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
-    changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
-    if (why := why_finished(run_dir, config, changes)) is not None:
-        if not quiet:
-            TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
-        return finished_summary(run_dir)
-    plan = _plan(config, agent=agent, tasks=tasks)
-    return Training(plan, run_dir, checkpoint, changes=changes, quiet=quiet)
-
-
-def _train(training: Training | RunSummary) -> RunSummary:
-    if isinstance(training, RunSummary):
-        return training
-    with _begun(training) as run:
-        run.summary = run_to_the_end(run.main())
-    return run.whole_summary
-
-
-@dataclass(slots=True)
-class _Run:
-    """A run that has begun: its directory is made, and locked."""
-
-    training: Training
-    run_dir: RunDir
-    state: RunState
-    progress: Progress
-    summary: RunSummary | None = None
-    """None until the run has ended by itself."""
-
-    def main(self) -> Coroutine[Any, Any, RunSummary]:
-        return run_training(
-            self.training.plan,
-            run_dir=self.run_dir,
-            state=self.state,
-            progress=self.progress,
-            checkpoint=self.training.checkpoint,
-        )
-
-    @property
-    def whole_summary(self) -> RunSummary:
-        summary = self.summary or _interrupted(self.run_dir, self.state)
-        return replace(summary, elapsed_s=self.progress.elapsed_s)
-
-
-@contextmanager
-def _begun(training: Training) -> Iterator[_Run]:
-    """Make and lock the run's directory; after the block, tell the observers how the run ended.
-
-    Ctrl-C leaves the block without an error: the summary then says that it was interrupted.
-    """
-    plan, config, run_dir = training.plan, training.plan.config, training.run_dir
-    new_dir = None
-    if run_dir is None:
-        run_dir = new_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.program.name)
-        if training.call:
-            run_dir.record_call(training.call)
-    # A run that still goes on is not touched: `in_use` refuses it.
-    with _removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
-        _write_config(run_dir, config, plan.plugins)
-        progress = _progress(plan, run_dir, quiet=training.quiet)
-        if new_dir is None:
-            step = step_of(training.checkpoint) if training.checkpoint is not None else None
-            progress.report_resume(step, training.changes)
-        run = _Run(training, run_dir, RunState(), progress)
-        try:
-            yield run
-        except StoppedAtOnce:
-            raise
-        except KeyboardInterrupt:
-            pass
-        except ExceptionGroup as group:
-            raise _with_way_on(_cause(group), run_dir) from group
-        except ArealError as error:
-            _with_way_on(error, run_dir)
-            raise
-        finally:  # whatever the reason
-            numbers = run.whole_summary.numbers()
-            plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=numbers)
-
-
-def _write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:
-    """It may be resumed from another directory."""
-    tables = engine_tables(config, plugins)
-    located = with_absolute_paths(config, built_in=BUILT_IN, tables=tables)
-    run_dir.write_config(located.model_dump(mode="json", exclude_none=True))
-
-
-@contextmanager
-def _removed_if_refused(run_dir: RunDir | None) -> Iterator[None]:
-    """Leave nothing of a new run that could not start because it was asked for wrongly."""
-    try:
-        yield
-    except ConfigError:
-        if run_dir is not None and not run_dir.has_begun():
-            shutil.rmtree(run_dir.path, ignore_errors=True)
-        raise
-
-
-def _progress(plan: RunPlan, run_dir: RunDir, *, quiet: bool) -> Progress:
-    run = plan.config.run
-    changed_plugins = run_dir.record_plugins(plan.plugins.installed_versions())
-    progress = Progress(
+    return resumed(
         run_dir,
-        name=f"{plan.program.name} on {plan.config.model}",
-        total_steps=0 if run.is_endless else run.steps,
-        writer=None if quiet else TerminalView(sys.stderr),
-        notify=plan.plugins.notify,
-        split=next(iter(plan.eval_tasks), ""),
-    )
-    progress.say(f"run: {run_dir.path} (areal-sdk inspect {run_dir.path} --live)")
-    for change in changed_plugins:
-        progress.say(f"warning: plugin {change}: what is sampled from here on may differ")
-    return progress
-
-
-def _waits_on_signal() -> AbstractContextManager[None]:
-    """`kill -USR1` says who waits for what; only the main thread can hear signals."""
-    if threading.current_thread() is threading.main_thread():
-        return waits_on_signal()
-    return nullcontext()
-
-
-def _with_way_on(error: BaseException, run_dir: RunDir) -> BaseException:
-    if latest_checkpoint(run_dir.checkpoints) is not None:
-        error.add_note(f"go on with: {run_dir.how_to_resume()}")
-    return error
-
-
-def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
-    saved = latest_checkpoint(run_dir.checkpoints)
-    return RunSummary(
-        run_dir=str(run_dir.path),
-        steps=state.step,
-        version=state.version,
-        train_seconds=state.train_seconds,
-        ended="interrupted",
-        saved_step=None if saved is None else step_of(saved),
-        ledger=run_dir.read_ledger() or state.ledger,
-        best=read_measured(run_dir.checkpoints / BEST),
+        overrides,
+        lambda config: _plan(config, agent=agent, tasks=tasks),
+        settings=settings,
+        call=call,
+        quiet=quiet,
     )
 
 
@@ -463,7 +305,7 @@ def _evaluation(
     quiet: bool,
 ) -> Coroutine[Any, Any, EvalReport]:
     """Load the agent, and return its evaluation, which is yet to be awaited."""
-    plugins = _load_plugins(config)
+    plugins = load_plugins_of(config)
     item = None if isinstance(agent, str) else agent
     program = load_program(config, plugins=plugins, agent=item).with_tasks(tasks or {})
     writer = None if quiet else TerminalView(sys.stderr)
@@ -477,26 +319,8 @@ def _evaluate(evaluation: Coroutine[Any, Any, EvalReport]) -> EvalReport:
     try:
         return run_to_the_end(evaluation)
     except ExceptionGroup as group:
-        raise _cause(group) from group
-
-
-def _load_plugins(config: Config) -> Plugins:
-    return load_plugins(files=map(Path, config.plugins))
+        raise cause_of(group) from group
 
 
 def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Iterable[Task]]:
     return {split: tasks for split, tasks in by_split.items() if tasks is not None}
-
-
-def _cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first `ArealError` inside, else the first error. Tasks that end together raise a group."""
-    leaves = list(_leaves(group))
-    return next((error for error in leaves if isinstance(error, ArealError)), leaves[0])
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -19,7 +19,7 @@ from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.state import latest_checkpoint
 from areal_sdk.models import resolve_model
-from areal_sdk.models.families import stored_dtype
+from areal_sdk.models.families import check_speaks, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
@@ -80,6 +80,7 @@ def find_served_model(config: Config, *, plugins: Plugins) -> Path:
 
 def check_served(config: Config, directory: Path, plugins: Plugins) -> None:
     """ConfigError for a model that the gateway or the engine would refuse."""
+    check_speaks(directory)
     template = ChatTemplate.load(directory)
     Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
     check_engine_serves(config, directory, plugins)

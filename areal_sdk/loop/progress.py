@@ -192,6 +192,34 @@ class Progress:
         if step == total or step % max(1, total // NUM_LINES) == 0:
             self.enter(self._phase)
 
+    def report_learning(self, state: RunState, metrics: Mapping[str, float]) -> dict[str, float]:
+        """One step of a fine-tuning run is done; returns its numbers, flat."""
+        self._trained.add(metrics.get("num_tokens", 0.0))
+        values = {
+            "step": state.step,
+            "version": state.version,
+            "train_seconds": state.train_seconds,
+            **{f"train/{key}": value for key, value in metrics.items()},
+        }
+        self._metrics.log("step", values)
+        shown = ("loss", "accuracy")
+        numbers = [f"{name} {metrics[name]:.3f}" for name in shown if name in metrics]
+        total = self._total_steps
+        self._phase = ", ".join([f"step {state.step}/{total}", *numbers])
+        if skipped := metrics.get("num_skipped_updates"):
+            self.say(
+                f"warning: step {state.step}: {skipped:.0f} update left out: the gradient was not finite"
+            )
+        if state.step == total or state.step % max(1, total // NUM_LINES) == 0:
+            self.enter(self._phase)
+        return flat_numbers(values)
+
+    def report_held_out(self, name: str, values: Mapping[str, float], *, step: int) -> None:
+        """The loss on held-out data was measured after `step`."""
+        self._metrics.log("held_out", {"name": name, "step": step, **values})
+        numbers = ", ".join(f"{key} {value:.4f}" for key, value in values.items())
+        self.say(f"{name}: held-out data: {numbers}")
+
     def delivered(self, *, seconds: float) -> None:
         """The engine has taken the weights of the last step."""
         self._swap_s = seconds

@@ -123,7 +123,7 @@ async def open_services(
         )
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
-        rewards = await _open_rewards(config, plugins, run_dir.logs, stack)
+        rewards = await open_rewards(config, plugins, run_dir.logs, stack)
         yield Services(
             config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer
         )
@@ -135,7 +135,7 @@ async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> N
     await asyncio.gather(*closing)
 
 
-async def _open_rewards(
+async def open_rewards(
     config: Config, plugins: Plugins, log_dir: Path, stack: AsyncExitStack
 ) -> RewardPool | None:
     specs = reward_specs(config, plugins)

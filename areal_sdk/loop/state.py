@@ -77,6 +77,8 @@ class RunSummary:
     """What the best weights achieved, and after which step; None where none were kept."""
     warnings: Sequence[str] = ()
     """What makes its measurements doubtful, such as held-out tasks that were trained on."""
+    held_out: Mapping[str, float] = field(default_factory=dict)
+    """Of a fine-tuning run: the loss on its held-out data, as `before/loss` and `after/loss`."""
     had_ended: bool = False
     """It was to be resumed, and nothing was left to do."""
     elapsed_s: float = 0.0
@@ -171,7 +173,10 @@ _FIXED = {
     "run.seed": "the order of its tasks and its held-out sample follow from it",
     "serve.learn": "a run goes on with callers, or with tasks, as it began",
 }
-_FIXED_ONCE_SAVED = {"sft": "its warm-up has begun"}
+_FIXED_ONCE_SAVED = {
+    "sft": "its warm-up has begun",
+    "finetune": "a run keeps the data and the objective it began with",
+}
 _NOT_SET = "not set"
 
 

@@ -8,7 +8,7 @@ differ in how the episodes of the run begin; `run_training` is the same for both
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,7 @@ from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.telemetry.directories import recover
+from areal_sdk.trainer import Trainer
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
@@ -83,13 +84,28 @@ class RunPlan:
     warnings: tuple[str, ...] = ()
     """What makes the run's measurements doubtful. Told before the run, and again in its summary."""
 
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return tuple(self.eval_tasks)
+
+    def run(
+        self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
+    ) -> Coroutine[Any, Any, RunSummary]:
+        return run_training(
+            self, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
+        )
+
 
 def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
     """Find model, tasks, rewards and demonstrations; ConfigError for what is missing or wrong.
 
     Blocks while a model is fetched: call it before the event loop starts.
     """
-    eval_tasks = _eval_tasks(config, program, plugins)
+    eval_tasks = held_out_tasks(config, program, plugins)
     if config.eval.every and not eval_tasks:
         raise ConfigError(
             f"eval.every = {config.eval.every}, but no held-out tasks were given: "
@@ -146,7 +162,7 @@ def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
     return directory
 
 
-def _eval_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
+def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
     """Held-out tasks by split; none where training tasks were given and no others."""
     if not (config.eval.before or config.eval.after or config.eval.every):
         return {}
@@ -190,7 +206,7 @@ async def run_training(
             train=True,
             say=progress.say,
         ) as services,
-        _learner(services, state, progress) as learner,
+        open_learner(services.trainer, config, run_dir, state, progress) as learner,
     ):
         await _begin_weights(services, learner, plan, progress, checkpoint)
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
@@ -223,16 +239,14 @@ async def run_training(
 
 
 @asynccontextmanager
-async def _learner(
-    services: Services, state: RunState, progress: Progress
+async def open_learner(
+    trainer: Trainer | None, config: Config, run_dir: RunDir, state: RunState, progress: Progress
 ) -> AsyncIterator[Learner]:
     """The learner of a run. Whatever ends the run, what it has learnt is saved."""
-    assert services.trainer is not None
-    run = services.config.run
-    checkpoints = Checkpoints(
-        services.run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints
-    )
-    learner = Learner(services.trainer, state, checkpoints)
+    assert trainer is not None
+    run = config.run
+    checkpoints = Checkpoints(run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints)
+    learner = Learner(trainer, state, checkpoints)
     try:
         yield learner
     except BaseException:

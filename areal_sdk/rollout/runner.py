@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
-from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
+from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, guard
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
@@ -42,6 +43,16 @@ logger = logging.getLogger(__name__)
 UNSCORED = Outcome.abstained("not scored yet")
 
 
+class HostsSessions(Protocol):
+    """A gateway: of a model that we serve, or in front of somebody else's."""
+
+    sessions: SessionStore
+    model_name: str
+
+    @property
+    def base_url(self) -> str: ...
+
+
 class EpisodeRunner(SharesHttpClient):
     """Plays requests with one agent. Stateless between episodes, so many may run at once."""
 
@@ -49,7 +60,7 @@ class EpisodeRunner(SharesHttpClient):
         self,
         agent: AgentLike,
         *,
-        gateway: Gateway,
+        gateway: HostsSessions,
         rewards: RewardPool | None = None,
         limits: SessionLimits | None = None,
         sampling: SamplingPolicy | None = None,

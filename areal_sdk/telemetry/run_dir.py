@@ -205,9 +205,11 @@ class RunDir:
         """The command or Python call that resumes this run, with `steps` if they are given."""
         call = self.read_call()
         if not call:
-            online = self._learns_online()
-            limit = f" {'--set run.steps=' if online else '--steps '}{steps}" if steps else ""
-            command = f"areal-sdk {'serve' if online else 'train'} --resume"
+            name = self._command()
+            limit = (
+                f" {'--set run.steps=' if name == 'serve' else '--steps '}{steps}" if steps else ""
+            )
+            command = f"areal-sdk {name} --resume"
             return f"{command} {shlex.quote(str(self.path))}{limit}"
         arguments = [
             call.pop("agent"),
@@ -217,11 +219,15 @@ class RunDir:
         ]
         return f"areal_sdk.train({', '.join(arguments)})"
 
-    def _learns_online(self) -> bool:
+    def _command(self) -> str:
+        """The command that made this run."""
         with suppress(OSError, tomllib.TOMLDecodeError):  # reading the settings reports the error
             settings = tomllib.loads(self.config.read_text())
-            return bool(settings.get("serve", {}).get("learn"))
-        return False
+            if settings.get("serve", {}).get("learn"):
+                return "serve"
+            if objective := settings.get("finetune", {}).get("objective"):
+                return str(objective).replace("_", "-")
+        return "train"
 
     def read_plugins(self) -> dict[str, Any] | None:
         """`installed` versions, and the `earlier` ones that parts of the run were made with."""

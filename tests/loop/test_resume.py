@@ -11,7 +11,7 @@ import pytest
 
 from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop import api
+from areal_sdk.loop import api, runs
 from areal_sdk.loop.state import RunState
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training, wait_for_steps
@@ -86,7 +86,7 @@ def test_a_run_is_resumed_from_another_directory(
     monkeypatch.chdir(tmp_path / "project")
     plan = api._plan(parse_config({"agent": "mine.py", "model": "tiny", "run": {"dir": "runs"}}))
     run = RunDir.create(plan.config.run.dir, "run")
-    api._write_config(run, plan.config, plan.plugins)
+    runs.write_config(run, plan.config, plan.plugins)
     monkeypatch.chdir(tmp_path)
     api.check(load_config(file=Path("project/runs/run/config.toml")))
 

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from areal_sdk.config import parse_config
-from areal_sdk.loop.services import _open_rewards
+from areal_sdk.loop.services import open_rewards
 from areal_sdk.plugins import load_plugins
 
 
@@ -18,5 +18,5 @@ async def test_rewards_run_in_as_many_processes_as_the_config_says(tmp_path: Pat
         }
     )
     async with AsyncExitStack() as stack:
-        await _open_rewards(config, load_plugins(), tmp_path, stack)
+        await open_rewards(config, load_plugins(), tmp_path, stack)
     assert sorted(os.listdir(tmp_path)) == ["reward-0.log", "reward-1.log", "reward-2.log"]

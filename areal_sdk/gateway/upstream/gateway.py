@@ -84,6 +84,7 @@ class UpstreamGateway:
         url: str,
         *,
         api_key: str = "",
+        model_name: str = "",
         admin_key: str | None = None,
         users: Sequence[User] = (),
         quota: Quota | None = None,
@@ -91,8 +92,12 @@ class UpstreamGateway:
         cors_origins: Sequence[str] = (),
         max_request_s: float = 600.0,
     ) -> None:
-        """`url` ends in `/v1` as OpenAI's clients take it; `api_key` is the provider's."""
+        """`url` ends in `/v1` as OpenAI's clients take it; `api_key` is the provider's.
+
+        `model_name` is what agents that are played here ask for; callers ask as they like.
+        """
         check_address(url)
+        self.model_name = model_name
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.sessions = SessionStore(_NoModel(), sampling=SamplingPolicy(mode="respect"))
         self.external = ExternalSessions(self.sessions, limits=external)

@@ -1,0 +1,175 @@
+"""What the fine-tuning commands share: their options, how a run begins or goes on, what is printed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from areal_sdk.config import Config
+    from areal_sdk.loop.state import RunSummary
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SHARED = (
+    click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`."),
+    click.option("--init-from", help="Start from the weights of this run."),
+    click.option("--agent", help="Play the held-out tasks of this agent before and after."),
+    click.option("--eval-tasks", help="The held-out tasks; default: the agent file's own."),
+    click.option(
+        "--eval-data", multiple=True, help="Held-out data: its loss is measured before and after."
+    ),
+    click.option("--steps", type=int, help="Optimiser steps; default: as --epochs needs."),
+    click.option("--epochs", type=float, help="Passes over the data; default: 1."),
+    click.option("--batch", type=int, help="Rows or pairs a step."),
+    click.option("--learning-rate", type=float, help="Of AdamW."),
+    click.option("--seed", type=int, help="Of the order of the data."),
+    click.option(
+        "--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too."
+    ),
+    click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file."),
+    click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="SECTION.KEY=VALUE",
+        help="One setting of the file.",
+    ),
+    click.option(
+        "--dry-run", is_flag=True, help="Check everything, print the settings, do nothing."
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
+)
+
+_RESUME = click.option(
+    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run."
+)
+
+_KEYS = {
+    "steps": "run.steps",
+    "seed": "run.seed",
+    "epochs": "finetune.epochs",
+    "batch": "finetune.batch",
+    "beta": "finetune.beta",
+    "min_reward": "finetune.min_reward",
+    "per_task": "finetune.per_task",
+    "learning_rate": "trainer.learning_rate",
+}
+
+
+def finetuning_options(*, resumes: bool = True) -> Callable[[Command], Command]:
+    """The options that all fine-tuning commands take."""
+
+    def add(command: Command) -> Command:
+        for option in reversed((*_SHARED, _RESUME) if resumes else _SHARED):
+            command = option(command)
+        return command
+
+    return add
+
+
+def find_config(
+    objective: str,
+    *,
+    data: tuple[str, ...],
+    eval_data: tuple[str, ...],
+    plugins: tuple[str, ...],
+    file: Path | None,
+    settings: tuple[str, ...],
+    flags: dict[str, Any],
+) -> "Config":
+    """The settings of a new run: file, `--set`, and the command's own flags."""
+    from areal_sdk.config import load_config
+
+    given: dict[str, Any] = {
+        _KEYS.get(name, name): value for name, value in flags.items() if value not in (None, False)
+    }
+    if flags.get("length_normalised"):
+        given["finetune.length_normalised"] = given.pop("length_normalised")
+    lists = {"finetune.data": data, "finetune.eval_data": eval_data, "plugins": plugins}
+    given |= {key: value for key, value in lists.items() if value}
+    return load_config(
+        file=file, settings=settings, overrides={"finetune.objective": objective, **given}
+    )
+
+
+def begin_or_resume(
+    objective: str,
+    *,
+    data: tuple[str, ...],
+    eval_data: tuple[str, ...],
+    plugins: tuple[str, ...],
+    file: Path | None,
+    settings: tuple[str, ...],
+    resume: Path | None,
+    dry_run: bool,
+    as_json: bool,
+    flags: dict[str, Any],
+) -> None:
+    """What `sft`, `dpo` and `reward-model` do."""
+    from areal_sdk.errors import ConfigError
+    from areal_sdk.finetune import finetune, resume_finetuning
+
+    if resume is not None:
+        limits = {"run.steps": flags.pop("steps")} if flags["steps"] is not None else {}
+        others = [value for value in flags.values() if value not in (None, False)]
+        if any([data, eval_data, plugins, file, dry_run, *others]):
+            raise ConfigError(
+                "--resume takes its settings from the run: give only --steps and "
+                "--set SECTION.KEY=VALUE with it"
+            )
+        print_finetuning(
+            resume_finetuning(resume, settings=settings, overrides=limits, quiet=as_json),
+            as_json=as_json,
+        )
+        return
+    config = find_config(
+        objective,
+        data=data,
+        eval_data=eval_data,
+        plugins=plugins,
+        file=file,
+        settings=settings,
+        flags=flags,
+    )
+    if dry_run:
+        show_plan(config)
+    else:
+        print_finetuning(finetune(config, quiet=as_json), as_json=as_json)
+
+
+def show_plan(config: "Config") -> None:
+    """`--dry-run`: the settings as the run would have them."""
+    from areal_sdk.cli.report import print_settings
+    from areal_sdk.finetune import check
+
+    print_settings(check(config))
+    click.echo("ok: everything that a run needs was found; nothing was started", err=True)
+
+
+def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:
+    """The summary, with the held-out loss before and after; exits with 1 where it was interrupted."""
+    import orjson
+
+    from areal_sdk.cli.report import print_summary, table
+
+    if as_json:
+        click.echo(orjson.dumps(summary.to_json(), option=orjson.OPT_INDENT_2).decode())
+    else:
+        names = {key.partition("/")[2]: None for key in summary.held_out}
+        rows = [
+            (name, *(_number(summary.held_out, f"{when}/{name}") for when in ("before", "after")))
+            for name in names
+        ]
+        if rows:
+            click.echo()
+            for line in table([("held-out data", "before", "after"), *rows]):
+                click.echo(line)
+        print_summary(summary)
+    if summary.ended == "interrupted":
+        raise SystemExit(1)
+
+
+def _number(values: Any, key: str) -> str:
+    return f"{values[key]:.4f}" if key in values else "-"

@@ -1,0 +1,127 @@
+"""The fine-tuning commands as functions: configuration in, summary out."""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.config import Config, idle_settings
+from areal_sdk.errors import ConfigError
+from areal_sdk.finetune.distillation import play_teacher
+from areal_sdk.finetune.training import FinetunePlan, make_plan
+from areal_sdk.gateway.upstream.gateway import check_address
+from areal_sdk.loop.evaluator import RemoteEndpoint
+from areal_sdk.loop.models import engine_name
+from areal_sdk.loop.program import load_program, load_tasks
+from areal_sdk.loop.progress import EvalView
+from areal_sdk.loop.runs import (
+    Training,
+    cause_of,
+    load_plugins_of,
+    resumed,
+    run_to_its_end,
+    write_config,
+)
+from areal_sdk.loop.shutdown import run_to_the_end
+from areal_sdk.loop.state import RunSummary
+from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.terminal import TerminalView
+
+logger = logging.getLogger(__name__)
+
+TEACHER_KEY = "OPENAI_API_KEY"
+"""The key of the teacher's endpoint comes from the environment: no file holds it."""
+
+
+def finetune(config: Config, *, quiet: bool = False) -> RunSummary:
+    """Learn from `finetune.data`."""
+    return run_to_its_end(Training(_plan(config), quiet=quiet))
+
+
+def check(config: Config) -> Config:
+    """`--dry-run`: everything that can be wrong before anything heavy starts; the settings as resolved."""
+    return _plan(config).config
+
+
+def resume_finetuning(
+    path: Path,
+    *,
+    settings: Sequence[str] = (),
+    overrides: Mapping[str, Any] | None = None,
+    quiet: bool = False,
+) -> RunSummary:
+    """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
+    run_dir = RunDir.open(path)
+    return run_to_its_end(resumed(run_dir, overrides or {}, _plan, settings=settings, quiet=quiet))
+
+
+def _plan(config: Config) -> FinetunePlan:
+    for line in idle_settings(config, engine=engine_name(config.engine)):
+        logger.warning("%s", line)
+    return make_plan(config, plugins=load_plugins_of(config))
+
+
+@dataclass(frozen=True, slots=True)
+class Teacher:
+    """Who plays first, and how much."""
+
+    base_url: str
+    model: str
+    num_tasks: int | None = None
+    """At most so many of the training tasks, from the first on; None: all, which must be finite."""
+    samples: int = 1
+    """Attempts a task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """What a teacher's episodes amount to, and the run directory that holds them."""
+
+    run_dir: Path
+    report: EvalReport
+
+
+def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Taught:
+    """Have the teacher play the agent's training tasks; every episode is kept in a run directory."""
+    check_address(teacher.base_url)
+    plugins = load_plugins_of(config)
+    program = load_program(config, plugins=plugins)
+    found = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
+    if teacher.num_tasks is None and not isinstance(found, Sequence):
+        raise ConfigError(
+            f"the tasks of {program.name!r} go on and on: say how many the teacher plays (--num-tasks)"
+        )
+    known = found if isinstance(found, Sequence) else found.first
+    tasks = known[: teacher.num_tasks]
+    stem = f"{config.run.name or program.name}-teacher"
+    run_dir = RunDir.create(config.run.dir, None, stem=stem)
+    serve = config.serve.model_copy(update={"upstream": teacher.base_url})
+    write_config(run_dir, config.model_copy(update={"serve": serve}), plugins)
+    writer = None if quiet else TerminalView(sys.stderr)
+    view = EvalView(writer, name=f"{program.name} on the teacher {teacher.model}")
+    endpoint = RemoteEndpoint(teacher.base_url, os.environ.get(TEACHER_KEY, ""))
+
+    async def played() -> EvalReport:
+        async with view:
+            view.begin(len(tasks) * teacher.samples)
+            return await play_teacher(
+                config,
+                program,
+                tasks,
+                endpoint=endpoint,
+                model=teacher.model,
+                samples=teacher.samples,
+                run_dir=run_dir,
+                plugins=plugins,
+                on_episode=view.evaluated,
+            )
+
+    try:
+        report = run_to_the_end(played())
+    except ExceptionGroup as group:
+        raise cause_of(group) from group
+    return Taught(run_dir.path, report)

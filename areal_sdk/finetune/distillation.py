@@ -1,0 +1,81 @@
+"""A teacher plays an agent's tasks; what was rewarded well becomes the data of a student.
+
+The gateway stands in front of the teacher's endpoint, so each episode has a session of its own: the
+turns of the teacher are recorded as text, and rewards are given as in any evaluation.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+
+from areal_sdk.config import Config
+from areal_sdk.gateway import SessionLimits
+from areal_sdk.gateway.upstream.gateway import UpstreamGateway
+from areal_sdk.loop.evaluator import RemoteEndpoint
+from areal_sdk.loop.program import Program
+from areal_sdk.loop.services import open_rewards
+from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
+from areal_sdk.rollout.runner import EpisodeRunner
+from areal_sdk.telemetry import EpisodeWriter, RunDir
+from areal_sdk.types import Episode, Task
+
+SPLIT = "train"
+
+
+async def play_teacher(
+    config: Config,
+    program: Program,
+    tasks: Sequence[Task],
+    *,
+    endpoint: RemoteEndpoint,
+    model: str,
+    samples: int,
+    run_dir: RunDir,
+    plugins: Plugins,
+    on_episode: Callable[[Episode], None],
+) -> EvalReport:
+    """Play `tasks` on `model` of the endpoint, and keep every episode in `run_dir`."""
+    rollout = config.rollout
+    async with AsyncExitStack() as stack:
+        writer = EpisodeWriter(run_dir.episodes)
+        stack.callback(writer.close)
+        gateway = UpstreamGateway(
+            endpoint.base_url,
+            api_key=endpoint.api_key,
+            model_name=model,
+            max_request_s=rollout.request_timeout_s,
+        )
+        stack.push_async_callback(gateway.aclose)
+        await gateway.start()
+        agent = playable(program.agent, rollout, log_dir=run_dir.logs)
+        if isinstance(agent, AgentPool):
+            await stack.enter_async_context(agent)
+        runner = EpisodeRunner(
+            agent,
+            gateway=gateway,
+            rewards=await open_rewards(config, plugins, run_dir.logs, stack),
+            limits=SessionLimits(
+                max_turns=rollout.max_turns,
+                max_tokens=rollout.max_episode_tokens,
+                max_new_tokens=rollout.max_new_tokens,
+            ),
+            seed=config.run.seed,
+            split=SPLIT,
+            episode_timeout_s=rollout.episode_timeout_s,
+            infra_retries=rollout.infra_retries,
+        )
+
+        def keep(episode: Episode) -> None:
+            writer.write(episode, split=SPLIT)
+            on_episode(episode)
+
+        return await evaluate_tasks(
+            await stack.enter_async_context(runner),
+            tasks,
+            split=SPLIT,
+            samples=samples,
+            max_concurrency=config.eval.max_concurrency,
+            name="teacher",
+            on_episode=keep,
+        )

@@ -1,0 +1,359 @@
+"""A fine-tuning run: measured, data in tokens, steps, measured again. It plays no training episodes.
+
+    make_plan -> run_finetuning: engine measures -> trainer: held-out loss, steps, export -> engine measures
+
+Engine and trainer never run side by side: an evaluation happens before the trainer starts, and after
+it has written the final weights.
+"""
+
+import logging
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.config import Config
+from areal_sdk.errors import ConfigError, DivergedError
+from areal_sdk.finetune.objectives import (
+    Imitation,
+    Objective,
+    Preference,
+    Reference,
+    RewardModelling,
+)
+from areal_sdk.finetune.preferences import DPO
+from areal_sdk.finetune.rendering import Dataset
+from areal_sdk.finetune.sources import Sources
+from areal_sdk.loop.best import BestWeights
+from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.models import check_served, find_model, whose_weights
+from areal_sdk.loop.program import HeldOut, Program, load_program
+from areal_sdk.loop.progress import BEFORE, Progress
+from areal_sdk.loop.services import fail_with_ranks, make_trainer, open_services
+from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.loop.steps import MAX_SKIPPED_STEPS, Learner
+from areal_sdk.loop.training import held_out_tasks, open_learner
+from areal_sdk.plugins import Plugins
+from areal_sdk.process.threads import in_thread
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.directories import recover
+from areal_sdk.telemetry.files import read_json, to_json, write_atomically
+
+logger = logging.getLogger(__name__)
+
+REFERENCE_FILE = "reference.json"
+"""In the run directory: what `Objective.prepare` found before the first step."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinetunePlan:
+    """Everything that a fine-tuning run needs, found and checked."""
+
+    config: Config
+    plugins: Plugins
+    model_dir: Path
+    objective: Objective
+    notes: tuple[str, ...] = ()
+    """What the data holds, and what was left out."""
+    program: Program | None = None
+    """The agent whose held-out tasks are measured; None: only the loss is."""
+    eval_tasks: Mapping[str, HeldOut] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return (self.config.finetune.objective or "").replace("_", "-")
+
+    @property
+    def splits(self) -> Sequence[str]:
+        return tuple(self.eval_tasks)
+
+    def run(
+        self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
+    ) -> Coroutine[Any, Any, RunSummary]:
+        return run_finetuning(
+            self, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
+        )
+
+
+def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
+    """Find model, data and held-out tasks; ConfigError for what is missing or wrong.
+
+    Blocks while a model is fetched and the data is read: call it before the event loop starts.
+    """
+    section = config.finetune
+    if section.objective is None:
+        raise ConfigError(
+            "finetune.objective is not set: use areal-sdk sft, dpo, reward-model or distill"
+        )
+    if not section.data:
+        raise ConfigError("no data: give JSONL files or run directories (finetune.data)")
+    model_dir = find_model(config.init_from or config.model)
+    make_trainer(config, model_dir, plugins=plugins, log_dir=Path(), say=logger.warning)
+    check_served(config, model_dir, plugins)
+    objective, notes = _objective(config, model_dir)
+    config = _with_steps(config, objective.num_rows)
+    program = None
+    if config.agent or config.env:
+        if section.objective == "reward_model":
+            raise ConfigError(
+                "a reward model plays no tasks: leave the agent out, and give held-out pairs "
+                "(--eval-data)"
+            )
+        program = load_program(config, plugins=plugins)
+    eval_tasks = {} if program is None else held_out_tasks(config, program, plugins)
+    return FinetunePlan(config, plugins, model_dir, objective, notes, program, eval_tasks)
+
+
+def _objective(config: Config, model_dir: Path) -> tuple[Objective, tuple[str, ...]]:
+    section, settings = config.finetune, config.trainer
+    sources = Sources(section, model_dir, tool_format=config.gateway.tool_format)
+    if section.objective == "sft":
+        rows = sources.demonstrations(section.data)
+        kept = sources.demonstrations(section.eval_data) if section.eval_data else None
+        imitation = Imitation(settings, rows.rows, kept.rows if kept else ())
+        return imitation, (*_describe(rows, "sequences"), *_held_out(kept))
+    pairs = sources.pairs(section.data)
+    unseen = sources.pairs(section.eval_data) if section.eval_data else None
+    said = (*_describe(pairs, "pairs"), *_held_out(unseen))
+    held_out = unseen.rows if unseen else ()
+    if section.objective == "dpo":
+        dpo = DPO(section.beta, section.length_normalised)
+        return Preference(settings, pairs.rows, held_out, dpo=dpo), said
+    return RewardModelling(settings, pairs.rows, held_out), said
+
+
+def _describe(found: Dataset[Any], what: str) -> tuple[str, ...]:
+    return (
+        f"data: {len(found.rows)} {what}, {found.num_trained} trained tokens",
+        *found.notes(),
+    )
+
+
+def _held_out(found: Dataset[Any] | None) -> tuple[str, ...]:
+    return () if found is None else (f"held out: {len(found.rows)} rows", *found.notes())
+
+
+def _with_steps(config: Config, num_rows: int) -> Config:
+    """`run.steps` where it was given, else as many as `finetune.epochs` need."""
+    if "steps" in config.run.model_fields_set:
+        return config
+    section = config.finetune
+    size = min(section.batch, num_rows)
+    steps = max(1, math.ceil(section.epochs * num_rows / size))
+    return config.model_copy(update={"run": config.run.model_copy(update={"steps": steps})})
+
+
+async def run_finetuning(
+    plan: FinetunePlan,
+    *,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
+    checkpoint: Path | None = None,
+) -> RunSummary:
+    """Learn from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
+    config = plan.config
+    await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
+    progress.begin(state)
+    async with progress:
+        for note in (whose_weights(plan.model_dir), *plan.notes):
+            if note:
+                progress.say(note)
+        before: Reports = {}
+        if config.eval.before and checkpoint is None:
+            before = await _measure(plan, plan.model_dir, BEFORE, run_dir, state, progress)
+        ended, losses = await _learn(plan, run_dir, state, progress, checkpoint)
+        after: Reports = {}
+        if config.eval.after:
+            final = run_dir.checkpoints / "final"
+            after = await _measure(plan, final, "after", run_dir, state, progress)
+        summary = RunSummary(
+            run_dir=str(run_dir.path),
+            steps=state.step,
+            version=state.version,
+            train_seconds=state.train_seconds,
+            ended=ended,
+            before=before,
+            after=after,
+            held_out=losses,
+        )
+        progress.report_end(summary)
+        return summary
+
+
+async def _measure(
+    plan: FinetunePlan,
+    model_dir: Path,
+    name: str,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
+) -> Reports:
+    """Play the held-out tasks on `model_dir`, where there are any."""
+    if plan.program is None or not plan.eval_tasks:
+        return {}
+    progress.enter(f"evaluating {name}: the engine loads the model")
+    async with open_services(
+        plan.config,
+        plan.program,
+        model_dir=model_dir,
+        plugins=plan.plugins,
+        run_dir=run_dir,
+        train=False,
+        say=progress.say,
+    ) as services:
+        best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
+        evaluator = Evaluator(services, plan.eval_tasks, state, progress, best)
+        return await evaluator.measure(name, step=state.step)
+
+
+async def _learn(
+    plan: FinetunePlan,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
+    checkpoint: Path | None,
+) -> tuple[str, Mapping[str, float]]:
+    """Take the steps and write the final weights; returns why they ended, and the held-out loss."""
+    objective = plan.objective
+    async with _open_learner(plan, run_dir, state, progress) as learner:
+        if checkpoint is not None:
+            await learner.load(checkpoint)
+        await _prepare(objective, learner, run_dir, progress)
+        steps = _Steps(plan, learner, progress)
+        before = {} if state.step else await steps.measure(BEFORE)
+        ended = await steps.run()
+        losses = {**before, **await steps.measure("after")}
+        if not learner.is_saved:
+            await learner.save()
+        progress.enter("writing the final weights")
+        await learner.trainer.export(run_dir.checkpoints / "final")
+        return ended, losses
+
+
+@asynccontextmanager
+async def _open_learner(
+    plan: FinetunePlan, run_dir: RunDir, state: RunState, progress: Progress
+) -> AsyncIterator[Learner]:
+    progress.enter("starting: the trainer loads the model")
+    trainer = make_trainer(
+        plan.config,
+        plan.model_dir,
+        plugins=plan.plugins,
+        log_dir=run_dir.logs,
+        say=progress.say,
+    )
+    try:
+        await trainer.start()
+        async with (
+            fail_with_ranks(trainer),
+            open_learner(trainer, plan.config, run_dir, state, progress) as learner,
+        ):
+            yield learner
+    finally:
+        await trainer.aclose()
+
+
+async def _prepare(
+    objective: Objective, learner: Learner, run_dir: RunDir, progress: Progress
+) -> None:
+    """Find the reference of the run's beginning, or read what an earlier part of the run found."""
+    path = run_dir.path / REFERENCE_FILE
+    known: Reference = await in_thread(lambda: read_json(path) or [], name="read reference")
+    if learner.state.step and isinstance(objective, Preference) and not known:
+        raise ConfigError(
+            f"{run_dir.path} has no {REFERENCE_FILE}, and its weights are not those it began with: "
+            "begin another run"
+        )
+    if isinstance(objective, Preference) and not known:
+        progress.enter("scoring the pairs under the weights that the run begins with")
+    found = await objective.prepare(learner.trainer, known)
+    if found and found is not known:
+        await in_thread(lambda: write_atomically(path, to_json(found)), name="write reference")
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps of one run, from its state to its end."""
+
+    plan: FinetunePlan
+    learner: Learner
+    progress: Progress
+    _began: float = 0.0
+    _num_skipped: int = 0
+
+    async def run(self) -> str:
+        """Learn until a limit is reached; returns why it ended."""
+        state, config = self.learner.state, self.plan.config
+        self._began = time.monotonic() - state.train_seconds
+        order = Order(self.plan.objective.num_rows, config.finetune.batch, seed=config.run.seed)
+        while state.step < config.run.steps:
+            minutes = config.run.max_minutes
+            if minutes is not None and time.monotonic() - self._began >= 60 * minutes:
+                return "max_minutes"
+            rows = order.batch(state.step)
+            metrics = await self.learner.learn(self._step(rows), f"step {state.step + 1}")
+            values = self.progress.report_learning(state, metrics)
+            self.plan.plugins.notify.on_step(step=state.step, metrics=values)
+            self._check_learns(metrics)
+            if config.eval.every and state.step % config.eval.every == 0:
+                await self.measure(f"step-{state.step}")
+            if self.learner.checkpoints.is_due(state.step):
+                await self.learner.save()
+        return "steps"
+
+    async def _step(self, rows: Sequence[int]) -> Mapping[str, float]:
+        """Weights and state go from v to v + 1 together."""
+        began = time.monotonic()
+        metrics = await self.plan.objective.learn(self.learner.trainer, rows)
+        self.learner.state.step += 1
+        self.learner.state.train_seconds = time.monotonic() - self._began
+        return {**metrics, "step_s": time.monotonic() - began}
+
+    def _check_learns(self, metrics: Mapping[str, float]) -> None:
+        is_skipped = bool(metrics.get("num_skipped_updates")) and not metrics["num_updates"]
+        self._num_skipped = self._num_skipped + 1 if is_skipped else 0
+        if self._num_skipped >= MAX_SKIPPED_STEPS:
+            raise DivergedError(
+                f"the gradients of {self._num_skipped} steps in a row were not finite: lower "
+                "trainer.learning_rate, or look for a row that breaks the model"
+            )
+
+    async def measure(self, name: str) -> Mapping[str, float]:
+        """The held-out loss, as `NAME/loss`; nothing where no rows are held out."""
+        values = await self.plan.objective.measure(self.learner.trainer)
+        if values:
+            self.progress.report_held_out(name, values, step=self.learner.state.step)
+        return {f"{name}/{key}": value for key, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which rows a step takes: every row once an epoch, each epoch in another order.
+
+    >>> order = Order(5, 2, seed=0)
+    >>> sorted(order.batch(0) + order.batch(1) + order.batch(2))[:5] != [0, 0, 0, 0, 0]
+    True
+    """
+
+    num_rows: int
+    batch_size: int
+    seed: int = 0
+
+    def batch(self, step: int) -> list[int]:
+        """The rows of a step; it follows from the step alone, so that a resumed run goes on."""
+        size = min(self.batch_size, self.num_rows)
+        places = range(step * size, (step + 1) * size)
+        epochs = {
+            epoch: self._epoch(epoch) for epoch in {place // self.num_rows for place in places}
+        }
+        return [epochs[place // self.num_rows][place % self.num_rows] for place in places]
+
+    def _epoch(self, epoch: int) -> list[int]:
+        rows = list(range(self.num_rows))
+        random.Random(f"{self.seed}/{epoch}").shuffle(rows)
+        return rows

@@ -1,0 +1,249 @@
+"""A run in its directory, whatever it learns from: begun, locked, interrupted, summed up, resumed.
+
+Plan -> Training -> begun: run directory, progress -> Plan.run -> RunSummary
+"""
+
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from areal_sdk.config import Config, load_config, with_absolute_paths
+from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.loop.models import engine_tables
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
+from areal_sdk.loop.state import (
+    Change,
+    RunState,
+    RunSummary,
+    changed_settings,
+    finished_summary,
+    latest_checkpoint,
+    step_of,
+    why_finished,
+)
+from areal_sdk.models import BUILT_IN
+from areal_sdk.plugins import Plugins, load_plugins
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.run_dir import BEST, read_measured
+from areal_sdk.telemetry.terminal import TerminalView
+from areal_sdk.telemetry.waits import waits_on_signal
+
+
+class Plan(Protocol):
+    """A run that was found to be possible."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def plugins(self) -> Plugins: ...
+
+    @property
+    def name(self) -> str:
+        """Of the agent, or of what is learnt: the run directory is named after it."""
+
+    @property
+    def splits(self) -> Sequence[str]:
+        """What is measured. The success of the first is shown."""
+
+    def run(
+        self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
+    ) -> Coroutine[Any, Any, RunSummary]:
+        """From the start, or on from `checkpoint`. `state` is where the run is, throughout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A run that can begin, or go on: all that it needs was found."""
+
+    plan: Plan
+    run_dir: RunDir | None = None
+    """Of a run that goes on; a new run gets a new one."""
+    checkpoint: Path | None = None
+    call: Mapping[str, str] = field(default_factory=dict)
+    """The arguments of a new run that were objects: a resumed run needs them again."""
+    changes: Sequence[Change] = ()
+    """The settings that have another value in a run that goes on."""
+    quiet: bool = False
+
+
+def resumed(
+    run_dir: RunDir,
+    overrides: Mapping[str, Any],
+    make: Callable[[Config], Plan],
+    *,
+    settings: Sequence[str] = (),
+    call: Mapping[str, str] | None = None,
+    quiet: bool,
+) -> Training | RunSummary:
+    """The run in `run_dir`, to go on with; its summary where nothing is left to do."""
+    if missing := run_dir.read_call().keys() - (call or {}).keys():
+        raise ConfigError(
+            f"{run_dir.path} was begun from Python, with objects that only Python can give again "
+            f"({', '.join(sorted(missing))}): go on with {run_dir.how_to_resume()}"
+        )
+    config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
+    if config.serve.keeps_sessions and not config.serve.learn:
+        raise ConfigError(f"{run_dir.path} only kept sessions: there is nothing to go on with")
+    checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
+    changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
+    if (why := why_finished(run_dir, config, changes)) is not None:
+        if not quiet:
+            TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
+        return finished_summary(run_dir)
+    return Training(make(config), run_dir, checkpoint, changes=changes, quiet=quiet)
+
+
+def run_to_its_end(training: Training | RunSummary) -> RunSummary:
+    if isinstance(training, RunSummary):
+        return training
+    with begun(training) as run:
+        run.summary = run_to_the_end(run.main())
+    return run.whole_summary
+
+
+@dataclass(slots=True)
+class Run:
+    """A run that has begun: its directory is made, and locked."""
+
+    training: Training
+    run_dir: RunDir
+    state: RunState
+    progress: Progress
+    summary: RunSummary | None = None
+    """None until the run has ended by itself."""
+
+    def main(self) -> Coroutine[Any, Any, RunSummary]:
+        return self.training.plan.run(
+            run_dir=self.run_dir,
+            state=self.state,
+            progress=self.progress,
+            checkpoint=self.training.checkpoint,
+        )
+
+    @property
+    def whole_summary(self) -> RunSummary:
+        summary = self.summary or _interrupted(self.run_dir, self.state)
+        return replace(summary, elapsed_s=self.progress.elapsed_s)
+
+
+@contextmanager
+def begun(training: Training) -> Iterator[Run]:
+    """Make and lock the run's directory; after the block, tell the observers how the run ended.
+
+    Ctrl-C leaves the block without an error: the summary then says that it was interrupted.
+    """
+    plan, config, run_dir = training.plan, training.plan.config, training.run_dir
+    new_dir = None
+    if run_dir is None:
+        run_dir = new_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.name)
+        if training.call:
+            run_dir.record_call(training.call)
+    # A run that still goes on is not touched: `in_use` refuses it.
+    with removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
+        write_config(run_dir, config, plan.plugins)
+        progress = _progress(plan, run_dir, quiet=training.quiet)
+        if new_dir is None:
+            step = step_of(training.checkpoint) if training.checkpoint is not None else None
+            progress.report_resume(step, training.changes)
+        run = Run(training, run_dir, RunState(), progress)
+        try:
+            yield run
+        except StoppedAtOnce:
+            raise
+        except KeyboardInterrupt:
+            pass
+        except ExceptionGroup as group:
+            raise _with_way_on(cause_of(group), run_dir) from group
+        except ArealError as error:
+            _with_way_on(error, run_dir)
+            raise
+        finally:  # whatever the reason
+            numbers = run.whole_summary.numbers()
+            plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=numbers)
+
+
+def write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:
+    """It may be resumed from another directory."""
+    tables = engine_tables(config, plugins)
+    located = with_absolute_paths(config, built_in=BUILT_IN, tables=tables)
+    run_dir.write_config(located.model_dump(mode="json", exclude_none=True))
+
+
+@contextmanager
+def removed_if_refused(run_dir: RunDir | None) -> Iterator[None]:
+    """Leave nothing of a new run that could not start because it was asked for wrongly."""
+    try:
+        yield
+    except ConfigError:
+        if run_dir is not None and not run_dir.has_begun():
+            shutil.rmtree(run_dir.path, ignore_errors=True)
+        raise
+
+
+def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
+    run = plan.config.run
+    changed_plugins = run_dir.record_plugins(plan.plugins.installed_versions())
+    progress = Progress(
+        run_dir,
+        name=f"{plan.name} on {plan.config.model}",
+        total_steps=0 if run.is_endless else run.steps,
+        writer=None if quiet else TerminalView(sys.stderr),
+        notify=plan.plugins.notify,
+        split=next(iter(plan.splits), ""),
+    )
+    progress.say(f"run: {run_dir.path} (areal-sdk inspect {run_dir.path} --live)")
+    for change in changed_plugins:
+        progress.say(f"warning: plugin {change}: what is sampled from here on may differ")
+    return progress
+
+
+def _waits_on_signal() -> AbstractContextManager[None]:
+    """`kill -USR1` says who waits for what; only the main thread can hear signals."""
+    if threading.current_thread() is threading.main_thread():
+        return waits_on_signal()
+    return nullcontext()
+
+
+def _with_way_on(error: BaseException, run_dir: RunDir) -> BaseException:
+    if latest_checkpoint(run_dir.checkpoints) is not None:
+        error.add_note(f"go on with: {run_dir.how_to_resume()}")
+    return error
+
+
+def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
+    saved = latest_checkpoint(run_dir.checkpoints)
+    return RunSummary(
+        run_dir=str(run_dir.path),
+        steps=state.step,
+        version=state.version,
+        train_seconds=state.train_seconds,
+        ended="interrupted",
+        saved_step=None if saved is None else step_of(saved),
+        ledger=run_dir.read_ledger() or state.ledger,
+        best=read_measured(run_dir.checkpoints / BEST),
+    )
+
+
+def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first `ArealError` inside, else the first error. Tasks that end together raise a group."""
+    leaves = list(_leaves(group))
+    return next((error for error in leaves if isinstance(error, ArealError)), leaves[0])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def load_plugins_of(config: Config) -> Plugins:
+    return load_plugins(files=map(Path, config.plugins))

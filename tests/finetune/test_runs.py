@@ -1,0 +1,197 @@
+"""Whole fine-tuning runs on the tiny model: what they write, how they go on, what they refuse."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from areal_sdk.cli.main import cli
+from areal_sdk.config import Config, parse_config
+from areal_sdk.errors import ConfigError
+from areal_sdk.finetune import check, finetune, resume_finetuning
+from areal_sdk.finetune.training import REFERENCE_FILE, Order
+from areal_sdk.loop import resume_training, train_config
+from areal_sdk.loop.models import find_model, find_served_model
+from areal_sdk.plugins import load_plugins
+from areal_sdk.telemetry import RunDir
+
+AGENT = Path(__file__).with_name("echo.py")
+
+
+def asked(letter: str) -> dict[str, str]:
+    return {"role": "user", "content": letter}
+
+
+def rows(path: Path) -> str:
+    lines = [
+        {"messages": [asked(letter), {"role": "assistant", "content": 2 * letter}]}
+        for letter in "abcdefgh"
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return str(path)
+
+
+def pairs(path: Path, letters: str = "abcdefgh") -> str:
+    lines = [
+        {"messages": [asked(letter)], "chosen": 2 * letter, "rejected": "no"} for letter in letters
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return str(path)
+
+
+def settings(tmp_path: Path, objective: str, data: str, **sections: dict[str, Any]) -> Config:
+    given: dict[str, dict[str, Any]] = {
+        "run": {"dir": str(tmp_path), "name": "run", "checkpoint_every": 0},
+        "trainer": {"learning_rate": 3e-3, "warmup_steps": 0, "precision": "float32"},
+        "engine": {"dtype": "float32"},
+        "finetune": {"objective": objective, "data": [data], "batch": 4},
+    }
+    for name, values in sections.items():
+        given[name] = {**given.get(name, {}), **values}
+    return parse_config({"model": "tiny", **given})
+
+
+def test_sft_lowers_the_held_out_loss_and_goes_on(tmp_path: Path) -> None:
+    data = rows(tmp_path / "rows.jsonl")
+    config = settings(
+        tmp_path,
+        "sft",
+        data,
+        finetune={"epochs": 5, "eval_data": [data]},
+        eval={"every": 5},
+    )
+    summary = finetune(config, quiet=True)
+    run_dir = RunDir.open(tmp_path / "run")
+    assert (summary.ended, summary.steps) == ("steps", 10)  # 5 epochs of 8 rows, 4 a step
+    assert summary.held_out["after/loss"] < summary.held_out["before/loss"]
+    steps = run_dir.read_steps()
+    assert [step["train/num_trained"] for step in steps] == [12] * 10  # two bytes and an end each
+    assert [e["name"] for e in run_dir.read_metrics(kind="held_out")] == [
+        "before",
+        "step-5",
+        "step-10",
+        "after",
+    ]
+    assert run_dir.read_config()["run"]["steps"] == 10
+    assert run_dir.how_to_resume() == f"areal-sdk sft --resume {run_dir.path}"
+    assert find_model(str(run_dir.path)) == run_dir.checkpoints / "final"
+
+    longer = resume_finetuning(run_dir.path, overrides={"run.steps": 12}, quiet=True)
+    assert longer.steps == 12
+    assert longer.held_out["after/loss"] < summary.held_out["after/loss"]
+    assert resume_finetuning(run_dir.path, quiet=True).had_ended
+    with pytest.raises(ConfigError, match="a run keeps the data and the objective it began with"):
+        resume_finetuning(run_dir.path, overrides={"finetune.batch": 2}, quiet=True)
+    with pytest.raises(ConfigError, match="use areal-sdk sft"):
+        resume_training(run_dir.path, overrides={"run.steps": 20}, quiet=True)
+    shown = CliRunner().invoke(cli, ["inspect", str(run_dir.path)])
+    assert "12 steps" in shown.output
+    assert shown.exit_code == 0
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_takes_the_steps_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    data = pairs(tmp_path / "pairs.jsonl")
+    whole = settings(tmp_path, "dpo", data, run={"name": "whole", "steps": 4})
+    finetune(whole, quiet=True)
+    cut = settings(tmp_path, "dpo", data, run={"name": "cut", "steps": 2})
+    finetune(cut, quiet=True)
+    reference = (tmp_path / "cut" / REFERENCE_FILE).read_bytes()
+    resume_finetuning(tmp_path / "cut", overrides={"run.steps": 4}, quiet=True)
+    assert (tmp_path / "cut" / REFERENCE_FILE).read_bytes() == reference
+    losses = [
+        [step["train/loss"] for step in RunDir.open(tmp_path / name).read_steps()]
+        for name in ("whole", "cut")
+    ]
+    assert losses[0] == losses[1]
+    assert losses[0][0] == pytest.approx(0.6931, abs=1e-3)  # nothing is preferred yet: log 2
+    assert losses[0][-1] < losses[0][0]
+
+
+@pytest.mark.slow
+def test_a_reward_model_tells_pairs_apart_that_it_never_saw(tmp_path: Path) -> None:
+    config = settings(
+        tmp_path,
+        "reward_model",
+        pairs(tmp_path / "pairs.jsonl", "abcdef"),
+        finetune={"eval_data": [pairs(tmp_path / "unseen.jsonl", "gh")]},
+        run={"steps": 8},
+    )
+    summary = finetune(config, quiet=True)
+    assert summary.held_out["before/accuracy"] == 0.5
+    assert summary.held_out["after/accuracy"] == 1.0
+    served = parse_config({"model": str(tmp_path / "run")})
+    with pytest.raises(ConfigError, match="is a reward model, and says nothing"):
+        find_served_model(served, plugins=load_plugins())
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"finetune": {"data": []}}, "no data: give JSONL files or run directories"),
+        ({"finetune": {"data": ["nope.jsonl"]}}, "no such data: nope.jsonl"),
+        ({"finetune": {"objective": None}}, "finetune.objective is not set"),
+        ({"finetune": {"max_tokens": 5}}, "nothing to learn from in .*longer than 5 tokens"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused_before_a_run(
+    tmp_path: Path, changes: dict[str, dict[str, Any]], problem: str
+) -> None:
+    config = settings(tmp_path, "sft", rows(tmp_path / "rows.jsonl"), **changes)
+    with pytest.raises(ConfigError, match=problem):
+        check(config)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reward_model_plays_no_tasks(tmp_path: Path) -> None:
+    config = settings(tmp_path, "reward_model", pairs(tmp_path / "pairs.jsonl"))
+    with pytest.raises(ConfigError, match="a reward model plays no tasks"):
+        check(config.model_copy(update={"agent": str(AGENT)}))
+
+
+def test_training_refuses_what_learns_from_data(tmp_path: Path) -> None:
+    config = settings(tmp_path, "dpo", "pairs.jsonl")
+    with pytest.raises(ConfigError, match="use areal-sdk dpo"):
+        train_config(config.model_copy(update={"agent": str(AGENT)}))
+
+
+def test_a_dry_run_shows_the_steps_that_the_epochs_need(tmp_path: Path) -> None:
+    data = rows(tmp_path / "rows.jsonl")
+    asked = ["sft", data, "--model", "tiny", "--epochs", "3", "--batch", "5", "--dry-run"]
+    shown = CliRunner().invoke(cli, asked)
+    assert shown.exit_code == 0, shown.output
+    assert "steps = 5" in shown.output  # 24 rows, 5 a step
+
+
+def test_every_row_is_taken_once_an_epoch() -> None:
+    order = Order(5, 2, seed=1)
+    taken = [row for step in range(5) for row in order.batch(step)]
+    assert sorted(taken[:5]) == sorted(taken[5:]) == [0, 1, 2, 3, 4]
+    assert taken[:5] != taken[5:]
+    assert Order(3, 8).batch(0) == Order(3, 3).batch(0)  # a batch is no larger than the data
+
+
+@pytest.mark.slow
+def test_a_student_learns_from_a_teacher_that_is_served(tmp_path: Path) -> None:
+    """SFT makes the teacher; the student never sees the teacher's data."""
+    from tests.finetune.serving import served
+
+    data = rows(tmp_path / "rows.jsonl")
+    config = settings(tmp_path, "sft", data, run={"name": "teacher", "steps": 60})
+    measured = finetune(config.model_copy(update={"agent": str(AGENT)}), quiet=True)
+    assert measured.before["eval"].success is not None
+    assert measured.after["eval"].success is not None
+    assert measured.before["eval"].success.value == 0.0
+    assert measured.after["eval"].success.value == 1.0
+    with served(tmp_path / "teacher") as (url, key):
+        command = ["distill", str(AGENT), "--teacher", url, "--teacher-model", "tiny"]
+        command += ["--model", "tiny", "--steps", "60", "--learning-rate", "0.003", "--batch", "4"]
+        command += ["--set", f"run.dir={tmp_path}", "--set", "engine.dtype=float32", "--json"]
+        command += ["--samples", "2", "--set", 'trainer.precision="float32"']
+        told = CliRunner().invoke(cli, command, env={"OPENAI_API_KEY": key})
+    assert told.exit_code == 0, told.output
+    summary = json.loads(told.stdout)
+    assert summary["before"]["eval"]["success"] == 0.0
+    assert summary["after"]["eval"]["success"] == 1.0
