@@ -9,6 +9,7 @@ import pytest
 
 from areal_sdk.algorithms.advantages import (
     GAE,
+    AdvantageEstimator,
     BatchNormalised,
     BatchStd,
     Evidence,
@@ -17,6 +18,7 @@ from areal_sdk.algorithms.advantages import (
     LeaveOneOut,
     Returns,
 )
+from areal_sdk.algorithms.advantages.returns import turn_returns
 from areal_sdk.algorithms.aggregation import ConstantLength, SequenceMean, TokenMean
 from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.algorithms.needs import Needs
@@ -143,6 +145,41 @@ def test_an_episode_with_branches_is_one_chain() -> None:
     second = trajectory([5, 6], [1], turns=[1], reward=2.0, episode="e")
     [rows], _ = estimate(Returns(discount=0.5), [group(second, first)], {})
     assert [row[1] for row in rows] == [2.0, 1.0]
+
+
+def test_returns_of_turns_are_those_that_siblings_are_compared_by() -> None:
+    """0 is answered twice (1, 2) and each answer is continued (3, 4): its credit is what came of both."""
+    rewards = (0.5, None, 0.25, 1.0, 2.0)
+    alternatives = ((), (2, 4), (3,), (4,), ())
+    one, other = (
+        replace(
+            trajectory([1] * 6, range(1, 1 + len(turns)), turns=turns, turn_rewards=rewards),
+            turn_alternatives=alternatives,
+            num_turns=5,
+        )
+        for turns in ((0, 1, 3), (2, 4))
+    )
+    expected = turn_returns(one, 5, discount=0.5)
+    [rows], _ = estimate(Returns(discount=0.5), [group(one, other)], {})
+    assert rows[0][1:4].tolist() == [expected[0], expected[1], expected[3]]
+    assert rows[1][1:3].tolist() == [expected[2], expected[4]]
+
+
+@pytest.mark.parametrize(
+    "estimator", [Returns(1.0), GroupRelative(1.0, std=None), LeaveOneOut(1.0)]
+)
+def test_turns_that_nobody_scored_are_neither_trained_nor_counted(
+    estimator: AdvantageEstimator,
+) -> None:
+    """Turns after the last reward: a missing verdict is no zero, in units of the batch as elsewhere."""
+    scored = [per_turn("a", 1.0), per_turn("b", 0.0, 0.5)]
+    without = group(*scored)
+    beside = group(per_turn("a", 1.0, None, None), scored[1])
+    [expected], _ = estimate(BatchNormalised(estimator), [without], {})
+    [found], _ = estimate(BatchNormalised(estimator), [beside], {})
+    assert found[0][:4].tolist() == expected[0].tolist()
+    assert found[1].tolist() == expected[1].tolist()
+    assert found[0][4:].tolist() == [0.0] * 6
 
 
 def test_turns_without_trained_tokens_take_time() -> None:

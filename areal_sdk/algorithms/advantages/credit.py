@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence, PerToken
-from areal_sdk.algorithms.advantages.returns import bounded, near
+from areal_sdk.algorithms.advantages.returns import distances, near, turn_returns
 from areal_sdk.algorithms.needs import Coverage, Needs
 from areal_sdk.errors import ConfigError
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
@@ -26,7 +26,10 @@ class Link:
     position: int
     turn: int
     reward: float
-    """Earned by this token: rewards come with the last token of their turn."""
+    """Earned by this token: of what came of its turn, the part that did not come of the next link's.
+
+    So rewards come with the last token of their turn, and those of turns without a trained token,
+    or on another trajectory, with that of the turn that led to them."""
     discount: float
     """What the next link is worth to this one; 1 within a turn unless tokens are discounted."""
 
@@ -130,27 +133,26 @@ def _linked(
     discount: float,
     token_discount: float,
 ) -> list[Link]:
-    rewards = _rewards(trajectory, places[-1][0])
+    returns = _returns(trajectory, places[-1][0], discount)
+    apart = distances(trajectory) if trajectory.turn_alternatives else None
     links = []
     for index, (turn, row, position) in enumerate(places):
-        is_last = index + 1 == len(places)
-        next_turn = len(rewards) if is_last else places[index + 1][0]
-        others = trajectory.turn_alternatives[turn] if trajectory.turn_alternatives else ()
-        # Of this turn, and of turns without a trained token up to the next one that has some.
-        turns = (t for t in range(turn, next_turn) if t not in others)
-        earned = sum(rewards[t] * discount ** (t - turn) for t in turns)
-        passed = 1.0 if is_last else token_discount * discount ** (next_turn - turn)
-        links.append(Link(row, position, turn, earned, passed))
+        if index + 1 == len(places):
+            links.append(Link(row, position, turn, returns[turn], 1.0))
+            continue
+        next_turn = places[index + 1][0]
+        steps = next_turn - turn if apart is None else float(apart[turn, next_turn])
+        worth = discount**steps
+        earned = returns[turn] - worth * returns[next_turn]
+        links.append(Link(row, position, turn, earned, token_discount * worth))
     return links
 
 
-def _rewards(trajectory: Trajectory, last_turn: int) -> list[float]:
-    """What each turn of the episode earned; a reward for the whole comes with its end."""
-    if trajectory.turn_rewards:
-        given = [bounded(reward or 0.0) for reward in trajectory.turn_rewards]
-        return given + [0.0] * (last_turn + 1 - len(given))
+def _returns(trajectory: Trajectory, last_turn: int, discount: float) -> list[float]:
+    """What came of each turn; 0 where nothing was scored."""
     count = max(trajectory.num_turns, last_turn + 1)
-    return [0.0] * (count - 1) + [bounded(trajectory.reward)]
+    returns = [value or 0.0 for value in turn_returns(trajectory, count, discount=discount)]
+    return returns + [0.0] * (count - len(returns))
 
 
 def _like(groups: Sequence[TrajectoryGroup]) -> PerToken:

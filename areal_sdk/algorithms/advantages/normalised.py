@@ -11,6 +11,7 @@ from areal_sdk.algorithms.advantages.estimator import (
     Estimate,
     Evidence,
 )
+from areal_sdk.algorithms.advantages.returns import scored_tokens
 from areal_sdk.algorithms.needs import Needs, needs_of
 from areal_sdk.trajectory import TrajectoryGroup
 
@@ -19,7 +20,8 @@ from areal_sdk.trajectory import TrajectoryGroup
 class BatchNormalised:
     """The advantages of another estimator, minus their mean, over their standard deviation.
 
-    Both are taken over all trained tokens of the batch. One scale for all sources: where rewards of
+    Both are taken over all trained tokens of the batch whose turn came to a reward; the others, turns
+    after the last reward, are not trained. One scale for all sources: where rewards of
     one source are a hundred times larger than the others', the others learn a hundredth.
     """
 
@@ -31,7 +33,7 @@ class BatchNormalised:
 
     def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
         estimate = self.of(groups, evidence)
-        masks = [[np.asarray(t.loss_mask, dtype=bool) for t in g.trajectories] for g in groups]
+        masks = [scored_tokens(group) for group in groups]
         rows = [
             row[mask].astype(np.float64)
             for of_group, of_masks in zip(estimate.advantages, masks, strict=True)

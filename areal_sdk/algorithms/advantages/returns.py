@@ -59,7 +59,23 @@ def turn_returns(
 
 def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | None]:
     """Where some turns answer the same prompt: distance is counted along what led to what."""
-    count = len(trajectory.turn_rewards)
+    apart = distances(trajectory)
+    weights = np.where(np.isfinite(apart), discount**apart, 0.0)
+    is_scored = np.array([reward is not None for reward in trajectory.turn_rewards])
+    rewards = np.array([bounded(reward or 0.0) for reward in trajectory.turn_rewards])
+    has_return = np.isfinite(apart) @ is_scored
+    return [
+        float(value) if known else None
+        for value, known in zip(weights @ rewards, has_return, strict=True)
+    ]
+
+
+def distances(trajectory: Trajectory) -> NDArray[np.float64]:
+    """How many turns lead from each turn to each of its consequences; infinite to all other turns.
+
+    Only where some turns are alternatives: else turns are as far apart as their numbers.
+    """
+    count = len(trajectory.turn_alternatives)
     leads_to = np.array(
         [
             [later > turn and later not in others for later in range(count)]
@@ -67,14 +83,9 @@ def _branching_returns(trajectory: Trajectory, discount: float) -> list[float | 
         ]
     )
     between = leads_to.astype(np.float64) @ leads_to
-    weights = np.eye(count) + leads_to * discount ** (1.0 + between)
-    is_scored = np.array([reward is not None for reward in trajectory.turn_rewards])
-    rewards = np.array([bounded(reward or 0.0) for reward in trajectory.turn_rewards])
-    has_return = (weights > 0.0) @ is_scored
-    return [
-        float(value) if known else None
-        for value, known in zip(weights @ rewards, has_return, strict=True)
-    ]
+    found = np.where(leads_to, 1.0 + between, np.inf)
+    np.fill_diagonal(found, 0.0)
+    return found
 
 
 def return_at(returns: Sequence[float | None], turn: int) -> float | None:
@@ -118,6 +129,15 @@ def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[flo
         key: turn_returns(episode, num_turns[key], discount=discount)
         for key, episode in episodes_of(group).items()
     }
+
+
+def scored_tokens(group: TrajectoryGroup) -> list[NDArray[np.bool_]]:
+    """For each trajectory, its trained tokens without those of turns that nothing scored came of."""
+    returns = returns_of(group, discount=1.0)
+    return [
+        spread_turns(t, [float(value is not None) for value in returns[t.episode_id]]) > 0.0
+        for t in group.trajectories
+    ]
 
 
 def spread(trajectory: Trajectory, advantage: float) -> Floats:
