@@ -255,7 +255,7 @@ def main(arguments: Sequence[str]) -> None:
     checkpoint, directory, model_dir = map(Path, arguments[:3])
     with (checkpoint / ".export.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.is_dir():  # made by whoever held the lock before us
+        if not directory.is_dir():  # the process that held the lock before may have made it
             dtype = getattr(torch, arguments[3])
             export_checkpoint(checkpoint, directory, model_dir=model_dir, dtype=dtype)
 

@@ -35,7 +35,7 @@ class PublishDir:
         unnamed = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
         self._lock: int | None = os.open(unnamed / _LOCK, os.O_CREAT | os.O_RDWR)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # Only now may it look like one of ours: another run might take it for an orphan.
+        # Only now may it look like a directory of this SDK: another run might take it for an orphan.
         self.path = unnamed.rename(unnamed.with_name(unnamed.name.removeprefix(".")))
 
     def remove(self) -> None:

@@ -1,7 +1,7 @@
 """A whole training run: started, warmed up, measured, trained, measured again, summed up.
 
 `make_plan` finds everything that a run needs, and refuses what is missing or wrong, before anything
-heavy starts. `make_live_plan` does so for a run that learns from whoever calls its gateway. The plans
+heavy starts. `make_live_plan` does so for a run that learns from the callers of its gateway. The plans
 differ in how the episodes of the run begin; `run_training` is the same for both.
 """
 
@@ -134,7 +134,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
     """The plan of `serve --learn`: callers bring agents and tasks."""
     for name in ("agent", "env", "tasks", "eval_tasks"):
         if getattr(config, name):
-            raise ConfigError(f"serve.learn learns from whoever calls: leave {name} out")
+            raise ConfigError(f"serve.learn learns from callers: leave {name} out")
     read_users(config)
     check_names(config, plugins)
     model_dir = find_trained_model(config, plugins=plugins)

@@ -20,7 +20,7 @@ Worker = TypeVar("Worker")
 class Places(Generic[Worker]):
     """Fixed places with one worker each, running or starting. A lost worker is replaced.
 
-    `fill` starts the replacements; whoever owns the places calls it, and ends the workers.
+    `fill` starts the replacements; the owner of the places calls `fill`, and ends the workers.
     """
 
     def __init__(

@@ -136,8 +136,9 @@ class SavedPrefix:
 class PrefixStore:
     """Least-recently-used KV of finished requests, all computed under the current weights.
 
-    Kept in lexicographic order, where whoever shares most with a sequence is its neighbour: a
-    search costs a bisection, however many there are. No saved sequence is a prefix of another.
+    The saved sequences are in lexicographic order. The saved sequence with the longest common prefix is
+    then a neighbour of a new sequence, so a search is one bisection. No saved sequence is a prefix of
+    another.
     """
 
     def __init__(self, budget_bytes: int) -> None:

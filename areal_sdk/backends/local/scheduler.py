@@ -88,7 +88,7 @@ class Scheduler:
         return self._choose()
 
     def weights_changed(self, *, keep_kv: bool) -> None:
-        """Old KV is gone for whoever comes next, and recomputed or marked for who is running."""
+        """Drop the saved KV. The KV of running requests is recomputed, or kept and marked."""
         self.prefixes.clear()
         for sequence in self.running:
             if not (keep_kv and sequence.output):

@@ -25,7 +25,7 @@ class SupervisionOptions:
     check_every_s: float = 5.0
     """A server from which no token came for so long is asked for one."""
     restart_hung_after_s: float = 60.0
-    """A server of ours that hangs for so long is killed and started again."""
+    """A server that this engine started and that hangs for so long is killed and started again."""
     max_restarts: int = 5
     """Of one server without its getting ready; then it is left down."""
     start_timeout_s: float = 600.0
@@ -107,7 +107,7 @@ class Supervisor:
     async def _revive(self, server: Server, why: str) -> None:
         await self._set_down(server, why)
         assert server.process is not None
-        assert self._restart is not None, "a process of ours has a launcher"
+        assert self._restart is not None, "a process that this engine started has a launcher"
         await server.process.stop(grace_s=0.0)
         restarts = self._restarts.setdefault(server, Restarts(self._options.restarts))
         try:

@@ -75,7 +75,7 @@ class WeightSender:
         return None if self._child is None else self._child.pid
 
     async def discard(self) -> None:
-        """Kill the child: whoever waits for it in a collective is released with an error."""
+        """Kill the child. Servers that wait for it in a collective get an error."""
         child, self._child, self._opened, self._filled = self._child, None, None, []
         if child is not None:
             await child.kill()

@@ -37,7 +37,7 @@ def mean_error(scores: Mapping[int, float], expected: Mapping[int, float]) -> fl
 
 
 class CanaryScorer(Protocol):
-    """Log softmax of `candidates` after `tokens`, under `version`, by whoever made the version."""
+    """Log softmax of `candidates` after `tokens`, under `version`, computed by the maker of the version."""
 
     async def __call__(
         self, version: int, tokens: Sequence[int], candidates: Sequence[int]
