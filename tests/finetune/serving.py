@@ -14,7 +14,7 @@ def served(model: Path) -> Iterator[tuple[str, str]]:
     """Serve `model`; yields the address and the key."""
     command = [sys.executable, "-m", "areal_sdk", "serve", "--model", str(model)]
     command += ["--port", "0", "--admin-key", KEY]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         yield _address(server), KEY
     finally:
@@ -23,8 +23,8 @@ def served(model: Path) -> Iterator[tuple[str, str]]:
 
 
 def _address(server: "subprocess.Popen[str]") -> str:
-    assert server.stderr is not None
-    for line in server.stderr:
-        if " at http" in line:
+    assert server.stdout is not None
+    for line in server.stdout:
+        if line.startswith("serving "):
             return line.rsplit(" at ", 1)[1].strip()
-    raise AssertionError("the server said no address")
+    raise AssertionError("the server ended without an address")
