@@ -70,7 +70,7 @@ def train(*arguments: str) -> tuple[str, ...]:
             train("--set", "run.deterministic=true", "--set", "rollout.max_staleness=1"),
             "remove one",
         ),
-        (train("--set", "algorithm.name=gpro"), "did you mean 'grpo'?"),
+        (train("--set", "algorithm.name=grppo"), "did you mean 'grpo'?"),
         (train("--config", "nowhere.toml"), "no such config file: nowhere.toml"),
         (train("--set", "sft.steps=3"), "needs demonstrations"),
         (train("--engine", "slgang"), "did you mean 'sglang'?"),
