@@ -59,7 +59,9 @@ OpenLauncher = Callable[[], Awaitable[Launcher]]
 
 
 def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
-    """The trainer of a run; ConfigError for a model that it does not train."""
+    """The trainer of a run; ConfigError for a model that it does not train, and without torch."""
+    for package in ("torch", "transformers"):
+        require_package(package, extra="train", needed_for="training")
     check_trained(setup.model_dir)
     config = setup.config
     spec = TrainerSpec(
@@ -112,8 +114,6 @@ class FSDPTrainer(Trainer):
 
     async def start(self) -> None:
         """Start the ranks; return when every rank has loaded the model."""
-        for package in ("torch", "transformers"):
-            require_package(package, extra="train", needed_for="training")
         if self.spec.publish_dir is None:
             self._own_publish_dir = PublishDir(size=self.spec.published_size)
             self.spec = replace(self.spec, publish_dir=self._own_publish_dir.path)

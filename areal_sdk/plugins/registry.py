@@ -139,8 +139,10 @@ class Registry(Generic[T]):
         message = f"unknown {self.kind} {name!r}; known: {', '.join(known) or 'none'}"
         if longer := [one for one in known if one.startswith(f"{name}.")]:
             message += f'; a name with dots stands in quotes in a key: ."{longer[0]}".'
-        elif near := difflib.get_close_matches(name, known, n=1):
-            message += f"; did you mean {near[0]!r}?"
+        elif near := difflib.get_close_matches(name, known):
+            # Swapped letters are the likelier slip: "gpro" is as close to "gspo" as to "grpo".
+            meant = next((one for one in near if sorted(one) == sorted(name)), near[0])
+            message += f"; did you mean {meant!r}?"
         else:
             message += "; one that a file of yours registers needs --plugin FILE"
         if absent := self._absent():

@@ -169,10 +169,13 @@ def test_a_dry_run_refuses_a_model_that_cannot_be_trained(wrong: str, tmp_path: 
         check(parse_config({"agent": str(AGENT), "model": str(model)}))
 
 
-def test_a_dry_run_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["local", "http://127.0.0.1:9"])
+def test_a_dry_run_without_torch_says_what_to_install(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ConfigError, match=r'pip install "areal-sdk\[train\]"'):
-        check(parse_config({"agent": str(AGENT), "model": "tiny"}))
+        check(parse_config({"agent": str(AGENT), "model": "tiny", "engine": {"name": engine}}))
 
 
 def test_a_dry_run_without_sglang_says_what_to_install(
