@@ -71,7 +71,7 @@ def evaluate(
     from areal_sdk.cli.train import overrides
     from areal_sdk.config import load_config
     from areal_sdk.loop import evaluate_config
-    from areal_sdk.loop.models import find_model
+    from areal_sdk.loop.plan.models import find_model
 
     if base_url is not None and flags.get("temperature") is not None:
         raise click.UsageError(

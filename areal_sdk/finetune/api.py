@@ -14,8 +14,9 @@ from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluator import RemoteEndpoint
-from areal_sdk.loop.models import engine_name
-from areal_sdk.loop.program import load_program, load_tasks
+from areal_sdk.loop.plan.parts import engine_name
+from areal_sdk.loop.plan.program import load_program
+from areal_sdk.loop.plan.tasks import load_tasks
 from areal_sdk.loop.progress import EvalView
 from areal_sdk.loop.runs import (
     Training,

@@ -11,7 +11,7 @@ from areal_sdk.config import Config
 from areal_sdk.gateway import SessionLimits
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.evaluator import RemoteEndpoint
-from areal_sdk.loop.program import Program
+from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.services import open_rewards
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.agents.pool import AgentPool, playable

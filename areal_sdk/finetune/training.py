@@ -30,10 +30,12 @@ from areal_sdk.finetune.rendering import Dataset
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
-from areal_sdk.loop.models import check_served, find_model, whose_weights
-from areal_sdk.loop.program import HeldOut, Program, load_program
+from areal_sdk.loop.plan.models import check_served, find_model, whose_weights
+from areal_sdk.loop.plan.parts import make_trainer
+from areal_sdk.loop.plan.program import Program, load_program
+from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import BEFORE, Progress
-from areal_sdk.loop.services import fail_with_ranks, make_trainer, open_services
+from areal_sdk.loop.services import fail_with_ranks, open_services
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS, Learner
 from areal_sdk.loop.training import held_out_tasks, open_learner

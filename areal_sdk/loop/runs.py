@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.loop.models import engine_tables
+from areal_sdk.loop.plan.parts import engine_tables
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
 from areal_sdk.loop.state import (

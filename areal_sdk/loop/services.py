@@ -13,23 +13,21 @@ from pathlib import Path
 
 from areal_sdk import certificate
 from areal_sdk.agent import AgentLike
-from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.backends.supervised import SupervisedEngine, supervised
-from areal_sdk.config import Config, RolloutSection, TrainerSection
+from areal_sdk.config import Config, RolloutSection
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
-from areal_sdk.loop.models import make_engine, sampling_dtype
-from areal_sdk.loop.program import Program
+from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
+from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.serving import make_gateway
-from areal_sdk.plugins import Plugins, validate_options
+from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents.pool import AgentPool, playable
-from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.runner import EpisodeRunner
 from areal_sdk.telemetry import RunDir, waiting
-from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
+from areal_sdk.trainer import Trainer
 from areal_sdk.types import WeightUpdate
 
 
@@ -148,80 +146,12 @@ async def open_rewards(
     return await stack.enter_async_context(pool)
 
 
-def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
-    """The configured rewards, found and with their options checked."""
-    specs = []
-    for name, weight in config.rewards.items():
-        table = f"reward.{name}"
-        reward = plugins.rewards.get(name)
-        options = validate_options(reward, config.options.get(table, {}), table=table, skip=1)
-        specs.append(RewardSpec.of(name, reward, weight=weight, options=options))
-    return specs
-
-
 def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
     """How the turns of training episodes are sampled, and which of them are trained."""
     return SamplingPolicy(
         mode=rollout.sampling,
         temperature=rollout.temperature,
         trains_side_calls=rollout.side_calls == "train",
-    )
-
-
-def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
-    """What `algorithm.name` names, with the options of its table checked."""
-    name = config.algorithm.name
-    options = config.options.get(f"algorithm.{name}", {})
-    validate_options(plugins.algorithms.get(name), options, table=f"algorithm.{name}")
-    return PresetSpec(plugins.algorithms.reference(name), options)
-
-
-def check_algorithm(config: Config, plugins: Plugins) -> None:
-    """ConfigError for an algorithm whose parts do not go together, or that could not learn.
-
-    Another trainer than ours may read another kind of preset: it checks that itself.
-    """
-    find_preset(config, plugins)
-    if config.trainer.name == TrainerSection().name:
-        name = config.algorithm.name
-        options = config.options.get(f"algorithm.{name}", {})
-        algorithm = make_algorithm(name, plugins.algorithms.get(name), options)
-        check_learns(config, learns_alone=algorithm.learns_alone)
-
-
-def make_trainer(
-    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
-) -> Trainer:
-    """The trainer that `trainer.name` names, not started."""
-    name = config.trainer.name
-    make = plugins.configure("trainer", name, config.options.get(f"trainer.{name}", {}))
-    return make(
-        TrainerSetup(
-            config,
-            model_dir,
-            preset=find_preset(config, plugins),
-            publish_dtype=sampling_dtype(config, model_dir),
-            log_dir=log_dir,
-            say=say,
-        )
-    )
-
-
-def check_learns(config: Config, *, learns_alone: bool) -> None:
-    """ConfigError for an algorithm that compares siblings where episodes have none."""
-    if config.rollout.group_size > 1 or learns_alone:
-        return
-    name = config.algorithm.name
-    if config.serve.learn:
-        raise ConfigError(
-            f"algorithm.name = {name!r} compares siblings, and callers come alone: choose "
-            "running_baseline, or set rollout.group_size and open groups of that size "
-            "(POST /control/sessions)"
-        )
-    raise ConfigError(
-        f"algorithm.name = {name!r} compares the attempts at a task, and rollout.group_size = 1 "
-        "makes one of each, so it would learn nothing: raise rollout.group_size, or choose "
-        'algorithm.name = "running_baseline"'
     )
 
 

@@ -25,7 +25,7 @@ from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalLimits, ExternalSession
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.loop.models import make_engine
+from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.telemetry import EpisodeWriter, RunDir

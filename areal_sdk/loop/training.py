@@ -19,32 +19,20 @@ from areal_sdk.config import Config
 from areal_sdk.errors import ArealError, ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
-from areal_sdk.loop.models import (
-    check_engine,
-    check_served,
-    engine_class,
-    find_model,
-    whose_weights,
-)
-from areal_sdk.loop.program import (
-    Conversation,
-    HeldOut,
-    Program,
-    load_demonstrations,
-    load_held_out,
-    load_tasks,
-    warn_of_overlap,
-)
-from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import (
-    Services,
+from areal_sdk.loop.plan.demonstrations import Conversation, load_demonstrations
+from areal_sdk.loop.plan.models import check_served, find_model, whose_weights
+from areal_sdk.loop.plan.parts import (
     check_algorithm,
+    check_engine,
     check_learns,
+    engine_class,
     make_trainer,
-    open_services,
     reward_specs,
-    rollout_sampling,
 )
+from areal_sdk.loop.plan.program import Program
+from areal_sdk.loop.plan.tasks import HeldOut, load_held_out, load_tasks, warn_of_overlap
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.services import Services, open_services, rollout_sampling
 from areal_sdk.loop.serving import announce, read_users
 from areal_sdk.loop.state import Checkpoints, RunState, RunSummary
 from areal_sdk.loop.steps import Learner, TrainingLoop, stalled_s, warm_up

@@ -12,7 +12,7 @@ from areal_sdk.backends.sglang import SGLangSection
 from areal_sdk.cli.train import overrides
 from areal_sdk.config import REMOVED, Config, load_config, parse_config, with_absolute_paths
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.models import check_engine
+from areal_sdk.loop.plan.parts import check_engine
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir

@@ -5,7 +5,7 @@ import pytest
 from areal_sdk.config import Config, idle_settings, parse_config
 from areal_sdk.config.loading import known_keys
 from areal_sdk.config.unused import _RULES
-from areal_sdk.loop.models import engine_name
+from areal_sdk.loop.plan.parts import engine_name
 
 
 def idle(config: Config) -> list[str]:

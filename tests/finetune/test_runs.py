@@ -13,7 +13,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.finetune import check, finetune, resume_finetuning
 from areal_sdk.finetune.training import REFERENCE_FILE, Order
 from areal_sdk.loop import resume_training, train_config
-from areal_sdk.loop.models import find_model, find_served_model
+from areal_sdk.loop.plan.models import find_model, find_served_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
 

@@ -8,7 +8,7 @@ import pytest
 import areal_sdk
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.program import load_program
+from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.loop.training import make_plan
 from areal_sdk.plugins import load_plugins

@@ -10,7 +10,7 @@ import areal_sdk
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
-from areal_sdk.loop.models import find_model
+from areal_sdk.loop.plan.models import find_model
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import AGENT, finish, start_command
 from tests.loop.vowels import Vowels, tasks

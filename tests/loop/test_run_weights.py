@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.models import find_model
+from areal_sdk.loop.plan.models import find_model
 from tests.loop.runs import (
     AGENT,
     finish,

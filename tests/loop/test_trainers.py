@@ -11,7 +11,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.trainer import START_TIMEOUT_S, FSDPTrainer, open_launcher
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
-from areal_sdk.loop.services import make_trainer
+from areal_sdk.loop.plan.parts import make_trainer
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.trainer import PresetSpec, TrainerSetup

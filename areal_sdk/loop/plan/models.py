@@ -9,17 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from areal_sdk.builtin import ADDRESS_ENGINE
-from areal_sdk.config import Config, EngineSection, RunSection, Section, load_config
-from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
+from areal_sdk.config import Config, RunSection, load_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.loop.plan.parts import check_engine_serves, engine_class, sampling_dtype
 from areal_sdk.loop.state import latest_checkpoint
 from areal_sdk.models import resolve_model
-from areal_sdk.models.families import check_speaks, stored_dtype
+from areal_sdk.models.families import check_speaks
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
@@ -63,11 +62,6 @@ def find_model(name: str) -> Path:
         )
     logger.warning("%s is not finished: the weights are those of %s", path, latest.name)
     return _exported(latest)
-
-
-def sampling_dtype(config: Config, model_dir: Path) -> str:
-    """What the engine samples with, and so the type of exported weights."""
-    return stored_dtype(model_dir) if config.engine.dtype == "auto" else config.engine.dtype
 
 
 def find_served_model(config: Config, *, plugins: Plugins) -> Path:
@@ -135,68 +129,3 @@ def _exported(checkpoint: Path) -> Path:
             f"{shlex.join(command)}"
         )
     return directory
-
-
-def engine_name(section: EngineSection) -> str:
-    """The registered engine that `engine.name` means: a name, or addresses of servers."""
-    return ADDRESS_ENGINE if "://" in section.name else section.name
-
-
-def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
-    """The table of options that the chosen engine describes, under its name."""
-    name = engine_name(config.engine)
-    engine = plugins.engines.get(name) if name in plugins.engines else None
-    if engine is None or not issubclass(engine, ConfiguredEngine) or engine.table is None:
-        return {}
-    return {f"engine.{name}": engine.table}
-
-
-def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
-    """The class that `engine.name` means."""
-    return plugins.engines.get(engine_name(config.engine))
-
-
-def make_engine(
-    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
-) -> InferenceEngine:
-    """The engine that `engine.name` means, not started."""
-    section, engine = config.engine, engine_class(config, plugins)
-    if config.run.deterministic and not engine.is_repeatable:
-        raise ConfigError(
-            f"run.deterministic needs an engine that samples the same tokens twice, such as "
-            f"{EngineSection().name!r}: {section.name!r} does not"
-        )
-    options = config.options.get(f"engine.{engine_name(section)}", {})
-    if issubclass(engine, ConfiguredEngine):
-        return engine.from_settings(
-            EngineSettings(section, options, model_dir, log_dir, config.run.deterministic)
-        )
-    arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
-    return plugins.configure("engine", engine_name(section), arguments)
-
-
-def check_engine(config: Config, plugins: Plugins) -> None:
-    """ConfigError for an engine that no plugin brings, and for settings that it would ignore."""
-    name = engine_name(config.engine)
-    plugins.engines.reference(name)
-    ignored = config.engine.model_fields_set - {"name"}
-    stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}
-    if ignored == stored or issubclass(engine_class(config, plugins), ConfiguredEngine):
-        return
-    keys = ", ".join(f"engine.{field}" for field in sorted(ignored - stored))
-    raise ConfigError(
-        f"{keys} would be ignored: the engine {name!r} is a plugin's, and has options of its own, "
-        f"[engine.{name}]"
-    )
-
-
-def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> None:
-    """ConfigError where the engine could not serve the model, or not with these settings."""
-    engine = engine_class(config, plugins)
-    engine.check_model(model_dir)
-    if issubclass(engine, ConfiguredEngine):
-        make_engine(config, model_dir, plugins=plugins, log_dir=Path())
-
-
-def _default(field: str) -> object:
-    return EngineSection.model_fields[field].default

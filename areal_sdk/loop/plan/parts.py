@@ -1,0 +1,152 @@
+"""The parts that settings name: engine, trainer, algorithm and rewards, found and made, not started."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from areal_sdk.algorithms.algorithm import make_algorithm
+from areal_sdk.builtin import ADDRESS_ENGINE
+from areal_sdk.config import Config, EngineSection, Section, TrainerSection
+from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
+from areal_sdk.errors import ConfigError
+from areal_sdk.models.families import stored_dtype
+from areal_sdk.plugins import Plugins, validate_options
+from areal_sdk.rollout.rewards import RewardSpec
+from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
+
+
+def engine_name(section: EngineSection) -> str:
+    """The registered engine that `engine.name` means: a name, or addresses of servers."""
+    return ADDRESS_ENGINE if "://" in section.name else section.name
+
+
+def engine_tables(config: Config, plugins: Plugins) -> dict[str, type[Section]]:
+    """The table of options that the chosen engine describes, under its name."""
+    name = engine_name(config.engine)
+    engine = plugins.engines.get(name) if name in plugins.engines else None
+    if engine is None or not issubclass(engine, ConfiguredEngine) or engine.table is None:
+        return {}
+    return {f"engine.{name}": engine.table}
+
+
+def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
+    """The class that `engine.name` means."""
+    return plugins.engines.get(engine_name(config.engine))
+
+
+def make_engine(
+    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
+) -> InferenceEngine:
+    """The engine that `engine.name` means, not started."""
+    section, engine = config.engine, engine_class(config, plugins)
+    if config.run.deterministic and not engine.is_repeatable:
+        raise ConfigError(
+            f"run.deterministic needs an engine that samples the same tokens twice, such as "
+            f"{EngineSection().name!r}: {section.name!r} does not"
+        )
+    options = config.options.get(f"engine.{engine_name(section)}", {})
+    if issubclass(engine, ConfiguredEngine):
+        return engine.from_settings(
+            EngineSettings(section, options, model_dir, log_dir, config.run.deterministic)
+        )
+    arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
+    return plugins.configure("engine", engine_name(section), arguments)
+
+
+def check_engine(config: Config, plugins: Plugins) -> None:
+    """ConfigError for an engine that no plugin brings, and for settings that it would ignore."""
+    name = engine_name(config.engine)
+    plugins.engines.reference(name)
+    ignored = config.engine.model_fields_set - {"name"}
+    stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}
+    if ignored == stored or issubclass(engine_class(config, plugins), ConfiguredEngine):
+        return
+    keys = ", ".join(f"engine.{field}" for field in sorted(ignored - stored))
+    raise ConfigError(
+        f"{keys} would be ignored: the engine {name!r} is a plugin's, and has options of its own, "
+        f"[engine.{name}]"
+    )
+
+
+def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> None:
+    """ConfigError where the engine could not serve the model, or not with these settings."""
+    engine = engine_class(config, plugins)
+    engine.check_model(model_dir)
+    if issubclass(engine, ConfiguredEngine):
+        make_engine(config, model_dir, plugins=plugins, log_dir=Path())
+
+
+def _default(field: str) -> object:
+    return EngineSection.model_fields[field].default
+
+
+def sampling_dtype(config: Config, model_dir: Path) -> str:
+    """What the engine samples with, and so the type of exported weights."""
+    return stored_dtype(model_dir) if config.engine.dtype == "auto" else config.engine.dtype
+
+
+def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
+    """The configured rewards, found and with their options checked."""
+    specs = []
+    for name, weight in config.rewards.items():
+        table = f"reward.{name}"
+        reward = plugins.rewards.get(name)
+        options = validate_options(reward, config.options.get(table, {}), table=table, skip=1)
+        specs.append(RewardSpec.of(name, reward, weight=weight, options=options))
+    return specs
+
+
+def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
+    """What `algorithm.name` names, with the options of its table checked."""
+    name = config.algorithm.name
+    options = config.options.get(f"algorithm.{name}", {})
+    validate_options(plugins.algorithms.get(name), options, table=f"algorithm.{name}")
+    return PresetSpec(plugins.algorithms.reference(name), options)
+
+
+def check_algorithm(config: Config, plugins: Plugins) -> None:
+    """ConfigError for an algorithm whose parts do not go together, or that could not learn.
+
+    Another trainer than ours may read another kind of preset: it checks that itself.
+    """
+    find_preset(config, plugins)
+    if config.trainer.name == TrainerSection().name:
+        name = config.algorithm.name
+        options = config.options.get(f"algorithm.{name}", {})
+        algorithm = make_algorithm(name, plugins.algorithms.get(name), options)
+        check_learns(config, learns_alone=algorithm.learns_alone)
+
+
+def make_trainer(
+    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
+) -> Trainer:
+    """The trainer that `trainer.name` names, not started."""
+    name = config.trainer.name
+    make = plugins.configure("trainer", name, config.options.get(f"trainer.{name}", {}))
+    return make(
+        TrainerSetup(
+            config,
+            model_dir,
+            preset=find_preset(config, plugins),
+            publish_dtype=sampling_dtype(config, model_dir),
+            log_dir=log_dir,
+            say=say,
+        )
+    )
+
+
+def check_learns(config: Config, *, learns_alone: bool) -> None:
+    """ConfigError for an algorithm that compares siblings where episodes have none."""
+    if config.rollout.group_size > 1 or learns_alone:
+        return
+    name = config.algorithm.name
+    if config.serve.learn:
+        raise ConfigError(
+            f"algorithm.name = {name!r} compares siblings, and callers come alone: choose "
+            "running_baseline, or set rollout.group_size and open groups of that size "
+            "(POST /control/sessions)"
+        )
+    raise ConfigError(
+        f"algorithm.name = {name!r} compares the attempts at a task, and rollout.group_size = 1 "
+        "makes one of each, so it would learn nothing: raise rollout.group_size, or choose "
+        'algorithm.name = "running_baseline"'
+    )

@@ -1,0 +1,148 @@
+"""The agent that a run plays, and what its file defines beside it."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from areal_sdk.agent import Agent, AgentLike, RolloutWorkflow
+from areal_sdk.config import Config
+from areal_sdk.environment import Environment
+from areal_sdk.errors import ConfigError
+from areal_sdk.plugins import Plugins
+from areal_sdk.process.user_code import load_user_module, refuse_while_importing
+from areal_sdk.rollout.agents.spec import AgentSpec, make_agent
+from areal_sdk.types import Message, Task
+
+TasksFn = Callable[[str], Iterable[Task]]
+TRAIN = "train"
+DemonstrationsFn = Callable[[], Iterable[Sequence[Message]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An agent ready to play, and what its file defines beside it."""
+
+    name: str
+    agent: AgentLike | AgentSpec
+    """A spec where workers make the agent (`rollout.workers`): this process does not."""
+    tasks: TasksFn | None = None
+    """`tasks(split)` of the agent's file."""
+    demonstrations: DemonstrationsFn | None = None
+    """`demonstrations()` of the agent's file: conversations for supervised warm-up."""
+    has_held_out: bool = True
+    """Whether `tasks` has other splits than the one to train on."""
+
+    def with_tasks(self, given: Mapping[str, Iterable[Task]]) -> "Program":
+        """The program with tasks given from Python in place of its file's."""
+        if not given:
+            return self
+        has_held_out = any(split != TRAIN for split in given)
+        return replace(self, tasks=lambda split: given.get(split, ()), has_held_out=has_held_out)
+
+
+def load_program(config: Config, *, plugins: Plugins, agent: object | None = None) -> Program:
+    """The program that `config.agent` or `config.env` names; `agent` is an object given in Python.
+
+    A file may define an `Agent`, a `RolloutWorkflow`, an `Environment`, a class with one of
+    AReaL's signatures, or a function called `agent`.
+    """
+    refuse_while_importing("a run")
+    if agent is not None:
+        return _program(agent, inspect.getmodule(agent), config)
+    if config.env is not None:
+        return _named_environment(config, plugins)
+    if not config.agent:
+        raise ConfigError("which agent? Give a file (agent.py), agent.py::Name, or a plugin's name")
+    path, _, name = config.agent.partition("::")
+    if path.endswith(".py"):
+        module = load_user_module(Path(path))
+        plugins.register_module(module, path)
+        return _program(_pick(module, path, name), module, config)
+    if ":" in config.agent:
+        module_name, _, name = config.agent.partition(":")
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as exc:
+            raise ConfigError(f"agent {config.agent!r}: {exc}") from None
+        return _program(_pick(module, config.agent, name), module, config)
+    found = plugins.agents.get(config.agent)
+    return _program(found, inspect.getmodule(found), config)
+
+
+def _named_environment(config: Config, plugins: Plugins) -> Program:
+    assert config.env is not None
+    if config.agent:
+        raise ConfigError(f"agent {config.agent!r} and env {config.env!r} both: give one of them")
+    found = plugins.environments.get(config.env)
+    return _program(
+        found, inspect.getmodule(found), config, name=config.env, table=f"env.{config.env}"
+    )
+
+
+def _program(
+    item: object, module: ModuleType | None, config: Config, *, name: str = "", table: str = "agent"
+) -> Program:
+    name = name or getattr(item, "__name__", type(item).__name__)
+    options = config.options.get(table, {})
+    step_timeout_s = config.rollout.tool_timeout_s
+    agent: AgentLike | AgentSpec
+    if config.rollout.workers:
+        agent = AgentSpec.of(
+            item,
+            name=name,
+            module=module,
+            options=options,
+            table=table,
+            step_timeout_s=step_timeout_s,
+        )
+    else:
+        agent = make_agent(
+            item, name=name, options=options, table=table, step_timeout_s=step_timeout_s
+        )
+    return Program(
+        name,
+        agent,
+        tasks=getattr(module, "tasks", None),
+        demonstrations=getattr(module, "demonstrations", None),
+    )
+
+
+def _pick(module: ModuleType, where: str, name: str) -> object:
+    found = {key: item for key, item in vars(module).items() if _is_agent(item, module)}
+    if name:
+        if hasattr(module, name):
+            return getattr(module, name)
+        raise ConfigError(f"no {name!r} in {where}; agents there: {', '.join(found) or 'none'}")
+    if not found:
+        raise ConfigError(
+            f"no agent in {where}: define `class MyAgent(areal_sdk.Agent)` "
+            "or `async def agent(task, context)`"
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{len(found)} agents in {where}, {', '.join(found)}: "
+            f"pick one, as in {where}::{min(found)}"
+        )
+    return next(iter(found.values()))
+
+
+def _is_agent(item: object, module: ModuleType) -> bool:
+    if getattr(item, "__module__", None) != module.__name__:
+        return False  # imported, not defined here
+    if inspect.isclass(item):
+        if issubclass(item, (Agent, RolloutWorkflow, Environment)):
+            return not inspect.isabstract(item)
+        return _has_areal_signature(item)
+    return inspect.isfunction(item) and item.__name__ == "agent"
+
+
+def _has_areal_signature(cls: type[Any]) -> bool:
+    """AReaL's agents: `run(self, data, **extra)` or `arun_episode(self, engine, data)`."""
+    if inspect.iscoroutinefunction(getattr(cls, "arun_episode", None)):
+        return True
+    run = getattr(cls, "run", None)
+    return inspect.iscoroutinefunction(run) and "data" in inspect.signature(run).parameters

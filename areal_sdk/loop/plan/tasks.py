@@ -1,0 +1,212 @@
+"""The tasks of a split: from a JSONL file, a plugin's dataset, or the agent file's own `tasks`."""
+
+import pickle
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain, islice
+from pathlib import Path
+
+import orjson
+
+from areal_sdk.builtin.jsonl import read_tasks
+from areal_sdk.config import Config
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.plan.program import TRAIN, Program
+from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.tasks import BLOCK, TaskStream, stable_seed
+from areal_sdk.types import Task
+
+
+def load_tasks(
+    config: Config, *, program: Program, plugins: Plugins, say: Callable[[str], None]
+) -> Sequence[Task] | TaskStream:
+    """What to train on, in a stable order: all of it, or a stream where a generator goes on and on.
+
+    Empty or ambiguous data is an error here, not later.
+    """
+    given = _find(config, config.tasks, TRAIN, program=program, plugins=plugins)
+    tasks = given.begin()
+    if given.is_finite:
+        return _distinct(tasks, given.what)
+    first = _distinct(islice(tasks, BLOCK + 1), given.what)
+    if len(first) <= BLOCK:
+        return first
+    say(
+        f"{given.what} goes on after {BLOCK} tasks: they are read as they are needed, and shuffled "
+        f"{BLOCK} at a time; return a list to have all of them read at once and shuffled whole"
+    )
+    return TaskStream(chain(first, tasks), again=given.begin, what=given.what, known=first)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What an evaluation of a split plays, and of how many tasks."""
+
+    tasks: Sequence[Task]
+    num_available: int
+
+    @property
+    def digest(self) -> str:
+        """Tells these tasks from others, in this run and when it is resumed."""
+        digest = blake2b(digest_size=8)
+        for task in self.tasks:
+            digest.update(orjson.dumps([task.id, _content(task)]))
+        return digest.hexdigest()
+
+
+def load_held_out(
+    config: Config,
+    split: str,
+    *,
+    source: str | None,
+    program: Program,
+    plugins: Plugins,
+    say: Callable[[str], None],
+) -> HeldOut:
+    """At most `eval.tasks` tasks of `split`, drawn by the run's seed; says so where nobody set that.
+
+    Files often hold one source after the other, so the first tasks are no sample of the rest. Of a
+    generator that goes on and on they are drawn from its first tasks all the same, and it says so.
+    """
+    given = _find(config, source, split, program=program, plugins=plugins)
+    most, seed = config.eval.tasks, config.run.seed
+    limit = max(BLOCK, most)
+    tasks = _distinct(islice(given.begin(), None if given.is_finite else limit + 1), given.what)
+    if not given.is_finite and len(tasks) > limit:
+        tasks = tasks[:limit]
+        drawn = f"{most} of the first {limit} tasks are measured, drawn by run.seed = {seed}"
+        say(f"{split}: {drawn}; {given.what} goes on after them (eval.tasks)")
+    elif len(tasks) > most and "tasks" not in config.eval.model_fields_set:
+        drawn = f"{most} of {len(tasks)} tasks are measured, drawn by run.seed = {seed}"
+        say(f"{split}: {drawn} (eval.tasks)")
+    return HeldOut(_sample(tasks, most, seed=stable_seed("held-out", seed, split)), len(tasks))
+
+
+def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
+    """At most `most` of `tasks`, in their order."""
+    if len(tasks) <= most:
+        return tuple(tasks)
+    return tuple(
+        tasks[place] for place in sorted(random.Random(seed).sample(range(len(tasks)), most))
+    )
+
+
+MAX_COMPARED = 100_000
+"""Training tasks that held-out tasks are compared with: more of them would take seconds."""
+
+
+def warn_of_overlap(
+    train: Sequence[Task] | TaskStream, held_out: Mapping[str, HeldOut]
+) -> tuple[str, ...]:
+    """A warning for each split that measures tasks which are trained on."""
+    known = train.first if isinstance(train, TaskStream) else train
+    warnings = []
+    for split, given in held_out.items():
+        num_shared, num_tasks = _num_shared(given.tasks, known), len(given.tasks)
+        if num_shared:
+            share = "all" if num_shared == num_tasks else f"{num_shared} of"
+            measured = "measured " if num_tasks < given.num_available else ""
+            warnings.append(
+                f"{split}: {share} {num_tasks} {measured}held-out tasks are training tasks too, so "
+                "the evaluation cannot tell learning from remembering: let tasks(split) give other "
+                f"tasks for {split!r}, or give other held-out tasks (--eval-tasks FILE.jsonl)"
+            )
+    return tuple(warnings)
+
+
+def _num_shared(held_out: Sequence[Task], train: Sequence[Task]) -> int:
+    """How many held-out tasks are among the training tasks, by their data.
+
+    Where the data of tasks do not tell them apart, their ids count as well.
+    """
+    contents = {_content(task) for task in held_out}
+    by_data = len(contents) == len(held_out) > 1
+
+    def key(task: Task) -> str:
+        return _content(task) if by_data else f"{task.id} {_content(task)}"
+
+    wanted = {key(task) for task in held_out}
+    return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})
+
+
+def _content(task: Task) -> str:
+    """The data of a task as text; empty if they are no JSON."""
+    try:
+        return orjson.dumps(dict(task.data), option=orjson.OPT_SORT_KEYS).decode()
+    except TypeError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The tasks of a split, wherever they come from."""
+
+    what: str
+    ask: Callable[[], Iterable[Task]]
+    """Gives them, once for each pass."""
+    is_finite: bool
+    travel_to: str
+    """Who takes them to another process; empty where nobody does."""
+
+    def begin(self) -> Iterator[Task]:
+        """One pass over them, each checked as it is read."""
+        for item in self.ask():
+            if not isinstance(item, Task):
+                raise ConfigError(
+                    f"{self.what} yields {type(item).__name__}: yield areal_sdk.Task(id=...)"
+                )
+            if self.travel_to:
+                self._check_travels(item)
+            yield item
+
+    def _check_travels(self, task: Task) -> None:
+        try:
+            pickle.loads(pickle.dumps(task, protocol=pickle.HIGHEST_PROTOCOL))
+        except Exception as exc:
+            raise ConfigError(
+                f"{self.what}: task {task.id!r} cannot be sent to {self.travel_to} ({exc}): keep to "
+                "plain values and importable classes in Task.data"
+            ) from exc
+
+
+def _find(
+    config: Config, source: str | None, split: str, *, program: Program, plugins: Plugins
+) -> _Given:
+    travel_to = ""
+    if config.rollout.workers:
+        travel_to = f"an agent's worker (rollout.workers = {config.rollout.workers})"
+    elif config.rewards:
+        travel_to = f"the worker of a reward ({', '.join(config.rewards)})"
+    if source is None:
+        if program.tasks is None:
+            raise ConfigError(
+                f"no tasks for {program.name!r}: give --tasks FILE.jsonl, or define "
+                "`def tasks(split)` beside the agent"
+            )
+        what, make = f"tasks({split!r}) of {program.name!r}", program.tasks
+    elif source.endswith((".jsonl", ".json")) or Path(source).exists():
+        path = Path(source)
+        return _Given(source, lambda: read_tasks(path), is_finite=True, travel_to=travel_to)
+    else:
+        what, make = f"dataset {source!r} ({split})", plugins.datasets.get(source)
+    begun = [make(split)]  # asked once for the first pass, and to learn what it gives
+
+    def ask() -> Iterable[Task]:
+        return begun.pop() if begun else make(split)
+
+    return _Given(what, ask, is_finite=isinstance(begun[0], Sized), travel_to=travel_to)
+
+
+def _distinct(tasks: Iterable[Task], what: str) -> list[Task]:
+    """The tasks, none of which may have the id of another."""
+    by_id: dict[str, Task] = {}
+    for task in tasks:
+        if by_id.setdefault(task.id, task) is not task:
+            raise ConfigError(
+                f"{what}: two tasks have the id {task.id!r}; ids key groups and resumes"
+            )
+    if not by_id:
+        raise ConfigError(f"{what}: no tasks")
+    return list(by_id.values())
