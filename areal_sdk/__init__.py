@@ -17,8 +17,7 @@ from areal_sdk.hookspecs import hookimpl
 from areal_sdk.types import Episode, FinishReason, Message, Outcome, Task, Turn, WeightUpdate
 
 if TYPE_CHECKING:
-    from areal_sdk import aio
-    from areal_sdk.loop import evaluate, train
+    from areal_sdk.loop import aio, evaluate, train
 
 __all__ = [
     "Agent",
@@ -54,7 +53,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     """`train` and `evaluate` bring the whole loop: imported when they are asked for."""
     if name == "aio":
-        return importlib.import_module("areal_sdk.aio")
+        return importlib.import_module("areal_sdk.loop.aio")
     if name in ("evaluate", "train"):
         return getattr(importlib.import_module("areal_sdk.loop"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

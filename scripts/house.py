@@ -4,7 +4,8 @@
     python scripts/house.py --walk     # also the way of `train(agent)` to the first sampled token
 
 The walk runs one training step of a tiny model and follows the main process. A room is a module that
-is entered; a return is a call into a room that was left before.
+is entered; a return is a call into a room that was left before. A passage is a pair of rooms: moves and
+returns count each round of a loop, passages count it once.
 """
 
 import argparse
@@ -61,6 +62,7 @@ class Walk:
         self.rooms: list[str] = []
         self.num_returns = 0
         self.num_moves = 0
+        self.passages: set[tuple[str, str]] = set()
         self._last = ""
         self._prefix = str(ROOT / "areal_sdk") + "/"
         self.done = False
@@ -77,6 +79,7 @@ class Walk:
         room = name.removeprefix(self._prefix)
         if room != self._last:
             self.num_moves += 1
+            self.passages.add((self._last, room))
             if room in self.rooms:
                 self.num_returns += 1
             else:
@@ -108,7 +111,12 @@ def walk() -> dict[str, object]:
         finally:
             sys.setprofile(None)
     assert path.done, f"no token was sampled: {path.rooms}"
-    return {"rooms": len(path.rooms), "moves": path.num_moves, "returns": path.num_returns}
+    return {
+        "rooms": len(path.rooms),
+        "passages": len(path.passages),
+        "moves": path.num_moves,
+        "returns": path.num_returns,
+    }
 
 
 def main() -> None:

@@ -2,8 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from areal_sdk.findings import Finding, Level
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """It works, but there is something to know."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check."""
+
+    level: Level
+    check: str
+    found: str
+    cure: str = ""
 
 
 @dataclass(frozen=True, slots=True)

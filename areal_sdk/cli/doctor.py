@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 
+from areal_sdk.certificate.findings import Finding, Level
 from areal_sdk.cli.certificate import check_model, label
-from areal_sdk.findings import Finding, Level
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"

@@ -1,8 +1,9 @@
 """The commands as functions: configuration in, summary out.
 
-    train -> make_plan -> run_training: open_services -> TrainingLoop.run: its steps
+    train -> training.make_plan -> runs.begun -> training.run_training
+          -> services.open_services -> steps.TrainingLoop.run
 
-Each function runs an event loop of its own. `train_async` and `evaluate_async` use the one that runs.
+Each function runs an event loop of its own. Those of `aio` use the one that runs.
 """
 
 import logging
@@ -22,7 +23,6 @@ from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.progress import EvalView
 from areal_sdk.loop.runs import (
     Training,
-    begun,
     cause_of,
     load_plugins_of,
     removed_if_refused,
@@ -36,11 +36,9 @@ from areal_sdk.loop.state import (
     RunSummary,
 )
 from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
-from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.terminal import TerminalView
-from areal_sdk.telemetry.watchdog import Watchdog
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
@@ -64,42 +62,15 @@ def train(
     """
     refuse_inside_a_loop()  # before anything is loaded or written
     return run_to_its_end(
-        _training(
+        plan_training(
             agent,
             settings,
             model=model,
-            tasks=_given_tasks(train=tasks, eval=eval_tasks),
+            tasks=given_tasks(train=tasks, eval=eval_tasks),
             resume=resume,
             quiet=quiet,
         )
     )
-
-
-async def train_async(
-    agent: object,
-    *,
-    model: str | None = None,
-    tasks: Iterable[Task] | None = None,
-    eval_tasks: Iterable[Task] | None = None,
-    resume: str | Path | None = None,
-    quiet: bool = False,
-    **settings: Any,
-) -> RunSummary:
-    """`areal_sdk.train` in the event loop that runs already, as in a notebook.
-
-    A cancelled run saves what it has learnt, as Ctrl-C does, before `CancelledError` comes back.
-    """
-    given = _given_tasks(train=tasks, eval=eval_tasks)
-    training = await in_thread(  # finding a model may take long
-        lambda: _training(agent, settings, model=model, tasks=given, resume=resume, quiet=quiet),
-        name="plan of the run",
-    )
-    if isinstance(training, RunSummary):
-        return training
-    with begun(training) as run:
-        async with Watchdog():
-            run.summary = await run.main()
-    return run.whole_summary
 
 
 def evaluate(
@@ -120,45 +91,15 @@ def evaluate(
     """
     refuse_inside_a_loop()
     return _evaluate(
-        _evaluation(
-            _settings_of(agent, {"model": model, **settings}),
+        plan_evaluation(
+            settings_of(agent, {"model": model, **settings}),
             split,
-            endpoint=_endpoint(base_url, api_key),
+            endpoint=endpoint_at(base_url, api_key),
             agent=agent,
-            tasks=_given_tasks(**{split: tasks}),
+            tasks=given_tasks(**{split: tasks}),
             quiet=quiet,
         )
     )
-
-
-async def evaluate_async(
-    agent: object,
-    *,
-    model: str = "smollm2",
-    tasks: Iterable[Task] | None = None,
-    split: str = "eval",
-    base_url: str | None = None,
-    api_key: str | None = None,
-    quiet: bool = False,
-    **settings: Any,
-) -> EvalReport:
-    """`areal_sdk.evaluate` in the event loop that runs already, as in a notebook."""
-    evaluation = await in_thread(
-        lambda: _evaluation(
-            _settings_of(agent, {"model": model, **settings}),
-            split,
-            endpoint=_endpoint(base_url, api_key),
-            agent=agent,
-            tasks=_given_tasks(**{split: tasks}),
-            quiet=quiet,
-        ),
-        name="plan of the evaluation",
-    )
-    try:
-        async with Watchdog():
-            return await evaluation
-    except ExceptionGroup as group:
-        raise cause_of(group) from group
 
 
 def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
@@ -185,8 +126,8 @@ def evaluate_config(
     api_key: str | None = None,
     quiet: bool = False,
 ) -> EvalReport:
-    endpoint = _endpoint(base_url, api_key)
-    return _evaluate(_evaluation(config, split, endpoint=endpoint, quiet=quiet))
+    endpoint = endpoint_at(base_url, api_key)
+    return _evaluate(plan_evaluation(config, split, endpoint=endpoint, quiet=quiet))
 
 
 def check(config: Config) -> None:
@@ -241,7 +182,7 @@ def _plan(
     return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
 
 
-def _training(
+def plan_training(
     agent: object,
     settings: Mapping[str, Any],
     *,
@@ -288,15 +229,15 @@ def _resumed(
     )
 
 
-def _settings_of(agent: object, values: Mapping[str, Any]) -> Config:
+def settings_of(agent: object, values: Mapping[str, Any]) -> Config:
     return parse_config({**values, "agent": agent} if isinstance(agent, str) else values)
 
 
-def _endpoint(base_url: str | None, api_key: str | None) -> RemoteEndpoint | None:
+def endpoint_at(base_url: str | None, api_key: str | None) -> RemoteEndpoint | None:
     return None if base_url is None else RemoteEndpoint(base_url, api_key or "none")
 
 
-def _evaluation(
+def plan_evaluation(
     config: Config,
     split: str,
     *,
@@ -323,5 +264,5 @@ def _evaluate(evaluation: Coroutine[Any, Any, EvalReport]) -> EvalReport:
         raise cause_of(group) from group
 
 
-def _given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Iterable[Task]]:
+def given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Iterable[Task]]:
     return {split: tasks for split, tasks in by_split.items() if tasks is not None}

@@ -24,8 +24,8 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.rewards import RewardPool
-from areal_sdk.rollout.runner import EpisodeRunner
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import Trainer
 from areal_sdk.types import WeightUpdate

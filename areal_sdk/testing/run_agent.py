@@ -15,7 +15,7 @@ from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.models import resolve_model
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
-from areal_sdk.rollout.runner import EpisodeRunner
+from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.testing.scripted_engine import Script, ScriptedEngine

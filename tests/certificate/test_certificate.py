@@ -20,7 +20,7 @@ from areal_sdk.certificate import (
     warning,
 )
 from areal_sdk.certificate import replay as transcripts
-from areal_sdk.findings import Level
+from areal_sdk.certificate.findings import Level
 from areal_sdk.models import resolve_model
 from areal_sdk.types import Message
 from tests.gateway.model_dirs import TEMPLATES, make_model_dir

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.certificate import TokenFinding, is_certified, warning
+from areal_sdk.certificate.findings import Level
 from areal_sdk.cli.certificate import token_diff
 from areal_sdk.cli.doctor import doctor
-from areal_sdk.findings import Level
 from tests.gateway.model_dirs import make_model_dir
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from areal_sdk.certificate.findings import Finding, Level
 from areal_sdk.cli.doctor import checks, doctor
-from areal_sdk.findings import Finding, Level
 from areal_sdk.models import resolve_model
 from tests.plugins.conftest import Install, install
 

@@ -9,7 +9,7 @@ import openai
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.gateway.app import Gateway
-from areal_sdk.rollout.runner import EpisodeRunner
+from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import Episode, Task

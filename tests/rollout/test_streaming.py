@@ -9,11 +9,11 @@ from pathlib import Path
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.gateway.app import Gateway
+from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.evaluation import evaluate_tasks
 from areal_sdk.rollout.groups import RolloutBatch
-from areal_sdk.rollout.runner import EpisodeRunner
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry.ledger import Ledger

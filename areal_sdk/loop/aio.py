@@ -1,0 +1,79 @@
+"""`train` and `evaluate` where an event loop runs already, as in a notebook or a server.
+
+    summary = await areal_sdk.aio.train(MyAgent, model="smollm2", tasks=tasks)
+
+Both take the arguments of `areal_sdk.train` and `areal_sdk.evaluate`.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.loop.api import endpoint_at, given_tasks, plan_evaluation, plan_training, settings_of
+from areal_sdk.loop.runs import begun, cause_of
+from areal_sdk.loop.state import RunSummary
+from areal_sdk.process.threads import in_thread
+from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.telemetry.watchdog import Watchdog
+from areal_sdk.types import Task
+
+__all__ = ["evaluate", "train"]
+
+
+async def train(
+    agent: object,
+    *,
+    model: str | None = None,
+    tasks: Iterable[Task] | None = None,
+    eval_tasks: Iterable[Task] | None = None,
+    resume: str | Path | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> RunSummary:
+    """`areal_sdk.train` in the event loop that runs already, as in a notebook.
+
+    A cancelled run saves what it has learnt, as Ctrl-C does, before `CancelledError` comes back.
+    """
+    given = given_tasks(train=tasks, eval=eval_tasks)
+    training = await in_thread(  # finding a model may take long
+        lambda: plan_training(
+            agent, settings, model=model, tasks=given, resume=resume, quiet=quiet
+        ),
+        name="plan of the run",
+    )
+    if isinstance(training, RunSummary):
+        return training
+    with begun(training) as run:
+        async with Watchdog():
+            run.summary = await run.main()
+    return run.whole_summary
+
+
+async def evaluate(
+    agent: object,
+    *,
+    model: str = "smollm2",
+    tasks: Iterable[Task] | None = None,
+    split: str = "eval",
+    base_url: str | None = None,
+    api_key: str | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> EvalReport:
+    """`areal_sdk.evaluate` in the event loop that runs already, as in a notebook."""
+    evaluation = await in_thread(
+        lambda: plan_evaluation(
+            settings_of(agent, {"model": model, **settings}),
+            split,
+            endpoint=endpoint_at(base_url, api_key),
+            agent=agent,
+            tasks=given_tasks(**{split: tasks}),
+            quiet=quiet,
+        ),
+        name="plan of the evaluation",
+    )
+    try:
+        async with Watchdog():
+            return await evaluation
+    except ExceptionGroup as group:
+        raise cause_of(group) from group
