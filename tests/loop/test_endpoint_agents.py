@@ -1,10 +1,15 @@
 """What can be evaluated on somebody else's endpoint, which gives text and no tokens."""
 
+import asyncio
+
 import pytest
 
 import areal_sdk
 from areal_sdk import Environment, EpisodeContext, Message, RolloutWorkflow, StepResult, Task
+from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.agents.endpoint import EndpointRunner
+from areal_sdk.rollout.evaluation import evaluate_tasks
 
 ENDPOINT = "http://127.0.0.1:9/v1"
 
@@ -51,3 +56,26 @@ def test_an_agent_that_asks_for_tokens_is_told_what_to_use(workers: int) -> None
     )
     assert report.errors == {"agent": 1}
     assert "pointed at context.base_url" in report.first_errors["agent"]
+
+
+async def test_agents_begin_one_at_a_time_and_leave_the_event_loop_a_round_in_between() -> None:
+    rounds, begun = 0, []
+
+    async def count_rounds() -> None:
+        nonlocal rounds
+        while True:
+            rounds += 1
+            await asyncio.sleep(0)
+
+    async def begins(task: Task, context: EpisodeContext) -> float:
+        begun.append(rounds)
+        return 1.0
+
+    runner = EndpointRunner(
+        parse_config({}), begins, split="eval", base_url=ENDPOINT, api_key="none"
+    )
+    async with runner:
+        counter = asyncio.create_task(count_rounds())
+        await evaluate_tasks(runner, [Task(str(index)) for index in range(8)])
+        counter.cancel()
+    assert len(set(begun)) == 8

@@ -91,16 +91,16 @@ def _is_async(function: Callable[..., object]) -> bool:
 
 
 async def guard(
-    play: Play, task: Task, context: EpisodeContext, *, turnstile: asyncio.Lock | None = None
+    play: Play, task: Task, context: EpisodeContext, *, turnstile: asyncio.Lock
 ) -> PlayResult:
     """Play; an `exit()` of the agent becomes an AgentError, so that it does not end the run.
 
-    With a `turnstile` episodes begin one at a time. One that waits there counts as playing: Ctrl-C
-    cancels the episode before its agent can block the loop.
+    At the `turnstile` episodes begin one at a time: a burst of them leaves the event loop a round in
+    between. An episode that waits there counts as playing: Ctrl-C cancels the episode before its agent
+    can block the loop.
     """
-    if turnstile is not None:
-        async with turnstile:
-            await asyncio.sleep(0)
+    async with turnstile:
+        await asyncio.sleep(0)
     try:
         return await play(task, context)
     except SystemExit as exc:

@@ -27,6 +27,7 @@ class EndpointRunner(SharesHttpClient):
         self._split = split
         self._base_url = base_url
         self._api_key = api_key
+        self._turnstile = asyncio.Lock()
 
     async def run(self, request: EpisodeRequest) -> Episode:
         seed = stable_seed(self._config.run.seed, request.task.id, request.epoch, request.sibling)
@@ -68,7 +69,8 @@ class EndpointRunner(SharesHttpClient):
         async with boundary(AgentError, what):
             try:
                 limit_s = self._config.rollout.episode_timeout_s
-                played = await within(guard(self._play, request.task, context), limit_s, what=what)
+                playing = guard(self._play, request.task, context, turnstile=self._turnstile)
+                played = await within(playing, limit_s, what=what)
             except DeadlinePassedError as exc:
                 raise DeadlineError(str(exc)) from None
             return played.outcome if isinstance(played, Episode) else read_verdict(played, empty)
