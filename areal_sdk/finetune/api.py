@@ -13,7 +13,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.evaluator import RemoteEndpoint
+from areal_sdk.loop.evaluator import RemoteEndpoint, takes_tokens
 from areal_sdk.loop.plan.parts import engine_name
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
@@ -91,6 +91,11 @@ def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Tau
     check_address(teacher.base_url)
     plugins = load_plugins_of(config)
     program = load_program(config, plugins=plugins)
+    if takes_tokens(program.agent):
+        raise ConfigError(
+            f"{program.name} is played token by token, and a teacher gives only text: distill an Agent "
+            "whose client uses context.base_url"
+        )
     found = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
     if teacher.num_tasks is None and not isinstance(found, Sequence):
         raise ConfigError(

@@ -301,7 +301,7 @@ async def _runner_on_endpoint(
             "--base-url records no turns, so reward functions have nothing to look at: "
             "let the agent return its own verdict"
         )
-    if _takes_tokens(program.agent):
+    if takes_tokens(program.agent):
         raise ConfigError(
             f"{program.name} is played token by token, and --base-url gives only text: evaluate it on "
             "a model that we serve (--model), or write an Agent whose client uses context.base_url"
@@ -338,7 +338,7 @@ async def _play(
     )
 
 
-def _takes_tokens(agent: AgentLike | AgentSpec) -> bool:
+def takes_tokens(agent: AgentLike | AgentSpec) -> bool:
     """Whether it is a workflow or an environment, which needs a session of the gateway."""
     item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
     cls = item if isinstance(item, type) else type(item)

@@ -7,6 +7,7 @@ metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names
                 run continued; later steps are made again. An `end` line says that the run ended by
                 itself
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
+reference.json  of a run of `dpo`: the logprobs of its pairs before the first step
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
 logs/           one file per child process

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from areal_sdk.cli.main import cli
 from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune import check, finetune, resume_finetuning
+from areal_sdk.finetune import Teacher, ask_teacher, check, finetune, resume_finetuning
 from areal_sdk.finetune.training import REFERENCE_FILE, Order
 from areal_sdk.loop import resume_training, train_config
 from areal_sdk.loop.plan.models import find_model, find_served_model
@@ -18,6 +18,7 @@ from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
 
 AGENT = Path(__file__).with_name("echo.py")
+WORKFLOW = Path(__file__).parents[2] / "examples" / "agents" / "second_look.py"
 
 
 def asked(letter: str) -> dict[str, str]:
@@ -163,6 +164,13 @@ def test_a_dry_run_shows_the_steps_that_the_epochs_need(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, asked)
     assert shown.exit_code == 0, shown.output
     assert "steps = 5" in shown.output  # 24 rows, 5 a step
+
+
+def test_a_teacher_plays_no_agent_that_takes_tokens(tmp_path: Path) -> None:
+    config = parse_config({"agent": str(WORKFLOW), "run": {"dir": str(tmp_path)}})
+    with pytest.raises(ConfigError, match="SecondLook is played token by token"):
+        ask_teacher(config, Teacher("http://127.0.0.1:9/v1", "some-model"), quiet=True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_every_row_is_taken_once_an_epoch() -> None:
