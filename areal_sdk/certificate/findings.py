@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Level(StrEnum):
+class Severity(StrEnum):
     OK = "ok"
     NOTE = "note"
     """It works, but there is something to know."""
@@ -16,7 +16,7 @@ class Level(StrEnum):
 class Finding:
     """The result of one check."""
 
-    level: Level
+    level: Severity
     check: str
     found: str
     cure: str = ""
@@ -43,15 +43,15 @@ class Certificate:
 
     @property
     def is_certified(self) -> bool:
-        return all(finding.level is not Level.FAILED for finding in self.findings)
+        return all(finding.level is not Severity.FAILED for finding in self.findings)
 
 
 def ok(check: str, found: str, *, client: str = "") -> TokenFinding:
-    return TokenFinding(Level.OK, check, found, client=client)
+    return TokenFinding(Severity.OK, check, found, client=client)
 
 
 def note(check: str, found: str, cure: str = "", *, client: str = "") -> TokenFinding:
-    return TokenFinding(Level.NOTE, check, found, cure, client)
+    return TokenFinding(Severity.NOTE, check, found, cure, client)
 
 
 def failed(
@@ -63,4 +63,4 @@ def failed(
     expected: Sequence[str] = (),
     got: Sequence[str] = (),
 ) -> TokenFinding:
-    return TokenFinding(Level.FAILED, check, found, cure, client, tuple(expected), tuple(got))
+    return TokenFinding(Severity.FAILED, check, found, cure, client, tuple(expected), tuple(got))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from areal_sdk.certificate.findings import Finding, Level
+from areal_sdk.certificate.findings import Finding, Severity
 from areal_sdk.cli.certificate import check_model, label
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
@@ -60,7 +60,7 @@ def doctor(ctx: click.Context, model: str, port: int, as_json: bool) -> None:
     else:
         for finding in findings:
             _print(finding)
-    if any(finding.level is Level.FAILED for finding in findings):
+    if any(finding.level is Severity.FAILED for finding in findings):
         raise SystemExit(1)
 
 
@@ -84,9 +84,9 @@ def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:
 def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info >= (3, 14):
-        yield Finding(Level.NOTE, "python", version, "not tested yet: 3.11 to 3.13 are")
+        yield Finding(Severity.NOTE, "python", version, "not tested yet: 3.11 to 3.13 are")
     else:
-        yield Finding(Level.OK, "python", f"{version} at {sys.executable}")
+        yield Finding(Severity.OK, "python", f"{version} at {sys.executable}")
 
 
 def _machine() -> Iterator[Finding]:
@@ -95,17 +95,17 @@ def _machine() -> Iterator[Finding]:
     )
     if cores < 2:
         cure = "generation and training want a core each; runs will take turns"
-        yield Finding(Level.NOTE, "cores", str(cores), cure)
+        yield Finding(Severity.NOTE, "cores", str(cores), cure)
     else:
-        yield Finding(Level.OK, "cores", str(cores))
+        yield Finding(Severity.OK, "cores", str(cores))
     shared = Path("/dev/shm")
     if shared.is_dir():
         free = shutil.disk_usage(shared).free / 2**30
         if free < 0.5:
             cure = "weights travel through shared memory: give the container more (--shm-size)"
-            yield Finding(Level.NOTE, "shared memory", f"{free:.1f} GiB free", cure)
+            yield Finding(Severity.NOTE, "shared memory", f"{free:.1f} GiB free", cure)
         else:
-            yield Finding(Level.OK, "shared memory", f"{free:.1f} GiB free")
+            yield Finding(Severity.OK, "shared memory", f"{free:.1f} GiB free")
 
 
 def _torch() -> Iterator[Finding]:
@@ -114,34 +114,34 @@ def _torch() -> Iterator[Finding]:
     )
     if importlib.util.find_spec("torch") is None:
         cure = f"needed to train and for the local engine: {install}"
-        yield Finding(Level.NOTE, "torch", "not installed", cure)
+        yield Finding(Severity.NOTE, "torch", "not installed", cure)
         return
     try:
         done = subprocess.run(
             [sys.executable, "-c", TORCH_PROBE], capture_output=True, text=True, timeout=120
         )
     except subprocess.TimeoutExpired:
-        yield Finding(Level.FAILED, "torch", "its import took over 120 s", "reinstall it")
+        yield Finding(Severity.FAILED, "torch", "its import took over 120 s", "reinstall it")
         return
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield Finding(Level.FAILED, "torch", reason, f"reinstall it: {install}")
+        yield Finding(Severity.FAILED, "torch", reason, f"reinstall it: {install}")
         return
     probe = json.loads(done.stdout.splitlines()[-1])
-    yield Finding(Level.OK, "torch", probe["version"])
-    yield Finding(Level.OK, "devices", ", ".join(probe["devices"]) or "CPU only")
+    yield Finding(Severity.OK, "torch", probe["version"])
+    yield Finding(Severity.OK, "devices", ", ".join(probe["devices"]) or "CPU only")
     if not probe["distributed"]:
-        yield Finding(Level.FAILED, "torch.distributed", "missing", "the trainer needs it")
+        yield Finding(Severity.FAILED, "torch.distributed", "missing", "the trainer needs it")
 
 
 def _train_packages() -> Iterator[Finding]:
     missing = [name for name in TRAIN_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         cure = 'needed to train: pip install "areal-sdk[train]"'
-        yield Finding(Level.NOTE, "extra [train]", f"without {', '.join(missing)}", cure)
+        yield Finding(Severity.NOTE, "extra [train]", f"without {', '.join(missing)}", cure)
         return
     versions = [f"{name} {importlib.metadata.version(name)}" for name in TRAIN_PACKAGES]
-    yield Finding(Level.OK, "extra [train]", ", ".join(versions))
+    yield Finding(Severity.OK, "extra [train]", ", ".join(versions))
 
 
 def _port(port: int) -> Iterator[Finding]:
@@ -152,11 +152,11 @@ def _port(port: int) -> Iterator[Finding]:
             try:
                 listener.bind((LOOPBACK, number))
             except OSError as exc:
-                level = Level.NOTE if number else Level.FAILED
+                level = Severity.NOTE if number else Severity.FAILED
                 cure = "`areal-sdk serve --port 0` takes a free one" if number else ""
                 yield Finding(level, what, exc.strerror or str(exc), cure)
             else:
-                yield Finding(Level.OK, what, "free" if number else f"can listen on {LOOPBACK}")
+                yield Finding(Severity.OK, what, "free" if number else f"can listen on {LOOPBACK}")
 
 
 def _proxies() -> Iterator[Finding]:
@@ -165,7 +165,7 @@ def _proxies() -> Iterator[Finding]:
     exempt = os.environ.get("NO_PROXY", "") + os.environ.get("no_proxy", "")
     if proxies and LOOPBACK not in exempt and "*" not in exempt:
         cure = f"export NO_PROXY={LOOPBACK},localhost, or agents cannot reach the gateway"
-        yield Finding(Level.NOTE, "proxy", f"{proxies[0]} is set", cure)
+        yield Finding(Severity.NOTE, "proxy", f"{proxies[0]} is set", cure)
 
 
 def _cache() -> Iterator[Finding]:
@@ -176,16 +176,16 @@ def _cache() -> Iterator[Finding]:
     existing = next(path for path in (root, *root.parents) if path.exists())
     if not os.access(existing, os.W_OK):
         cure = "set AREAL_SDK_CACHE to a directory you can write to"
-        yield Finding(Level.FAILED, "cache", f"cannot write to {root}", cure)
+        yield Finding(Severity.FAILED, "cache", f"cannot write to {root}", cure)
         return
     free = shutil.disk_usage(existing).free / 2**30
     models = [name for name in ("smollm2", "tiny") if find_model(name) is not None]
     holds = ", ".join(models) or "nothing yet"
     found = f"{root} (AREAL_SDK_CACHE moves it), {free:.0f} GiB free, holds: {holds}"
     if free < LOW_DISK_GIB:
-        yield Finding(Level.NOTE, "cache", found, "models and checkpoints need room")
+        yield Finding(Severity.NOTE, "cache", found, "models and checkpoints need room")
     else:
-        yield Finding(Level.OK, "cache", found)
+        yield Finding(Severity.OK, "cache", found)
 
 
 def _plugins() -> Iterator[Finding]:
@@ -193,9 +193,9 @@ def _plugins() -> Iterator[Finding]:
 
     plugins = load_plugins()
     for problem in plugins.failures():
-        yield Finding(Level.FAILED, "plugin", problem, "areal-sdk plugins shows all of them")
+        yield Finding(Severity.FAILED, "plugin", problem, "areal-sdk plugins shows all of them")
     versions = [f"{name} {version}" for name, version in plugins.installed_versions().items()]
-    yield Finding(Level.OK, "plugins", ", ".join(versions))
+    yield Finding(Severity.OK, "plugins", ", ".join(versions))
 
 
 def _template(model: str) -> Iterator[Finding]:
@@ -214,25 +214,25 @@ def _template(model: str) -> Iterator[Finding]:
             directory = resolve_model(model)  # made on the spot, or told why there is none
         if directory is None:
             cure = "it is fetched when it is first used"
-            yield Finding(Level.NOTE, f"model {model}", "not on this machine", cure)
+            yield Finding(Severity.NOTE, f"model {model}", "not on this machine", cure)
             return
         template = ChatTemplate.load(directory)
         renderer = Renderer(Tokenizer.load(directory), template)
     except ArealError as exc:
-        yield Finding(Level.FAILED, f"model {model}", str(exc))
+        yield Finding(Severity.FAILED, f"model {model}", str(exc))
         return
     try:
         renderer.first(TemplateInput(({"role": "user", "content": "."},), tools=(PROBE_TOOL,)))
     except TemplateRefusalError as exc:
         cure = "an agent that sends tools gets a 400: describe them in its own user messages"
-        yield Finding(Level.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
+        yield Finding(Severity.NOTE, f"model {model}", f"its template takes no tools: {exc}", cure)
         yield _certificate(model, directory)
         yield from _family(model, directory)
         return
     dialect = TemplateTraits.of(template)
     own = dialect.describes_tools and dialect.writes_calls
     tools = "its template renders tools" if own else "no tools in its template: our plain format"
-    yield Finding(Level.OK, f"model {model}", tools)
+    yield Finding(Severity.OK, f"model {model}", tools)
     yield _certificate(model, directory)
     yield from _family(model, directory)
 
@@ -248,17 +248,17 @@ def _family(model: str, directory: Path) -> Iterator[Finding]:
         check_trained(directory)
     except ConfigError as exc:
         yield Finding(
-            Level.NOTE, "trainer", str(exc), "it can be evaluated and served all the same"
+            Severity.NOTE, "trainer", str(exc), "it can be evaluated and served all the same"
         )
     else:
-        yield Finding(Level.OK, "trainer", f"trains {model}")
+        yield Finding(Severity.OK, "trainer", f"trains {model}")
     name = EngineSection().name
     try:
         load_plugins().engines.get(name).check_model(directory)
     except ConfigError as exc:
-        yield Finding(Level.NOTE, f"{name} engine", str(exc))
+        yield Finding(Severity.NOTE, f"{name} engine", str(exc))
     else:
-        yield Finding(Level.OK, f"{name} engine", f"runs {model}")
+        yield Finding(Severity.OK, f"{name} engine", f"runs {model}")
 
 
 def _certificate(model: str, directory: Path) -> Finding:
@@ -268,12 +268,12 @@ def _certificate(model: str, directory: Path) -> Finding:
     certified = is_certified(directory)
     if certified:
         return Finding(
-            Level.OK, "certificate", f"what {model} samples is trained as it was sampled"
+            Severity.OK, "certificate", f"what {model} samples is trained as it was sampled"
         )
     cure = f"areal-sdk doctor model {shlex.quote(model)}"
     if certified is None:
-        return Finding(Level.NOTE, "certificate", f"{model} was not certified yet", cure)
-    return Finding(Level.FAILED, "certificate", f"{model} is not token-exact", cure)
+        return Finding(Severity.NOTE, "certificate", f"{model} was not certified yet", cure)
+    return Finding(Severity.FAILED, "certificate", f"{model} is not token-exact", cure)
 
 
 def _print(finding: Finding) -> None:

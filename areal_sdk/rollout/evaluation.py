@@ -27,7 +27,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Interval:
     """A rate or a mean with its 95 % confidence interval."""
 
     value: float
@@ -53,10 +53,10 @@ class EvalReport:
     num_tasks: int
     num_episodes: int
     num_scored: int
-    success: Estimate | None
+    success: Interval | None
     """Share of successful episodes (pass@1); None when none was scored."""
-    reward: Estimate | None
-    pass_at: Mapping[int, Estimate]
+    reward: Interval | None
+    pass_at: Mapping[int, Interval]
     """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes."""
     errors: Mapping[str, int]
     """Episodes without a verdict, by error kind or `abstain`."""
@@ -199,7 +199,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
-def wilson(num_successes: int, num_trials: int) -> Estimate:
+def wilson(num_successes: int, num_trials: int) -> Interval:
     """A proportion with its Wilson interval, which is sane at 0 and at 1 too.
 
     >>> str(wilson(9, 10)), str(wilson(0, 20))
@@ -208,24 +208,24 @@ def wilson(num_successes: int, num_trials: int) -> Estimate:
     return _wilson(num_successes / num_trials, num_trials)
 
 
-def _wilson(rate: float, num_trials: float) -> Estimate:
+def _wilson(rate: float, num_trials: float) -> Interval:
     z2 = CONFIDENCE_Z**2
     centre = (rate + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
     spread = math.sqrt(rate * (1 - rate) / num_trials + z2 / (4 * num_trials**2))
     half = CONFIDENCE_Z * spread / (1 + z2 / num_trials)
     low, high = max(0.0, centre - half), min(1.0, centre + half)
-    return Estimate(rate, min(low, rate), max(high, rate))  # rounding must not exclude the rate
+    return Interval(rate, min(low, rate), max(high, rate))  # rounding must not exclude the rate
 
 
-def bootstrap(values: Sequence[float]) -> Estimate:
+def bootstrap(values: Sequence[float]) -> Interval:
     """The mean of independent values, one a task, with its percentile-bootstrap interval."""
     generator = random.Random(0)  # the same data give the same interval
     means = sorted(fmean(generator.choices(values, k=len(values))) for _ in range(NUM_RESAMPLES))
     low, high = means[round(0.025 * NUM_RESAMPLES)], means[round(0.975 * NUM_RESAMPLES) - 1]
-    return Estimate(fmean(values), low, high)
+    return Interval(fmean(values), low, high)
 
 
-def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Estimate:
+def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Interval:
     """The mean of values between 0 and 1, one a task, with its interval.
 
     Attempts at one task resemble each other, so they are worth fewer independent attempts. That
@@ -246,7 +246,7 @@ def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Estimate:
     return _wilson(rate, worth)
 
 
-def mean_of_tasks(values: Sequence[float]) -> Estimate:
+def mean_of_tasks(values: Sequence[float]) -> Interval:
     """The mean of independent values, one a task, with its interval.
 
     If all values are equal, their variance gives no interval. Values between 0 and 1 have a bounded
@@ -259,7 +259,7 @@ def mean_of_tasks(values: Sequence[float]) -> Estimate:
         return bootstrap(values)
     if 0.0 <= values[0] <= 1.0:
         return share_of_tasks(values, num_attempts=len(values))
-    return Estimate(values[0], -math.inf, math.inf)
+    return Interval(values[0], -math.inf, math.inf)
 
 
 def _summarise(episode: Episode) -> _EvaluatedEpisode:
@@ -337,7 +337,7 @@ def _report(
     )
 
 
-def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Estimate | None:
+def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Interval | None:
     """The share of successful attempts, every task counting alike."""
     if not scored:
         return None
@@ -345,8 +345,8 @@ def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Estimate | None:
     return share_of_tasks(rates, num_attempts=sum(map(len, scored)))
 
 
-def _pass_at(scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int) -> dict[int, Estimate]:
-    result: dict[int, Estimate] = {}
+def _pass_at(scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int) -> dict[int, Interval]:
+    result: dict[int, Interval] = {}
     k = 1
     while k <= samples:
         chances = [

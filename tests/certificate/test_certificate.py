@@ -20,7 +20,7 @@ from areal_sdk.certificate import (
     warning,
 )
 from areal_sdk.certificate import replay as transcripts
-from areal_sdk.certificate.findings import Level
+from areal_sdk.certificate.findings import Severity
 from areal_sdk.models import resolve_model
 from areal_sdk.types import Message
 from tests.gateway.model_dirs import TEMPLATES, make_model_dir
@@ -28,7 +28,7 @@ from tests.gateway.real_models import REAL_MODELS, real_model_dir
 
 
 def failures(certificate: Certificate) -> dict[str, str]:
-    return {f.check: f.found for f in certificate.findings if f.level is Level.FAILED}
+    return {f.check: f.found for f in certificate.findings if f.level is Severity.FAILED}
 
 
 @pytest.mark.parametrize("shape", list(TEMPLATES))
@@ -251,7 +251,7 @@ def test_a_broken_model_is_caught(tmp_path: Path, breakage: tuple[Break, str]) -
     certificate = certify(tmp_path)
     assert check in failures(certificate)
     assert not certificate.is_certified
-    assert all(f.cure for f in certificate.findings if f.level is Level.FAILED)
+    assert all(f.cure for f in certificate.findings if f.level is Severity.FAILED)
 
 
 FORGETS = (

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from areal_sdk.certificate import TokenFinding, is_certified, warning
-from areal_sdk.certificate.findings import Level
+from areal_sdk.certificate.findings import Severity
 from areal_sdk.cli.certificate import token_diff
 from areal_sdk.cli.doctor import doctor
 from tests.gateway.model_dirs import make_model_dir
@@ -98,7 +98,7 @@ def test_the_format_that_a_run_names_is_the_one_that_is_certified(tmp_path: Path
 def test_a_diff_begins_a_little_before_the_difference_and_cannot_steer_a_terminal() -> None:
     same = tuple("abcdefgh")
     finding = TokenFinding(
-        Level.FAILED, "drift", "", expected=(*same, "\n", "x"), got=(*same, "\x1b[2J", "x")
+        Severity.FAILED, "drift", "", expected=(*same, "\n", "x"), got=(*same, "\x1b[2J", "x")
     )
     expected, got = token_diff(finding)
     assert "[b]" not in expected

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from areal_sdk.certificate.findings import Finding, Level
+from areal_sdk.certificate.findings import Finding, Severity
 from areal_sdk.cli.doctor import checks, doctor
 from areal_sdk.models import resolve_model
 from tests.plugins.conftest import Install, install
@@ -76,7 +76,7 @@ def test_this_machine_can_do_it() -> None:
 def test_a_broken_plugin_fails_the_check(install: Install) -> None:
     install("areal-sdk-broken", "import no_such_package")
     (finding,) = find("plugin")
-    assert finding.level is Level.FAILED
+    assert finding.level is Severity.FAILED
     assert "areal-sdk-broken" in finding.found
 
 
@@ -86,7 +86,7 @@ def test_a_taken_port_is_noticed() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         (finding,) = find(f"port {port}", port=port)
-    assert finding.level is Level.NOTE
+    assert finding.level is Severity.NOTE
     assert "--port 0" in finding.cure
 
 
@@ -104,7 +104,7 @@ def test_a_proxy_that_would_swallow_loopback_calls_is_noticed(
 def test_a_model_without_a_tokenizer_fails_the_check(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (finding,) = find(f"model {tmp_path}", model=str(tmp_path))
-    assert finding.level is Level.FAILED
+    assert finding.level is Severity.FAILED
     assert "tokenizer.json" in finding.found
 
 
@@ -116,7 +116,7 @@ def test_a_family_is_told_whether_it_trains_and_where_it_runs(tmp_path: Path) ->
     config.write_text(config.read_text().replace('"qwen3"', '"gemma2"'))
     (trainer,) = find("trainer", model=str(model))
     (engine,) = find("local engine", model=str(model))
-    assert trainer.level is engine.level is Level.NOTE
+    assert trainer.level is engine.level is Severity.NOTE
     assert "does not train 'gemma2' models; it trains" in trainer.found
     assert "serve this model with SGLang" in engine.found
 
@@ -130,7 +130,7 @@ def test_a_template_that_takes_no_tools_is_noticed_and_an_agent_with_tools_is_to
     settings["chat_template"] = STRICT_TEMPLATE
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
     (finding,) = find(f"model {model}", model=str(model))
-    assert finding.level is Level.NOTE
+    assert finding.level is Severity.NOTE
     assert "takes no tools: only user and assistant" in finding.found
 
     agent = tmp_path / "agent.py"
@@ -147,18 +147,18 @@ def test_a_model_that_is_not_certified_is_noticed_and_one_that_cannot_be_fails(
 ) -> None:
     monkeypatch.setenv("AREAL_SDK_CACHE", str(tmp_path / "cache"))
     (known,) = find("certificate", model="tiny")
-    assert known.level is Level.OK
+    assert known.level is Severity.OK
     model = tmp_path / "forgetful"
     shutil.copytree(resolve_model("tiny"), model, ignore=shutil.ignore_patterns("*.jinja"))
     settings = json.loads((model / "tokenizer_config.json").read_text())
     settings["chat_template"] = FORGETFUL_TEMPLATE
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
     (doubt,) = find("certificate", model=str(model))
-    assert doubt.level is Level.NOTE
+    assert doubt.level is Severity.NOTE
     assert doubt.cure == f"areal-sdk doctor model {model}"
     assert CliRunner().invoke(doctor, ["model", str(model)]).exit_code == 1
     (verdict,) = find("certificate", model=str(model))
-    assert verdict.level is Level.FAILED
+    assert verdict.level is Severity.FAILED
 
 
 def test_doctor_itself_never_imports_torch() -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from areal_sdk.cli.report import print_summary, what_next
 from areal_sdk.loop.state import RunSummary
-from areal_sdk.rollout.evaluation import Estimate, EvalReport
+from areal_sdk.rollout.evaluation import EvalReport, Interval
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.types import Episode, Outcome, Task
 
-MEASURED = EvalReport("eval", 8, 8, 8, Estimate(0.5, 0.3, 0.7), None, {}, {}, {}, 0, 1.0, 2.0)
+MEASURED = EvalReport("eval", 8, 8, 8, Interval(0.5, 0.3, 0.7), None, {}, {}, {}, 0, 1.0, 2.0)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.evaluation import Estimate, EvalReport
+from areal_sdk.rollout.evaluation import EvalReport, Interval
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger, RunDir
 from areal_sdk.telemetry.terminal import TerminalView
@@ -101,7 +101,7 @@ async def test_a_pipe_hears_of_a_warm_up_ten_times(tmp_path: Path) -> None:
 
 
 def report(split: str, success: float) -> EvalReport:
-    rate = Estimate(success, 0.0, 1.0)
+    rate = Interval(success, 0.0, 1.0)
     return EvalReport(split, 4, 4, 4, rate, None, {}, {}, {}, 0, 1.0, 0.1)
 
 

@@ -28,7 +28,7 @@ class Minibatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StepPlan:
     minibatches: list[Minibatch]
     """Those with work: all ranks agree on which, since they planned from the same groups."""
     num_terms: int
@@ -49,7 +49,7 @@ class Planner:
         evidence: Evidence,
         *,
         version: int,
-    ) -> Plan:
+    ) -> StepPlan:
         """The minibatches of a step: whole groups, about equally many trained tokens in each."""
         if estimate.returns is None and (algorithm.needs.returns or algorithm.critic is not None):
             estimate = replace(estimate, returns=turn_returns(groups))
@@ -62,7 +62,7 @@ class Planner:
         teaches = [
             sum(int((row != 0.0).sum()) for row in of_group) for of_group in estimate.advantages
         ]
-        return Plan(
+        return StepPlan(
             [minibatch for minibatch in planned if minibatch.num_terms],
             sum(minibatch.num_terms for minibatch in planned),
             sum(teaches),
