@@ -15,6 +15,10 @@ thumbs     One caller rewards each of 6 turns of a session, each for its own act
            Share of right actions after 400 sessions; running_baseline.
 wrong      Two callers, 4 actions each, reward 1 for the right one. After 10 episodes one of them
            posts 1,000,000 once. Share of right actions after 1,300 episodes; running_baseline.
+
+Two rows show the other credit. "Rewarded turn alone" is `decisive` with a discount of 0.001: a reward
+counts for the turn that earned it, hardly for those before. "One reward" is `thumbs` where the caller
+posts the sum of the turns' rewards once, for the episode.
 """
 
 import argparse
@@ -129,12 +133,16 @@ def play_decisive(policy: Table, name: str) -> Trajectory:
     return episode(name, steps, Outcome.scored(float(solved), turn_rewards=rewards))
 
 
-def decisive(seed: int) -> dict[str, float]:
-    policy = Table(3, grpo(), seed=seed, learning_rate=1.0)
+def decisive(seed: int, discount: float = 1.0) -> dict[str, float]:
+    policy = Table(3, grpo(discount=discount), seed=seed, learning_rate=1.0)
     for _ in range(80):
         rows = tuple(play_decisive(policy, str(i)) for i in range(4))
         policy.learn([TrajectoryGroup("g", "t", rows)])
     return {"success": float(policy.probabilities()[:, RIGHT].prod())}
+
+
+def decisive_alone(seed: int) -> dict[str, float]:
+    return decisive(seed, discount=1e-3)
 
 
 def play_lengths(policy: Table, name: str) -> Trajectory:
@@ -174,18 +182,26 @@ def verdict(seed: int) -> dict[str, float]:
     return {"right first turns": float(policy.probabilities()[0, RIGHT])}
 
 
-def thumbs(seed: int) -> dict[str, float]:
+def thumbs(seed: int, by_turn: bool = True) -> dict[str, float]:
     policy = Table(6, running_baseline(), seed=seed, learning_rate=1.0)
     for number in range(100):
         groups = []
         for i in range(4):
             steps = [(state, policy.act(state)) for state in range(6)]
-            given = [(float(action == RIGHT), turn) for turn, (_, action) in enumerate(steps)]
+            given: list[tuple[float, int | None]] = [
+                (float(action == RIGHT), turn) for turn, (_, action) in enumerate(steps)
+            ]
+            if not by_turn:
+                given = [(sum(reward for reward, _ in given), None)]
             name = f"{number}-{i}"
             row = episode(name, steps, posted(6, *given), "someone")
             groups.append(TrajectoryGroup(name, "someone", (row,)))
         policy.learn(groups)
     return {"right actions": float(policy.probabilities()[:, RIGHT].mean())}
+
+
+def thumbs_once(seed: int) -> dict[str, float]:
+    return thumbs(seed, by_turn=False)
 
 
 def wrong(seed: int, amount: float = 1e6) -> dict[str, float]:
@@ -211,9 +227,11 @@ def right_one(seed: int) -> dict[str, float]:
 
 TASKS: dict[str, Callable[[int], dict[str, float]]] = {
     "decisive": decisive,
+    "decisive, rewarded turn alone": decisive_alone,
     "lengths": lengths,
     "verdict": verdict,
     "thumbs": thumbs,
+    "thumbs, one reward": thumbs_once,
     "wrong": wrong,
     "wrong, with 1 instead": right_one,
 }
