@@ -44,6 +44,8 @@ class TrainerSetup:
     """A directory of the run directory: every machine of the run has it at the same path."""
     say: Callable[[str], None]
     """Shows a line to the user."""
+    only_exports: bool = False
+    """The trainer will be asked for `export_checkpoint` alone: `model_dir` may then hold no weights."""
 
 
 class IdleGroups(StrEnum):
@@ -150,6 +152,23 @@ class Trainer(ABC):
     @abstractmethod
     async def export(self, directory: Path) -> None:
         """Write a model directory that transformers and engines load; replace one that is there."""
+
+    def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
+        """Write the weights of `checkpoint` as `export` does, with a trainer that was not started.
+
+        Called outside an event loop; blocks. Unless a subclass knows a cheaper way, the trainer starts,
+        loads the checkpoint and exports.
+        """
+
+        async def start_and_export() -> None:
+            try:
+                await self.start()
+                await self.load(checkpoint)
+                await self.export(directory)
+            finally:
+                await self.aclose()
+
+        asyncio.run(start_and_export())
 
     @abstractmethod
     async def aclose(self) -> None:

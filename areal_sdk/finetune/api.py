@@ -14,14 +14,13 @@ from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluator import RemoteEndpoint, takes_tokens
-from areal_sdk.loop.plan.parts import engine_name
+from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
 from areal_sdk.loop.progress import EvalView
 from areal_sdk.loop.runs import (
     Training,
     cause_of,
-    load_plugins_of,
     resumed,
     run_to_its_end,
     write_config,

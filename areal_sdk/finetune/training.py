@@ -253,7 +253,7 @@ async def _open_learner(
         await trainer.start()
         async with (
             fail_with_ranks(trainer),
-            open_learner(trainer, plan.config, run_dir, state, progress) as learner,
+            open_learner(trainer, plan, run_dir, state, progress) as learner,
         ):
             yield learner
     finally:

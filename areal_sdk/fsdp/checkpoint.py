@@ -6,10 +6,8 @@ step-000020/
     export/                          the weights as a model, where somebody asked for them
 """
 
-import fcntl
 import json
 import shutil
-import stat
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +28,7 @@ from areal_sdk.fsdp.collectives import full
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.reward_model import HEAD, as_classifier
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.models.checkpoint import copy_all_but_weights
 from areal_sdk.telemetry.directories import (
     CheckpointError,
     begin,
@@ -44,9 +43,6 @@ JSON = Any
 FORMAT = 1
 
 _MODEL = "model."
-
-_NOT_COPIED = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.pt", ".*")
-"""Weights in any form: an export brings its own."""
 
 
 def save_checkpoint(trainer: RankTrainer, directory: Path, extra: Mapping[str, JSON]) -> None:
@@ -151,15 +147,7 @@ def whole_weights(trainer: RankTrainer, *, dtype: torch.dtype) -> dict[str, Tens
 def _write_export(model_dir: Path, directory: Path, weights: Mapping[str, Tensor]) -> None:
     dtype = next(iter(weights.values())).dtype
     with whole_directory(directory) as partial:
-        mode = stat.S_IMODE(partial.stat().st_mode)
-        shutil.copytree(
-            model_dir,
-            partial,
-            ignore=shutil.ignore_patterns(*_NOT_COPIED),
-            copy_function=shutil.copyfile,  # not the modes: a model may be kept read-only
-            dirs_exist_ok=True,
-        )
-        partial.chmod(mode)
+        copy_all_but_weights(model_dir, partial)
         config = json.loads((partial / "config.json").read_text())
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
@@ -251,13 +239,10 @@ def _learned(
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`python -m areal_sdk.fsdp.checkpoint CHECKPOINT DIRECTORY MODEL DTYPE`: export it once."""
+    """`python -m areal_sdk.fsdp.checkpoint CHECKPOINT DIRECTORY MODEL DTYPE`: export it."""
     checkpoint, directory, model_dir = map(Path, arguments[:3])
-    with (checkpoint / ".export.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not directory.is_dir():  # the process that held the lock before may have made it
-            dtype = getattr(torch, arguments[3])
-            export_checkpoint(checkpoint, directory, model_dir=model_dir, dtype=dtype)
+    dtype = getattr(torch, arguments[3])
+    export_checkpoint(checkpoint, directory, model_dir=model_dir, dtype=dtype)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The built-in trainer (`trainer.name = "fsdp"`), in the main process. Light: torch lives in the ranks."""
 
 import asyncio
+import shlex
+import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -62,7 +65,8 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
     """The trainer of a run; ConfigError for a model that it does not train, and without torch."""
     for package in ("torch", "transformers"):
         require_package(package, extra="train", needed_for="training")
-    check_trained(setup.model_dir)
+    if not setup.only_exports:
+        check_trained(setup.model_dir)
     config = setup.config
     spec = TrainerSpec(
         setup.model_dir,
@@ -246,6 +250,16 @@ class FSDPTrainer(Trainer):
 
     async def export(self, directory: Path) -> None:
         await self._call("export", _place(directory), timeout_s=SAVE_TIMEOUT_S)
+
+    def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
+        """In a process of its own, without ranks: this process has no torch."""
+        command = [sys.executable, "-P", "-m", "areal_sdk.fsdp.checkpoint"]
+        command += [str(checkpoint), str(directory)]
+        command += [str(self.spec.model_dir), self.spec.publish_dtype]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            why = (done.stderr.strip() or "it was killed").splitlines()[-1]
+            raise CheckpointError(f"{why}; to see more: {shlex.join(command)}")
 
     async def aclose(self) -> None:
         await asyncio.gather(*(child.aclose() for child in self._ranks))

@@ -18,13 +18,12 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluator import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.plan.models import find_served_model
-from areal_sdk.loop.plan.parts import engine_name
+from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.progress import EvalView
 from areal_sdk.loop.runs import (
     Training,
     cause_of,
-    load_plugins_of,
     removed_if_refused,
     resumed,
     run_to_its_end,

@@ -28,7 +28,7 @@ from areal_sdk.loop.state import (
     why_finished,
 )
 from areal_sdk.models import BUILT_IN
-from areal_sdk.plugins import Plugins, load_plugins
+from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
 from areal_sdk.telemetry.terminal import TerminalView
@@ -243,7 +243,3 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]
             yield from _leaves(error)
         else:
             yield error
-
-
-def load_plugins_of(config: Config) -> Plugins:
-    return load_plugins(files=map(Path, config.plugins))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
@@ -20,7 +20,7 @@ from areal_sdk.errors import ArealError, ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
 from areal_sdk.loop.plan.demonstrations import Conversation, load_demonstrations
-from areal_sdk.loop.plan.models import check_served, find_model, whose_weights
+from areal_sdk.loop.plan.models import check_served, find_model, keep_description, whose_weights
 from areal_sdk.loop.plan.parts import (
     check_algorithm,
     check_engine,
@@ -50,6 +50,17 @@ from areal_sdk.trainer import Trainer
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
+
+
+class TrainsModel(Protocol):
+    """The plan of a run that begins with the weights in `model_dir`."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def model_dir(self) -> Path: ...
+
 
 OpenEpisodes = Callable[
     ["RunPlan", Services, RunState, Progress], AbstractAsyncContextManager[EpisodeSource]
@@ -194,7 +205,7 @@ async def run_training(
             train=True,
             say=progress.say,
         ) as services,
-        open_learner(services.trainer, config, run_dir, state, progress) as learner,
+        open_learner(services.trainer, plan, run_dir, state, progress) as learner,
     ):
         await _begin_weights(services, learner, plan, progress, checkpoint)
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
@@ -228,11 +239,16 @@ async def run_training(
 
 @asynccontextmanager
 async def open_learner(
-    trainer: Trainer | None, config: Config, run_dir: RunDir, state: RunState, progress: Progress
+    trainer: Trainer | None,
+    plan: TrainsModel,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
 ) -> AsyncIterator[Learner]:
     """The learner of a run. Whatever ends the run, what it has learnt is saved."""
     assert trainer is not None
-    run = config.run
+    await in_thread(lambda: keep_description(plan.model_dir, run_dir), name="keep description")
+    run = plan.config.run
     checkpoints = Checkpoints(run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints)
     learner = Learner(trainer, state, checkpoints)
     try:

@@ -1,6 +1,8 @@
 """Model directories as transformers and SGLang load them, written and looked into without torch."""
 
 import json
+import shutil
+import stat
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,23 @@ def check_safetensors(directory: Path) -> None:
             f"{directory} holds no .safetensors file: convert its weights with "
             "AutoModelForCausalLM.from_pretrained(...).save_pretrained(...)"
         )
+
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.pt", ".*")
+"""Weights in any form, and hidden files."""
+
+
+def copy_all_but_weights(model_dir: Path, directory: Path) -> None:
+    """Copy what describes the model: config, tokenizer, chat template. `directory` exists already."""
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    shutil.copytree(
+        model_dir,
+        directory,
+        ignore=shutil.ignore_patterns(*_WEIGHTS),
+        copy_function=shutil.copyfile,  # not the modes: a model may be kept read-only
+        dirs_exist_ok=True,
+    )
+    directory.chmod(mode)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

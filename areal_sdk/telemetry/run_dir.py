@@ -10,6 +10,7 @@ ledger.json     the number of episodes by state: running, buffered, trained, dro
 reference.json  of a run of `dpo`: the logprobs of its pairs before the first step
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
+model/          config, tokenizer and template of the model that is trained: all but its weights
 logs/           one file per child process
 live.json       current state of the run: progress and waits
 """
@@ -123,6 +124,10 @@ class RunDir:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
 
     @property
     def logs(self) -> Path:

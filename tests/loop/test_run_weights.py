@@ -85,6 +85,21 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(interrupted: Path, tmp_pat
     assert "\n" not in str(error.value)
 
 
+def test_a_run_that_began_with_another_run_s_weights_does_not_need_that_run_any_more(
+    interrupted: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    shutil.copytree(interrupted, first)
+    finish(
+        start_training(tmp_path, "--init-from", str(first), run__steps=1, run__checkpoint_every=1)
+    )
+    shutil.rmtree(first)
+    (checkpoint,) = run_dir(tmp_path).checkpoints.glob("step-*")
+    model = find_model(str(checkpoint))
+    assert (model / "tokenizer.json").is_file()
+    assert load_file(model / "model.safetensors")
+
+
 def test_another_run_starts_from_an_interrupted_one(interrupted: Path, tmp_path: Path) -> None:
     finish(start_training(tmp_path, "--init-from", str(interrupted), run__steps=1))
     assert len(run_dir(tmp_path).read_steps()) == 1

@@ -11,6 +11,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.trainer import START_TIMEOUT_S, FSDPTrainer, open_launcher
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
+from areal_sdk.loop.plan.models import find_model
 from areal_sdk.loop.plan.parts import make_trainer
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
@@ -153,6 +154,11 @@ def test_a_plugin_brings_a_trainer_that_a_run_steps_saves_resumes_and_exports(
     assert seen == [2.0 * count for count in trained]
     assert [path.name for path in run.checkpoints.glob("step-*")] == ["step-000002"]
     assert (run.checkpoints / "final" / "config.json").is_file()
+    assert find_model(str(run.path)) == run.checkpoints / "final"
+
+    shutil.rmtree(run.checkpoints / "final")  # as of a run that was interrupted
+    latest = run.checkpoints / "step-000002"
+    assert find_model(str(run.path)) == find_model(str(latest)) == latest / "export"
 
     finish(resume_training(tmp_path, "--steps", "3"))
     last = run_dir(tmp_path).read_steps()[-1]

@@ -3,24 +3,29 @@
 A model is named as in `--model`: a name that `areal_sdk.models` knows, a directory, or a run.
 """
 
+import fcntl
 import logging
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 from areal_sdk.config import Config, RunSection, load_config
-from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.directories import STATE_FILE
+from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.loop.plan.parts import check_engine_serves, engine_class, sampling_dtype
-from areal_sdk.loop.state import latest_checkpoint
+from areal_sdk.loop.plan.parts import (
+    check_engine_serves,
+    engine_class,
+    load_plugins_of,
+    make_trainer,
+)
+from areal_sdk.loop.plan.program import load_program
+from areal_sdk.loop.state import latest_checkpoint, step_of
 from areal_sdk.models import resolve_model
-from areal_sdk.models.families import check_speaks
+from areal_sdk.models.checkpoint import copy_all_but_weights, write_json
+from areal_sdk.models.families import check_speaks, read_config, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
 
 logger = logging.getLogger(__name__)
@@ -37,7 +42,7 @@ def find_model(name: str) -> Path:
     exported first, once: that takes seconds to minutes.
     """
     path = Path(name).expanduser()
-    if (path / STATE_FILE).is_file():
+    if _is_checkpoint(path):
         return _exported(path)
     if not (path / "config.toml").is_file():
         if not path.exists() and _is_among_runs(path):
@@ -99,33 +104,67 @@ def _is_among_runs(path: Path) -> bool:
     return default or any(path.parent.glob("*/config.toml"))
 
 
+def _is_checkpoint(path: Path) -> bool:
+    """Whether `path` is in a run's checkpoints, or named like one, and is no model."""
+    is_named = path.parent.name == "checkpoints" or step_of(path) is not None
+    return is_named and path.is_dir() and not (path / "config.json").is_file()
+
+
 def _is_newer(checkpoint: Path, export: Path) -> bool:
     """Whether the run went on after it had written its final weights, if it has."""
     if not (export / "config.json").is_file():
         return True
-    return (checkpoint / STATE_FILE).stat().st_mtime > (export / "config.json").stat().st_mtime
+    files = [path for path in checkpoint.glob("[!.]*") if path.is_file()]
+    written = max(path.stat().st_mtime for path in files or [checkpoint])
+    return written > (export / "config.json").stat().st_mtime
 
 
 def _exported(checkpoint: Path) -> Path:
-    """The model directory in `checkpoint`, made by a process of its own: this one has no torch."""
+    """The model directory in `checkpoint`, made by the trainer of its run."""
     directory = checkpoint / "export"
     if (directory / "config.json").is_file():
         return directory
-    settings = checkpoint.absolute().parent.parent / "config.toml"
-    if not settings.is_file():
+    run = RunDir(checkpoint.absolute().parent.parent)
+    if not run.config.is_file():
         raise ConfigError(
             f"{checkpoint} is a checkpoint without its run, which knows the model that was trained: "
             "put it back into the run's checkpoints/"
         )
-    config = load_config(file=settings)
-    model_dir = find_model(config.init_from or config.model)
-    command = [sys.executable, "-P", "-m", "areal_sdk.fsdp.checkpoint"]
-    command += [str(checkpoint), str(directory), str(model_dir), sampling_dtype(config, model_dir)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        why = (done.stderr.strip() or "it was killed").splitlines()[-1]
-        raise ConfigError(
-            f"the weights of {checkpoint} cannot be exported ({why}); to see more: "
-            f"{shlex.join(command)}"
-        )
+    config = load_config(file=run.config)
+    is_kept = run.model.is_dir()
+    model_dir = run.model if is_kept else find_model(config.init_from or config.model)
+    trainer = make_trainer(
+        config,
+        model_dir,
+        plugins=_plugins_of_run(config),
+        log_dir=run.logs,
+        say=logger.info,
+        only_exports=True,
+    )
+    with (checkpoint / ".export.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (directory / "config.json").is_file():
+            return directory  # another process made it meanwhile
+        try:
+            trainer.export_checkpoint(checkpoint, directory)
+        except ArealError as exc:
+            raise ConfigError(f"the weights of {checkpoint} cannot be exported ({exc})") from exc
     return directory
+
+
+def _plugins_of_run(config: Config) -> Plugins:
+    """The plugins of a run that was begun before. The agent's file may bring its trainer."""
+    plugins = load_plugins_of(config)
+    if config.trainer.name not in plugins.trainers and config.agent:
+        load_program(config, plugins=plugins)
+    return plugins
+
+
+def keep_description(model_dir: Path, run_dir: RunDir) -> None:
+    """Copy all of the model but its weights into the run: a checkpoint needs it to become a model."""
+    if run_dir.model.is_dir():
+        return
+    with whole_directory(run_dir.model) as partial:
+        copy_all_but_weights(model_dir, partial)
+        description = {**read_config(partial), "dtype": stored_dtype(model_dir)}
+        write_json(partial / "config.json", description)

@@ -9,9 +9,14 @@ from areal_sdk.config import Config, EngineSection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.models.families import stored_dtype
-from areal_sdk.plugins import Plugins, validate_options
+from areal_sdk.plugins import Plugins, load_plugins, validate_options
 from areal_sdk.rollout.rewards import RewardSpec
 from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
+
+
+def load_plugins_of(config: Config) -> Plugins:
+    """The installed plugins, and those in the files that `plugins` names."""
+    return load_plugins(files=map(Path, config.plugins))
 
 
 def engine_name(section: EngineSection) -> str:
@@ -117,7 +122,13 @@ def check_algorithm(config: Config, plugins: Plugins) -> None:
 
 
 def make_trainer(
-    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path, say: Callable[[str], None]
+    config: Config,
+    model_dir: Path,
+    *,
+    plugins: Plugins,
+    log_dir: Path,
+    say: Callable[[str], None],
+    only_exports: bool = False,
 ) -> Trainer:
     """The trainer that `trainer.name` names, not started."""
     name = config.trainer.name
@@ -130,6 +141,7 @@ def make_trainer(
             publish_dtype=sampling_dtype(config, model_dir),
             log_dir=log_dir,
             say=say,
+            only_exports=only_exports,
         )
     )
 
