@@ -72,3 +72,14 @@ def test_every_algorithm_that_compares_siblings_is_refused_where_there_are_none(
             check(config)
     else:
         check(config)
+
+
+@pytest.mark.parametrize("name", ["running_baseline", "grpo"])
+def test_refilling_batches_says_so_where_every_group_teaches(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rollout = {"dynamic_sampling": True}
+    settings = {"agent": str(AGENT), "model": "tiny", "rollout": rollout}
+    check(parse_config({**settings, "algorithm": {"name": name}}))
+    has_no_effect = "rollout.dynamic_sampling = True changes nothing" in caplog.text
+    assert has_no_effect == (name == "running_baseline")

@@ -1,5 +1,6 @@
 """The parts that settings name: engine, trainer, algorithm and rewards, found and made, not started."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins, load_plugins, validate_options
 from areal_sdk.rollout.rewards import RewardSpec
-from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
+from areal_sdk.trainer import IdleGroups, PresetSpec, Trainer, TrainerSetup
+
+logger = logging.getLogger(__name__)
 
 
 def load_plugins_of(config: Config) -> Plugins:
@@ -119,6 +122,10 @@ def check_algorithm(config: Config, plugins: Plugins) -> None:
         options = config.options.get(f"algorithm.{name}", {})
         algorithm = make_algorithm(name, plugins.algorithms.get(name), options)
         check_learns(config, learns_alone=algorithm.learns_alone)
+        if config.rollout.dynamic_sampling and algorithm.idle_groups is IdleGroups.NONE:
+            logger.warning(
+                "rollout.dynamic_sampling = True changes nothing: every group teaches %r", name
+            )
 
 
 def make_trainer(
