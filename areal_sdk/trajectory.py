@@ -33,6 +33,9 @@ class Trajectory:
     num_turns: int = 0
     """Turns of the episode, those without a trained token included; 0 where `turn_of_token` names
     them all."""
+    num_sampled: int = 0
+    """Tokens that the policy sampled in the episode, over all its branches, also those that are not
+    trained here since they are too old or the episode was truncated; 0 where all are trained."""
 
     def __post_init__(self) -> None:
         lengths = {

@@ -97,7 +97,9 @@ class Algorithm:
 
     @property
     def idle_groups(self) -> IdleGroups:
-        """Which groups teach nothing."""
-        if self.shaping is not None and self.shaping.overlong is not None:
-            return IdleGroups.NONE  # of equal rewards, the longer answer may count less
+        """Which groups teach nothing, by the rewards as they were given.
+
+        As DAPO has it: a solved group is replaced although its longest answer may lose a little by
+        shaping. Else a soft limit of length would keep every group, whatever its rewards.
+        """
         return idle_groups(self.advantages)

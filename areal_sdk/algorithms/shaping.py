@@ -40,7 +40,8 @@ class RewardShaping:
     """(reward + overlong + bias) * scale, bounded by `clip`.
 
     Rewards of turns are shaped one by one; the overlong penalty is then due with the last of them.
-    The baselines, the metrics and the ledger see the rewards as they were given.
+    Estimators and their baselines see shaped rewards; metrics, ledger and dynamic sampling see the
+    rewards as they were given.
     """
 
     scale: float = 1.0
@@ -62,6 +63,8 @@ class RewardShaping:
         lengths: dict[str, int] = {}
         for t in group.trajectories:
             lengths[t.episode_id] = lengths.get(t.episode_id, 0) + t.num_trained
+        for t in group.trajectories:
+            lengths[t.episode_id] = max(lengths[t.episode_id], t.num_sampled)
         return replace(
             group, trajectories=tuple(self._trajectory(t, lengths) for t in group.trajectories)
         )

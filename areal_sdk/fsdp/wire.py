@@ -44,6 +44,7 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
                     "turn_rewards": t.turn_rewards,
                     "turn_alternatives": t.turn_alternatives,
                     "num_turns": t.num_turns,
+                    "num_sampled": t.num_sampled,
                 }
                 for t in group.trajectories
             ],
@@ -74,6 +75,7 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
                     turn_rewards=tuple(t["turn_rewards"]),
                     turn_alternatives=tuple(map(tuple, t["turn_alternatives"])),
                     num_turns=t["num_turns"],
+                    num_sampled=t["num_sampled"],
                     **next(fields),
                 )
                 for t in group["trajectories"]

@@ -171,6 +171,7 @@ def _sequence(
         reward=reward,
         turn_rewards=episode.outcome.turn_rewards,
         num_turns=len(episode.turns),
+        num_sampled=sum(len(t.output_tokens) for t in episode.turns if t.excluded is None),
     )
 
 

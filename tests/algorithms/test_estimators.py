@@ -33,8 +33,11 @@ from areal_sdk.algorithms.objectives import (
     SecondMoment,
     Surrogate,
 )
+from areal_sdk.algorithms.presets import dapo
 from areal_sdk.algorithms.shaping import Overlong, RewardShaping
 from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.staleness import mask_older
+from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import TrajectoryGroup
 
 from .trajectories import estimate, group, per_turn, trajectory
@@ -214,6 +217,19 @@ def test_a_long_answer_loses_gradually_and_once() -> None:
     assert [t.reward for t in shaped.trajectories] == [1.0, 0.5, 0.0]
     [turns] = shaping([group(per_turn("e", 1.0, 1.0, None))])  # six tokens
     assert turns.trajectories[0].turn_rewards == (1.0, 0.0, None)
+
+
+def test_a_long_answer_pays_for_tokens_that_are_not_trained_too() -> None:
+    """Old tokens and those of a truncated answer may be masked: the answer is as long as it was."""
+    soft = RewardShaping(overlong=Overlong(limit=4, margin=2, penalty=1.0))
+    whole = replace(trajectory([0] + [1] * 9, range(1, 10), reward=1.0), num_sampled=9)
+    [shaped] = soft([group(mask_older(replace(whole, versions=(-1, *[0] * 8, 1)), than=1))])
+    assert shaped.trajectories[0].num_trained == 1
+    assert shaped.trajectories[0].reward == 0.0
+
+
+def test_a_soft_limit_leaves_solved_groups_to_dynamic_sampling() -> None:
+    assert dapo(overlong_limit=100).idle_groups is dapo().idle_groups is IdleGroups.EQUAL_REWARDS
 
 
 @pytest.mark.parametrize("lengths", [[3], [1, 2, 7], [5] * 4])
