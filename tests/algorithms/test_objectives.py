@@ -241,6 +241,7 @@ def test_a_screened_out_term_has_no_gain_and_keeps_its_penalty() -> None:
     objective = Surrogate(CLIP, ANY, penalties=(ReferenceKL(1.0, KL.K2),))
     assert objective(terms).terms_T.tolist() == [-0.5, 0.5]
     assert objective(terms).totals["screened_out"] == 1
+    assert objective(terms).totals["weight"] == 1.0, "it weighs nothing, also in what is reported"
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])

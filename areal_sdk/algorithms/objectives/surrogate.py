@@ -44,6 +44,7 @@ class Surrogate:
         ratio_T = log_ratio_T.exp()
         gain = self.region(terms, ratio_T, advantages_T)
         gained_T = mask_T if terms.kept_T is None else mask_T & terms.kept_T
+        w_T = masked(w_T, gained_T)  # a screened term weighs nothing
         loss_T = -masked(w_T * gain.gain_T, gained_T)
         for penalty in self.penalties:
             loss_T = loss_T + masked(penalty(terms), mask_T)
@@ -55,8 +56,8 @@ class Surrogate:
             "clip_low": low_T.sum(),
             "clip_high": high_T.sum(),
             "ratio": masked(ratio_T.detach(), mask_T).sum(),
-            "weight": masked(w_T, mask_T).sum(),
-            "weight_square": masked(w_T.square(), mask_T).sum(),
+            "weight": w_T.sum(),
+            "weight_square": w_T.square().sum(),
             "weight_bounded": (mask_T & (log_w_T > math.log(self.weight.maximum))).sum(),
             # E_b[log b - log p], from samples of b: (w - 1) - log w, never negative.
             "kl_behaviour": (lag_T.exp() - 1.0 - lag_T).sum(),
@@ -69,5 +70,8 @@ class Surrogate:
         if terms.reference_T is not None:
             away_T = masked(terms.current_T.detach() - terms.reference_T, mask_T)
             totals["kl_reference"] = ((-away_T).exp() - 1.0 + away_T).sum()
-        maxima = {"ratio_max": ratio_T.detach().max(), "weight_max": log_w_T.max().exp()}
+        maxima = {
+            "ratio_max": masked(ratio_T.detach(), mask_T).max(),
+            "weight_max": masked(log_w_T.exp(), mask_T).max(),
+        }
         return Loss(loss_T, totals, maxima)
