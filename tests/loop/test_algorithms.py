@@ -82,6 +82,22 @@ def test_options_are_checked_before_anything_starts(
         check(parse_config({"model": "tiny", "agent": str(AGENT), "algorithm": algorithm}))
 
 
+def test_a_warm_up_and_a_reference_from_before_it_are_refused(tmp_path: Path) -> None:
+    """The penalty would hold the policy near the weights that the warm-up has just left."""
+    demonstrations = tmp_path / "demonstrations.jsonl"
+    demonstrations.write_text(
+        '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+    )
+    settings = {
+        "model": "tiny",
+        "agent": str(AGENT),
+        "sft": {"steps": 2, "demonstrations": str(demonstrations)},
+    }
+    check(parse_config(settings))
+    with pytest.raises(ConfigError, match=r"sft.steps = 2 .*areal-sdk sft, then --init-from"):
+        check(parse_config({**settings, "algorithm": {"grpo": {"kl": 0.1}}}))
+
+
 def test_an_algorithms_options_are_known_without_torch() -> None:
     code = (
         "import sys; from areal_sdk.plugins import list_options, load_plugins; "

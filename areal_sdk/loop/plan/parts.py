@@ -126,6 +126,12 @@ def check_algorithm(config: Config, plugins: Plugins) -> None:
             logger.warning(
                 "rollout.dynamic_sampling = True changes nothing: every group teaches %r", name
             )
+        if algorithm.needs.reference and config.sft.steps:
+            raise ConfigError(
+                f"sft.steps = {config.sft.steps} moves the policy away from the checkpoint that the KL "
+                f"of algorithm {name!r} pulls it back to: warm up in a run of its own (areal-sdk sft, "
+                "then --init-from here), or leave the KL out"
+            )
 
 
 def make_trainer(
