@@ -84,7 +84,8 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
         for key in rule.keys
         if _value(config, key) != _value(_DEFAULTS, key)
     ]
-    return [*lines, *_idle_clipping(config), *_idle_tables(config, engine)]
+    idle_options = (*_idle_clipping(config), *_idle_overlong(config))
+    return [*lines, *idle_options, *_idle_tables(config, engine)]
 
 
 def _idle_clipping(config: Config) -> Iterator[str]:
@@ -93,10 +94,23 @@ def _idle_clipping(config: Config) -> Iterator[str]:
     if name not in _CENTRED_ON_THE_STEP or config.trainer.num_minibatches > 1:
         return
     for key, value in config.options.get(f"algorithm.{name}", {}).items():
-        if key in ("clip_low", "clip_high", "dual_clip", "proximal"):
+        if key in _OF_LATER_MINIBATCHES:
             yield (
                 f"{join_key('algorithm', name, key)} = {value!r} changes nothing: with one "
                 "minibatch a step nothing is ever clipped (trainer.num_minibatches)"
+            )
+
+
+def _idle_overlong(config: Config) -> Iterator[str]:
+    """The penalty for long answers, where no answer is too long."""
+    options = config.options.get("algorithm.dapo", {})
+    if config.algorithm.name != "dapo" or options.get("overlong_limit"):
+        return
+    for key in ("overlong_margin", "overlong_penalty"):
+        if key in options:
+            yield (
+                f"algorithm.dapo.{key} = {options[key]!r} changes nothing: without "
+                "algorithm.dapo.overlong_limit no answer is too long"
             )
 
 
@@ -145,5 +159,16 @@ _CENTRED_ON_THE_STEP = (
     "running_baseline",
 )
 """The algorithms whose ratio is 1 until the second minibatch of a step: all but `naive_ppo`."""
+
+_OF_LATER_MINIBATCHES = (
+    "clip_low",
+    "clip_high",
+    "dual_clip",
+    "proximal",
+    "tau_positive",
+    "tau_negative",
+    "value_clip",
+)
+"""Options that bound how far a policy or a value moves within one step."""
 
 _DEFAULTS = Config()

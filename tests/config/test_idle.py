@@ -25,6 +25,12 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
     [
         ({"trainer": {"listen_port": 5000}}, "trainer.listen_port = 5000 changes nothing: only"),
         ({"algorithm": {"grpo": {"clip_low": 0.1}}}, "trainer.num_minibatches"),
+        ({"algorithm": {"name": "sapo", "sapo": {"tau_positive": 2}}}, "trainer.num_minibatches"),
+        ({"algorithm": {"name": "ppo", "ppo": {"value_clip": 0.1}}}, "trainer.num_minibatches"),
+        (
+            {"algorithm": {"name": "dapo", "dapo": {"overlong_margin": 9}}},
+            "without algorithm.dapo.overlong_limit",
+        ),
         ({"algorithm": {"running_baseline": {"max_surprise": 9}}}, "the algorithm is 'grpo'"),
         ({"sft": {"batch": 8}}, "no warm-up without sft.steps"),
         ({"rollout": {"stale": "drop", "wait_s": 5}}, 'unless rollout.stale = "wait"'),
@@ -45,6 +51,7 @@ def test_a_setting_that_can_change_nothing_says_why(values: dict[str, object], t
     [
         {"trainer": {"listen_port": 5000, "launcher": "torchrun"}},
         {"algorithm": {"grpo": {"clip_low": 0.1}}, "trainer": {"num_minibatches": 2}},
+        {"algorithm": {"name": "dapo", "dapo": {"overlong_limit": 90, "overlong_margin": 9}}},
         {"sft": {"batch": 8, "steps": 3}},
         {"rollout": {"wait_s": 5}},
         {"eval": {"before": False, "every": 5, "after": False, "samples": 4}},
