@@ -119,6 +119,20 @@ def test_nothing_to_train_changes_nothing_and_says_so(spec: TrainerSpec) -> None
     assert same(weights(trainer), before)
 
 
+def test_a_batch_that_teaches_nothing_is_no_update_where_all_tokens_are_computed(
+    spec: TrainerSpec,
+) -> None:
+    """A screen looks at every token: with no gradient, the optimiser's momentum must not move on."""
+    trainer = RankTrainer(with_preset(spec, "m2po"))
+    assert trainer.step(make_groups(), version=0)["num_updates"] == 1
+    before = weights(trainer)
+    metrics = trainer.step(make_groups(same_reward=True), version=0)
+    assert metrics["num_updates"] == 0
+    assert metrics["num_skipped_updates"] == 0
+    assert trainer.num_updates == 1
+    assert same(weights(trainer), before)
+
+
 def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
     spec: TrainerSpec,
 ) -> None:

@@ -37,16 +37,17 @@ def apply_gradients(
     """Clip, update, forget the gradients. `num_updates` went before; they drive the warm-up.
 
     A gradient that is not finite would poison weights and moments for good: it is dropped, on all
-    ranks alike since all know the same norm, and reported.
+    ranks alike since all know the same norm, and reported. Where the gradient is zero there was
+    nothing to learn: past gradients, kept in the moments, must not move the weights on.
     """
     parameters = list(model.parameters())
     norm = global_grad_norm(parameters)
-    is_finite = bool(torch.isfinite(norm))
-    if is_finite:
+    is_updated = bool(torch.isfinite(norm)) and norm.item() > 0.0
+    if is_updated:
         torch.nn.utils.clip_grads_with_norm_(parameters, settings.max_grad_norm, norm)
         warmup = min(1.0, (num_updates + 1) / max(1, settings.warmup_steps))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * warmup
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return Applied(norm.item(), is_finite)
+    return Applied(norm.item(), is_updated)

@@ -275,8 +275,9 @@ class RankTrainer:
         *,
         learning_rate: float,
     ) -> dict[str, float]:
-        """One optimiser update for each minibatch."""
+        """One optimiser update for each minibatch that has a gradient."""
         loss_sum, grad_norms, num_skipped = 0.0, [], 0
+        num_updates = self.num_updates
         entropy_gradient = self.needs.entropy and self.phase == "policy"
         for index, planned in enumerate(minibatches):
             progress = index / len(minibatches)
@@ -303,7 +304,7 @@ class RankTrainer:
             "loss": self.ranks.sum({"loss": loss_sum / len(minibatches)})["loss"],
             "grad_norm": max(grad_norms, key=lambda norm: (not math.isfinite(norm), norm)),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
-            "num_updates": float(len(minibatches) - num_skipped),
+            "num_updates": float(self.num_updates - num_updates),
             "num_skipped_updates": float(num_skipped),
             **meter.reduce(self.ranks, num_terms=num_terms),
         }
