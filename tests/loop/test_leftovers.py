@@ -53,8 +53,10 @@ def finish(process: "subprocess.Popen[str]", *, code: int = 0) -> None:
     try:
         output, _ = process.communicate(timeout=60.0)
     except subprocess.TimeoutExpired:
+        has_ended = process.poll() is not None
         process.kill()
-        raise AssertionError("somebody holds its output open") from None
+        who = "somebody holds its output open" if has_ended else "the command has not ended"
+        raise AssertionError(f"after 60 s {who}") from None
     assert process.returncode == code, output
 
 
