@@ -122,8 +122,8 @@ class Trainer(ABC):
     ) -> Mapping[str, float]:
         """Learn from `groups`, starting from `version`; return the metrics of the step.
 
-        The loop reads `num_updates` (0: the weights are unchanged), `num_trained` (trajectories with a
-        gradient), `num_skipped_updates` (updates left out because the gradient was not finite, 0 if
+        The loop reads `num_updates` (0: the weights are unchanged), `num_trained` (tokens with
+        a loss term), `num_skipped_updates` (updates left out because the gradient was not finite, 0 if
         missing), `num_tokens` and `loss`. Every metric is written to metrics.jsonl as `train/NAME`.
         """
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from areal_sdk.algorithms.advantages import AdvantageEstimator, idle_groups, learns_alone
 from areal_sdk.algorithms.aggregation import Aggregation, TokenMean
 from areal_sdk.algorithms.needs import Coverage, Needs, needs_of
-from areal_sdk.algorithms.objectives import Critic, NoWeight, Objective, Proximal, Screens
+from areal_sdk.algorithms.objectives import (
+    KL,
+    Critic,
+    NoWeight,
+    Objective,
+    Proximal,
+    ReferenceKL,
+    Screens,
+)
 from areal_sdk.algorithms.shaping import RewardShaping
 from areal_sdk.errors import ConfigError
 from areal_sdk.options import validate_options
@@ -54,6 +62,16 @@ class Algorithm:
             )
         self._check_critic()
         self._check_centre()
+        self._check_penalties()
+
+    def _check_penalties(self) -> None:
+        for penalty in getattr(self.objective, "penalties", ()):
+            if isinstance(penalty, ReferenceKL) and penalty.kind is KL.K1:
+                raise ConfigError(
+                    "ReferenceKL with k1 holds nothing: the expected gradient of log q - log "
+                    "reference is zero. In a loss choose k2 or k3; k1 belongs into rewards "
+                    "(Returns or GAE with kl)"
+                )
 
     def _check_critic(self) -> None:
         reads_values = needs_of(self.advantages, self.objective).values

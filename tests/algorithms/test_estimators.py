@@ -23,6 +23,7 @@ from areal_sdk.algorithms.aggregation import ConstantLength, SequenceMean, Token
 from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.algorithms.needs import Needs
 from areal_sdk.algorithms.objectives import (
+    KL,
     Clip,
     Critic,
     ImportanceWeight,
@@ -30,6 +31,7 @@ from areal_sdk.algorithms.objectives import (
     NoWeight,
     PolicyTerms,
     Proximal,
+    ReferenceKL,
     SecondMoment,
     Surrogate,
 )
@@ -42,7 +44,8 @@ from areal_sdk.trajectory import TrajectoryGroup
 
 from .trajectories import estimate, group, per_turn, trajectory
 
-PLAIN = Surrogate(Clip(0.2, 0.2), NoWeight())
+CLIP = Clip(0.2, 0.2)
+PLAIN = Surrogate(CLIP, NoWeight())
 
 
 def siblings(*rewards: float, name: str = "g") -> TrajectoryGroup:
@@ -277,6 +280,10 @@ class Blind:
             "a screen of log-weights keeps everything",
         ),
         ({"objective": Blind()}, "declares needs.minibatch and has no `keep`"),
+        (
+            {"objective": Surrogate(CLIP, NoWeight(), penalties=(ReferenceKL(0.1, KL.K1),))},
+            "choose k2 or k3",
+        ),
     ],
 )
 def test_parts_that_do_not_go_together_are_refused(parts: dict[str, object], cure: str) -> None:
