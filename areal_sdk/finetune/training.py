@@ -44,6 +44,7 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
 from areal_sdk.telemetry.files import read_json, to_json, write_atomically
+from areal_sdk.types import WeightUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +209,8 @@ async def _measure(
         train=False,
         say=progress.say,
     ) as services:
+        if state.step:  # the engine calls what it loaded version 0
+            await services.engine.update_weights(WeightUpdate(state.step, None))
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
         evaluator = Evaluator(services, plan.eval_tasks, state, progress, best)
         return await evaluator.measure(name, step=state.step)
