@@ -245,10 +245,11 @@ class Progress:
         self._run_dir.write_ledger(state.ledger)
         for notice in batch.notices:
             self.say(f"note: {notice}")
-        if metrics.get("num_trained") == 0:
+        updates, skipped = metrics.get("num_updates", 0.0), metrics.get("num_skipped_updates", 0.0)
+        if not updates and not skipped:
             self.say(f"step {state.step}: {_no_gradient(batch.metrics)}")
-        elif skipped := metrics.get("num_skipped_updates"):
-            of = skipped + metrics.get("num_updates", 0.0)
+        elif skipped:
+            of = skipped + updates
             self.say(
                 f"warning: step {state.step}: {skipped:.0f} of {of:.0f} updates left out: the "
                 f"gradient was not finite (loss {metrics['loss']:g})"

@@ -48,16 +48,25 @@ def easy(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("algorithm", ["grpo", "m2po"])
 def test_batches_with_nothing_to_train_raise_the_version_and_end_as_solved(
-    tmp_path: Path, easy: Path
+    tmp_path: Path, easy: Path, algorithm: str
 ) -> None:
-    process = start_training(tmp_path, agent=easy, run__steps=100, run__max_empty_batches=3)
+    """`m2po` computes every token of a batch, also where none has an advantage."""
+    process = start_training(
+        tmp_path,
+        agent=easy,
+        run__steps=100,
+        run__max_empty_batches=3,
+        algorithm__name=algorithm,
+    )
     output = finish(process)
     assert "ended: solved or hopeless" in output
     assert output.count("no gradient: all rewards of each group are equal (mean 1.000)") == 3
     steps = run_dir(tmp_path).read_steps()
     assert [step["version"] for step in steps] == [1, 2, 3]
-    assert all(step["train/num_trained"] == 0 for step in steps)
+    assert all(step["train/num_trained"] == 0 for step in steps) == (algorithm == "grpo")
+    assert all(not step.get("train/num_updates") for step in steps)
     assert all(step["batch/uniform_groups"] == 4 for step in steps)
     versions = {episode.version for episode in run_dir(tmp_path).list_episodes()}
     assert versions >= {1, 2}, "later episodes were sampled under the label-only versions"
