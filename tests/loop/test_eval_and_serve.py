@@ -81,21 +81,24 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
     try:
         url = told(server.stdout, r"serving tiny at (\S+)")
         key = told(server.stdout, r"key: (\S+)")
-        client = openai.OpenAI(base_url=url, api_key=key)
         _, address, *_, authorization, _, body = shlex.split(told(server.stdout, r"(curl .+)"))
         assert address == f"{url}/chat/completions"
         told(
             server.stdout, rf'(Anthropic\(base_url="{url.removesuffix("/v1")}", api_key="{key}"\))'
         )
         assert authorization == f"Authorization: Bearer {key}"
-        assert client.post("/chat/completions", body=json.loads(body), cast_to=object)
-        answer = client.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
-        )
+        with openai.OpenAI(base_url=url, api_key=key) as client:
+            assert client.post("/chat/completions", body=json.loads(body), cast_to=object)
+            answer = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
+            )
         assert answer.usage is not None
         assert 0 < answer.usage.completion_tokens <= 5
-        with pytest.raises(openai.AuthenticationError):
-            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0).models.list()
+        with (
+            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            stranger.models.list()
         agent = tmp_path / "echo.py"
         agent.write_text(ENDPOINT_AGENT)
         process = start_command(

@@ -103,10 +103,10 @@ def test_serve_answers_again_after_its_engine_died() -> None:
         key = told(server.stdout, r"key: (\S+)")
         kill_engine(server.pid)
         told(server.stdout, rf"({RESTARTED})")
-        client = openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=DEADLINE_S)
-        answer = client.chat.completions.create(  # asked while it is down: it waits
-            model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
-        )
+        with openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=DEADLINE_S) as client:
+            answer = client.chat.completions.create(  # asked while it is down: it waits
+                model="tiny", messages=[{"role": "user", "content": "hello"}], max_tokens=5
+            )
         assert answer.usage is not None
         assert answer.usage.completion_tokens > 0
     finally:
