@@ -10,7 +10,8 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -20,13 +21,17 @@ from areal_sdk.errors import ArealError, ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
 from areal_sdk.loop.plan.demonstrations import Conversation, load_demonstrations
-from areal_sdk.loop.plan.models import check_served, find_model, keep_description, whose_weights
+from areal_sdk.loop.plan.models import (
+    find_origin,
+    find_trained_model,
+    keep_description,
+    whose_weights,
+)
 from areal_sdk.loop.plan.parts import (
     check_algorithm,
     check_engine,
     check_learns,
-    engine_class,
-    make_trainer,
+    reads_reference,
     reward_specs,
 )
 from areal_sdk.loop.plan.program import Program
@@ -149,18 +154,6 @@ def check_names(config: Config, plugins: Plugins) -> None:
     check_algorithm(config, plugins)
 
 
-def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
-    """The directory of the model that a run starts from; ConfigError unless the run can use it.
-
-    Installed packages are looked at first, since a model may have to be fetched.
-    """
-    engine_class(config, plugins).check_installed()
-    directory = find_model(config.init_from or config.model)
-    make_trainer(config, directory, plugins=plugins, log_dir=Path(), say=logger.warning)
-    check_served(config, directory, plugins)
-    return directory
-
-
 def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
     """Held-out tasks by split; none where training tasks were given and no others."""
     if not (config.eval.before or config.eval.after or config.eval.every):
@@ -190,6 +183,9 @@ async def run_training(
 ) -> RunSummary:
     """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
     config = plan.config
+    must_be_same = reads_reference(config, plan.plugins)
+    find = partial(find_origin, plan.model_dir, run_dir, must_be_same=must_be_same)
+    plan = replace(plan, model_dir=await in_thread(find, name="find origin"))
     await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
     progress.begin(state)
     if checkpoint is None and (whose := whose_weights(plan.model_dir)):

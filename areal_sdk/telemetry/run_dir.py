@@ -2,6 +2,7 @@
 
 config.toml     resolved configuration, without secrets
 call.json       for a run that Python code began: the arguments that are objects, by name only
+origin.json     which weights the run began with: a resume and a KL to them need the same ones
 plugins.json    every installed plugin with its version, and the plugins that the run had earlier
 metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
                 run continued; later steps are made again. An `end` line says that the run ended by
@@ -128,6 +129,11 @@ class RunDir:
     @property
     def model(self) -> Path:
         return self.path / "model"
+
+    @property
+    def origin(self) -> Path:
+        """Which weights the run began with."""
+        return self.path / "origin.json"
 
     @property
     def logs(self) -> Path:

@@ -9,7 +9,9 @@ import pytest
 from safetensors.torch import load_file
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.plan.models import find_model
+from areal_sdk.loop.plan.models import find_model, find_origin
+from areal_sdk.models import make_tiny_model
+from areal_sdk.telemetry import RunDir
 from tests.loop.runs import (
     AGENT,
     finish,
@@ -83,6 +85,20 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(interrupted: Path, tmp_pat
     with pytest.raises(ConfigError, match="cannot be exported") as error:
         find_model(str(run))
     assert "\n" not in str(error.value)
+
+
+def test_a_resume_begins_with_the_weights_that_the_run_began_with(tmp_path: Path) -> None:
+    run, (final, best) = RunDir(tmp_path / "run"), [tmp_path / name for name in ("final", "best")]
+    run.path.mkdir()
+    make_tiny_model(final, seed=0)
+    make_tiny_model(best, seed=1)  # what another run has by the time of the resume
+    assert find_origin(final, run, must_be_same=True) == final
+    assert find_origin(best, run, must_be_same=True) == final
+    shutil.move(final, tmp_path / "moved")
+    assert find_origin(tmp_path / "moved", run, must_be_same=True) == tmp_path / "moved"
+    with pytest.raises(ConfigError, match="are not those that the run began with"):
+        find_origin(best, run, must_be_same=True)
+    assert find_origin(best, run, must_be_same=False) == best  # a checkpoint has the weights
 
 
 def test_a_run_that_began_with_another_run_s_weights_does_not_need_that_run_any_more(

@@ -4,6 +4,8 @@ A model is named as in `--model`: a name that `areal_sdk.models` knows, a direct
 """
 
 import fcntl
+import hashlib
+import json
 import logging
 from pathlib import Path
 
@@ -32,6 +34,10 @@ logger = logging.getLogger(__name__)
 
 EXPORTS = (BEST, "final", WAITING)
 """The last: of a run that did not get to its end, weights whose evaluation they changed under."""
+
+
+FINGERPRINT_BYTES = 2**20
+"""Of the beginning and the end of each file of weights."""
 
 
 def find_model(name: str) -> Path:
@@ -69,10 +75,44 @@ def find_model(name: str) -> Path:
     return _exported(latest)
 
 
+def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path:
+    """The directory of the weights that the run began with, the same one after each resume.
+
+    `model_dir` is what the settings name now: of another run, that may be better weights than those
+    this run began with. ConfigError if the first weights are gone and `must_be_same`.
+    """
+    if not run_dir.origin.is_file():
+        began = {"directory": str(model_dir.absolute()), "weights": _fingerprint(model_dir)}
+        write_json(run_dir.origin, began)
+        return model_dir
+    began = json.loads(run_dir.origin.read_text())
+    for candidate in (Path(began["directory"]), model_dir):
+        if _fingerprint(candidate) == began["weights"]:
+            return candidate
+    if must_be_same:
+        raise ConfigError(
+            f"the weights in {began['directory']} are not those that the run began with, and its KL "
+            "holds the policy to those: put them back, or begin a new run"
+        )
+    return model_dir
+
+
 def find_served_model(config: Config, *, plugins: Plugins) -> Path:
     """The directory of the model to sample from; ConfigError where gateway or engine would refuse it."""
     engine_class(config, plugins).check_installed()
     directory = find_model(config.model)
+    check_served(config, directory, plugins)
+    return directory
+
+
+def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
+    """The directory of the model that a run starts from; ConfigError unless the run can use it.
+
+    Installed packages are looked at first, since a model may have to be fetched.
+    """
+    engine_class(config, plugins).check_installed()
+    directory = find_model(config.init_from or config.model)
+    make_trainer(config, directory, plugins=plugins, log_dir=Path(), say=logger.warning)
     check_served(config, directory, plugins)
     return directory
 
@@ -96,6 +136,19 @@ def whose_weights(model_dir: Path) -> str:
     doubt = ", while they changed" if name == WAITING else ""
     step = f"step {measured['step']}" if measured["step"] else "before training"
     return f"{found}: {step}, {scores_of(measured)}{doubt}"
+
+
+def _fingerprint(model_dir: Path) -> str:
+    """Tells weights apart by the names, sizes and ends of their files: training changes all of them."""
+    digest = hashlib.sha256()
+    for path in sorted(model_dir.glob("*.safetensors")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(FINGERPRINT_BYTES))
+            file.seek(max(0, size - FINGERPRINT_BYTES))
+            digest.update(file.read())
+    return digest.hexdigest()
 
 
 def _is_among_runs(path: Path) -> bool:

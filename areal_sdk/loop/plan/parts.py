@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from areal_sdk.algorithms.algorithm import make_algorithm
+from areal_sdk.algorithms.algorithm import Algorithm, make_algorithm
 from areal_sdk.builtin import ADDRESS_ENGINE
 from areal_sdk.config import Config, EngineSection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
@@ -117,10 +117,8 @@ def check_algorithm(config: Config, plugins: Plugins) -> None:
     Another trainer than ours may read another kind of preset: it checks that itself.
     """
     find_preset(config, plugins)
-    if config.trainer.name == TrainerSection().name:
+    if (algorithm := _algorithm(config, plugins)) is not None:
         name = config.algorithm.name
-        options = config.options.get(f"algorithm.{name}", {})
-        algorithm = make_algorithm(name, plugins.algorithms.get(name), options)
         check_learns(config, learns_alone=algorithm.learns_alone)
         if config.rollout.dynamic_sampling and algorithm.idle_groups is IdleGroups.NONE:
             logger.warning(
@@ -132,6 +130,21 @@ def check_algorithm(config: Config, plugins: Plugins) -> None:
                 f"of algorithm {name!r} pulls it back to: warm up in a run of its own (areal-sdk sft, "
                 "then --init-from here), or leave the KL out"
             )
+
+
+def reads_reference(config: Config, plugins: Plugins) -> bool:
+    """Whether the algorithm compares with the weights that the run began with."""
+    algorithm = _algorithm(config, plugins)
+    return algorithm is not None and algorithm.needs.reference
+
+
+def _algorithm(config: Config, plugins: Plugins) -> Algorithm | None:
+    """The algorithm as the built-in trainer makes it; None for another trainer."""
+    if config.trainer.name != TrainerSection().name:
+        return None
+    name = config.algorithm.name
+    options = config.options.get(f"algorithm.{name}", {})
+    return make_algorithm(name, plugins.algorithms.get(name), options)
 
 
 def make_trainer(
