@@ -11,16 +11,16 @@ ClipLow = Annotated[
     Field(
         gt=0,
         lt=1,
-        description="The policy's ratio is clipped below 1 - `clip_low`. It can differ from 1 only from "
-        "the second minibatch on.",
+        description="The policy's ratio is clipped below 1 - `clip_low`. With one minibatch "
+        "a step the ratio is 1, unless the centre is the sampler (`naive_ppo`).",
     ),
 ]
 ClipHigh = Annotated[
     float,
     Field(
         gt=0,
-        description="The policy's ratio is clipped above 1 + `clip_high`. It can differ from 1 only from "
-        "the second minibatch on.",
+        description="The policy's ratio is clipped above 1 + `clip_high`. With one minibatch "
+        "a step the ratio is 1, unless the centre is the sampler (`naive_ppo`).",
     ),
 ]
 DualClip = Annotated[
