@@ -23,7 +23,7 @@ the arms are the same algorithm; seed 0 is not among the seeds that are reported
 import argparse
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -41,12 +41,16 @@ ARMS = (
     Arm("interpolate", "grpo", {"proximal": "interpolate"}),
 )
 ETAS = (0, 1, 2, 4, 8, 16)
-NUM_SEEDS = {5e-3: 5, 2e-3: 3}
-"""By learning rate."""
+SEEDS = (1, 2, 3, 4, 5)
+LEARNING_RATES = (5e-3, 2e-3)
+LONG_RATE, LONG_ETA, LONGER = 5e-3, 8, 3
+"""Some runs go on, to tell slow from stuck."""
 NUM_MINIBATCHES = 4
 EVALUATE_EVERY = 3
-Finals = dict[tuple[float, int, str], list[float]]
-"""The final scores of the seeds, by (learning rate, eta, arm)."""
+Case = tuple[float, int, str, int]
+"""(learning rate, eta, arm, steps)."""
+Curves = dict[Case, list[Curve]]
+"""One for each seed."""
 PICTURE = DOCUMENT.parent / "images" / "staleness.svg"
 
 
@@ -75,47 +79,85 @@ def last_tenth(steps: int) -> int:
     return steps - steps // 10
 
 
-def all_runs() -> Iterator[tuple[float, int, int, Arm]]:
-    """(learning rate, seed, eta, arm), seed by seed."""
-    for learning_rate, number in NUM_SEEDS.items():
-        for seed, eta, arm in itertools.product(range(1, number + 1), ETAS, ARMS):
-            yield learning_rate, seed, eta, arm
+def cases(steps: int) -> Iterator[tuple[Arm, Case]]:
+    for learning_rate, eta, arm in itertools.product(LEARNING_RATES, ETAS, ARMS):
+        yield arm, (learning_rate, eta, arm.name, steps)
+    for arm in ARMS:
+        yield arm, (LONG_RATE, LONG_ETA, arm.name, LONGER * steps)
 
 
-def table_of(found: Finals, learning_rate: float) -> str:
-    rows = [
-        (f"{eta}", *(with_interval(found[learning_rate, eta, arm.name]) for arm in ARMS))
-        for eta in ETAS
-    ]
+def finals(found: Curves, case: Case) -> list[float]:
+    return [curve.final(last_tenth(case[-1])) for curve in found[case]]
+
+
+def table_of(found: Curves, learning_rate: float, *, steps: int) -> str:
+    def cells(eta: int, steps: int) -> list[str]:
+        names = [arm.name for arm in ARMS]
+        return [with_interval(finals(found, (learning_rate, eta, name, steps))) for name in names]
+
+    rows = [(f"{eta}", *cells(eta, steps)) for eta in ETAS]
+    if learning_rate == LONG_RATE:
+        long = LONGER * steps
+        rows.append((f"{LONG_ETA}, {long} steps", *cells(LONG_ETA, long)))
     return table(("eta", *(arm.name for arm in ARMS)), rows)
 
 
-def panel_of(found: Finals, learning_rate: float) -> Panel:
-    def line(arm: Arm) -> Line:
-        scores = [found[learning_rate, eta, arm.name] for eta in ETAS]
-        return Line(arm.name, [mean(s) for s in scores], [half_width(s) for s in scores])
-
-    title = f"learning rate {learning_rate:g}, {NUM_SEEDS[learning_rate]} seeds"
-    return Panel(title, [str(eta) for eta in ETAS], [line(arm) for arm in ARMS])
+def line_of(name: str, points: Iterable[Sequence[float]]) -> Line:
+    """Each point is the values of all seeds."""
+    points = list(points)
+    return Line(name, [mean(point) for point in points], [half_width(point) for point in points])
 
 
-def write(found: Finals, *, steps: int) -> None:
-    title = "Final reward by staleness, with 95 % intervals"
-    panels = [panel_of(found, learning_rate) for learning_rate in NUM_SEEDS]
-    PICTURE.write_text(draw(title, "eta, in versions", panels))
+def picture_of(found: Curves, *, steps: int) -> str:
+    panels = [
+        Panel(
+            f"final reward by eta, learning rate {learning_rate:g}",
+            [str(eta) for eta in ETAS],
+            [
+                line_of(
+                    arm.name,
+                    (finals(found, (learning_rate, eta, arm.name, steps)) for eta in ETAS),
+                )
+                for arm in ARMS
+            ],
+        )
+        for learning_rate in LEARNING_RATES
+    ]
+    long = {arm.name: found[LONG_RATE, LONG_ETA, arm.name, LONGER * steps] for arm in ARMS}
+    # The last tenth has more evaluations: the picture leaves them out.
+    kept = [
+        (index, step)
+        for index, step in enumerate(long[ARMS[0].name][0].steps)
+        if step % EVALUATE_EVERY == 0
+    ]
+    panels.append(
+        Panel(
+            f"reward by step, learning rate {LONG_RATE:g}, eta = {LONG_ETA}",
+            [str(step) if step % steps == 0 else "" for _, step in kept],
+            [
+                line_of(name, ([curve.scores[index] for curve in curves] for index, _ in kept))
+                for name, curves in long.items()
+            ],
+        )
+    )
+    return draw(f"Mean of {len(SEEDS)} seeds and 95 % intervals", "", panels)
+
+
+def write(found: Curves, *, steps: int) -> None:
+    PICTURE.write_text(picture_of(found, steps=steps))
     tables = [
-        f"Learning rate {learning_rate:g}, {number} seeds:\n\n{table_of(found, learning_rate)}"
-        for learning_rate, number in NUM_SEEDS.items()
+        f"Learning rate {learning_rate:g}:\n\n{table_of(found, learning_rate, steps=steps)}"
+        for learning_rate in LEARNING_RATES
     ]
     write_section(
         "staleness",
         "## Naive against decoupled PPO, by staleness\n\n"
         f"`python benchmarks/staleness.py --steps {steps} --write`: the final reward after {steps} "
-        "steps, mean over the seeds and half the width of its 95 % interval. Every sample of a step is "
-        "exactly eta versions old. The docstring of the program describes the arms, the game and the "
-        "choice of the learning rates.\n\n"
+        f"steps, mean over {len(SEEDS)} seeds and half the width of its 95 % interval. Every sample of a "
+        "step is exactly eta versions old. The docstring of the program describes the arms, the game "
+        "and the choice of the learning rates.\n\n"
         + "\n\n".join(tables)
-        + f"\n\n![Final reward by staleness](images/{PICTURE.name})",
+        + f"\n\n![Reward by staleness](images/{PICTURE.name})",
     )
 
 
@@ -127,19 +169,19 @@ def main() -> None:
     options = parser.parse_args()
     quiet()
     runs = Runs(options.save)
-    found: Finals = {}
-    for learning_rate, seed, eta, arm in all_runs():
-        key = (learning_rate, eta, arm.name, seed, options.steps)
-        if key not in runs:
-            runs[key] = measure(
-                arm, eta=eta, learning_rate=learning_rate, seed=seed, steps=options.steps
-            )
-        final, took_s = runs[key].final(last_tenth(options.steps)), runs[key].cpu_s[-1]
-        found.setdefault((learning_rate, eta, arm.name), []).append(final)
-        what = f"{learning_rate:g} eta {eta} {arm.name}, seed {seed}"
-        print(f"{what}: {final:.3f}, {took_s:.1f} CPU-s", flush=True)
-    for learning_rate in NUM_SEEDS:
-        print(table_of(found, learning_rate))
+    found: Curves = {}
+    for arm, case in cases(options.steps):
+        learning_rate, eta, name, steps = case
+        for seed in SEEDS:
+            key = (learning_rate, eta, name, seed, steps)
+            if key not in runs:
+                runs[key] = measure(
+                    arm, eta=eta, learning_rate=learning_rate, seed=seed, steps=steps
+                )
+            found.setdefault(case, []).append(runs[key])
+        what = f"learning rate {learning_rate:g}, eta {eta}, {steps} steps, {name}"
+        took_s = sum(curve.cpu_s[-1] for curve in found[case])
+        print(f"{what}: {with_interval(finals(found, case))}, {took_s:.0f} CPU-s", flush=True)
     if options.write:
         write(found, steps=options.steps)
 
