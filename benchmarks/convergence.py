@@ -113,7 +113,7 @@ def write(found: dict[str, list[Curve]], text: str, *, steps: int) -> None:
         panel_of("mean of 3 seeds and 95 % interval", ARMS[:half], found),
         panel_of("the other algorithms, likewise", ARMS[half:], found),
     ]
-    PICTURE.write_text(draw("Success on guess_number, by algorithm", "steps", panels))
+    PICTURE.write_text(draw("Success on guess_number, by algorithm and step", panels))
     write_section(
         "convergence",
         "## Convergence of the algorithms on guess_number\n\n"

@@ -1,11 +1,13 @@
-"""Curves with intervals as an SVG: panels side by side, and a legend below."""
+"""Curves with intervals as an SVG: panels two by two, and a legend below."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-PANEL_WIDTH, PANEL_HEIGHT, GAP = 340, 240, 30
-LEFT, TOP, BOTTOM, LEGEND_LINE, PER_LEGEND_LINE = 46, 64, 44, 20, 5
+PANEL_WIDTH, PANEL_HEIGHT, GAP, PER_ROW = 340, 240, 30, 2
+LEFT, TOP, LEGEND_LINE, PER_LEGEND_LINE = 46, 64, 20, 5
+ROW_HEIGHT = PANEL_HEIGHT + 66
+"""A panel, what is written below it, and the title of the next."""
 BACKGROUND, INK, FAINT = "#0d1117", "#c9d1d9", "#6e7681"
 COLORS = (
     "#58a6ff",
@@ -42,21 +44,22 @@ class Panel:
     lines: Sequence[Line]
 
 
-def draw(title: str, below: str, panels: Sequence[Panel]) -> str:
+def draw(title: str, panels: Sequence[Panel]) -> str:
     """An SVG. Lines of the same name have the same colour in every panel."""
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
     colors = {name: COLORS[index % len(COLORS)] for index, name in enumerate(names)}
-    width = LEFT + len(panels) * (PANEL_WIDTH + GAP)
-    legend_lines = -(-len(names) // PER_LEGEND_LINE)
-    height = TOP + PANEL_HEIGHT + BOTTOM + legend_lines * LEGEND_LINE
+    width = LEFT + min(len(panels), PER_ROW) * (PANEL_WIDTH + GAP)
+    legend_top = TOP + ROW_HEIGHT * -(-len(panels) // PER_ROW)
+    height = legend_top + LEGEND_LINE * -(-len(names) // PER_LEGEND_LINE)
     body = [_text(LEFT, 26, title, color=INK, size=15)]
     for index, panel in enumerate(panels):
-        body += _panel(panel, LEFT + index * (PANEL_WIDTH + GAP), colors)
-    body.append(_text(width - GAP, TOP + PANEL_HEIGHT + 36, below, anchor="end"))
+        row, column = divmod(index, PER_ROW)
+        left, top = LEFT + column * (PANEL_WIDTH + GAP), TOP + row * ROW_HEIGHT
+        body += _panel(panel, left, top, colors)
     for index, name in enumerate(names):
         row, column = divmod(index, PER_LEGEND_LINE)
         x = LEFT + column * (width - LEFT) / PER_LEGEND_LINE
-        y = TOP + PANEL_HEIGHT + BOTTOM + 8 + row * LEGEND_LINE
+        y = legend_top + row * LEGEND_LINE
         body.append(_line([(x, y - 4), (x + 18, y - 4)], colors[name], width=2.2))
         body.append(_text(x + 24, y, name, color=INK))
     lines = "\n".join(body)
@@ -67,12 +70,12 @@ def draw(title: str, below: str, panels: Sequence[Panel]) -> str:
     )
 
 
-def _panel(panel: Panel, left: float, colors: dict[str, str]) -> Iterator[str]:
+def _panel(panel: Panel, left: float, top: float, colors: dict[str, str]) -> Iterator[str]:
     def place(number: int, height: float) -> Point:
         x = left + PANEL_WIDTH * number / max(1, len(panel.places) - 1)
-        return x, TOP + PANEL_HEIGHT * (1.0 - min(1.0, max(0.0, height)))
+        return x, top + PANEL_HEIGHT * (1.0 - min(1.0, max(0.0, height)))
 
-    yield _text(left, TOP - 12, panel.title)
+    yield _text(left, top - 12, panel.title)
     for height in (0.0, 0.25, 0.5, 0.75, 1.0):
         _, y = place(0, height)
         yield _line([(left, y), (left + PANEL_WIDTH, y)], FAINT, width=0.5)
