@@ -127,7 +127,7 @@ async def throw_away() -> None:
     await runner.cleanup()
 
 
-async def abuse(url: str) -> None:
+async def abuse(url: str, *, large_only: bool) -> None:
     """Until stdin ends; prints what became of it."""
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     address = urlsplit(url)
@@ -163,7 +163,8 @@ async def abuse(url: str) -> None:
         paths = ("chat/completions", "messages/count_tokens")
         lists: list[tuple[Sequence[str], Mapping[str, bytes]]]
         lists = [((name,), payloads) for name in payloads]
-        lists += [(tuple(shapes)[half:] + tuple(shapes)[:half], shapes) for half in (0, 4)]
+        if not large_only:
+            lists += [(tuple(shapes)[half:] + tuple(shapes)[:half], shapes) for half in (0, 4)]
         sending = [
             asyncio.create_task(send(http, path, itertools.cycle(names), bodies))
             for names, bodies in lists
@@ -209,8 +210,11 @@ def described(latencies: list[float]) -> str:
     return f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, most {max(latencies):.0f} ms"
 
 
-async def measure(model: str, *, seconds: float, rate: float, elsewhere: bool) -> int:
+async def measure(
+    model: str, *, seconds: float, rate: float, elsewhere: bool, large_only: bool
+) -> int:
     command = [sys.executable, __file__, "--model", model]
+    command += ["--large-only"] if large_only else []
 
     def started(*role: str) -> subprocess.Popen[str]:
         pipe = subprocess.PIPE
@@ -263,6 +267,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=200.0, help="ordinary requests a second")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--large-only",
+        action="store_true",
+        help="bodies that are long, and none that are dear to read",
+    )
     parser.add_argument("--elsewhere", action="store_true", help="the abuse meets another server")
     parser.add_argument("--throw-away", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--abuse", help=argparse.SUPPRESS)
@@ -272,7 +281,7 @@ def main() -> int:
     if options.serve:
         asyncio.run(serve(options.model))
     elif options.abuse:
-        asyncio.run(abuse(options.abuse))
+        asyncio.run(abuse(options.abuse, large_only=options.large_only))
     elif options.throw_away:
         asyncio.run(throw_away())
     else:
@@ -281,6 +290,7 @@ def main() -> int:
             seconds=options.seconds,
             rate=options.rate,
             elsewhere=options.elsewhere,
+            large_only=options.large_only,
         )
         return asyncio.run(run)
     return 0
