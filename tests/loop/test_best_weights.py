@@ -370,6 +370,7 @@ def tasks(split):
 """
 
 
+@pytest.mark.slow
 def test_where_every_step_is_worse_the_best_weights_are_those_before_training(
     tmp_path: Path,
 ) -> None:

@@ -95,6 +95,7 @@ def test_no_child_outlives_a_killed_main_process(tmp_path: Path) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_max_minutes_end_a_run_that_waits_for_its_episodes(tmp_path: Path) -> None:
     path = tmp_path / "slow.py"
     path.write_text(SLOW_AGENT)

@@ -86,7 +86,9 @@ def steps_in(directory: Path) -> list[int]:
     return [row["step"] for row in run_dir(directory).read_metrics(kind="step")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_the_step_that_is_being_computed_is_finished_and_saved(
     held: Callable[..., Process], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -99,6 +99,7 @@ def test_an_installation_never_overwrites_a_directory_of_the_user(
     assert (tmp_path / file).exists()
 
 
+@pytest.mark.slow
 def test_what_a_killed_installation_left_is_made_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
