@@ -27,7 +27,6 @@ from pictures import Line, Panel, draw
 from seeds import Runs, half_width, with_interval
 from tables import DOCUMENT, table, write_section
 
-from areal_sdk.config import TrainerSection
 from areal_sdk.trajectory import TrajectoryGroup
 
 LEARNING_RATE = 2e-3
@@ -46,16 +45,9 @@ PICTURE = DOCUMENT.parent / "images" / "convergence.svg"
 
 
 def measure(arm: Arm, *, seed: int, steps: int) -> Curve:
-    settings = TrainerSection(
-        learning_rate=LEARNING_RATE,
-        warmup_steps=0,
-        precision="float32",
-        device="cpu",
-        num_minibatches=NUM_MINIBATCHES,
-    )
     with tempfile.TemporaryDirectory() as directory:
         model = save_model(Path(directory), vocabulary=VOCABULARY, layers=2, seed=seed)
-        trainer = arm.trainer(model, settings)
+        trainer = arm.trainer(model, learning_rate=LEARNING_RATE, num_minibatches=NUM_MINIBATCHES)
         demonstrate(trainer)
         return train(
             trainer,

@@ -110,7 +110,16 @@ class Arm:
     preset: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def trainer(self, directory: Path, settings: TrainerSection) -> RankTrainer:
+    def trainer(
+        self, directory: Path, *, learning_rate: float, num_minibatches: int
+    ) -> RankTrainer:
+        settings = TrainerSection(
+            learning_rate=learning_rate,
+            warmup_steps=0,
+            precision="float32",
+            device="cpu",
+            num_minibatches=num_minibatches,
+        )
         preset = PresetSpec(f"areal_sdk.algorithms.presets:{ALGORITHMS[self.preset]}", self.options)
         algorithm = AlgorithmSection(name=self.preset)
         return RankTrainer(

@@ -34,8 +34,6 @@ from pictures import Line, Panel, draw
 from seeds import Runs, half_width, with_interval
 from tables import DOCUMENT, table, write_section
 
-from areal_sdk.config import TrainerSection
-
 ARMS = (
     Arm("naive", "naive_ppo"),
     Arm("recompute", "grpo"),
@@ -56,17 +54,10 @@ PICTURE = DOCUMENT.parent / "images" / "staleness.svg"
 
 
 def measure(arm: Arm, *, eta: int, learning_rate: float, seed: int, steps: int) -> Curve:
-    settings = TrainerSection(
-        learning_rate=learning_rate,
-        warmup_steps=0,
-        precision="float32",
-        device="cpu",
-        num_minibatches=NUM_MINIBATCHES,
-    )
     with tempfile.TemporaryDirectory() as directory:
         model = save_model(Path(directory), vocabulary=VOCABULARY, layers=1, seed=seed)
         return train(
-            arm.trainer(model, settings),
+            arm.trainer(model, learning_rate=learning_rate, num_minibatches=NUM_MINIBATCHES),
             Player(model, seed=seed),
             play,
             evaluate,
