@@ -1,6 +1,5 @@
 """`areal-sdk dpo`: direct preference optimisation on pairs of answers."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,17 +13,7 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--beta", type=float, help="A larger one stays closer to the weights it began with.")
 @click.option("--length-normalised", is_flag=True, help="Compare mean logprobs a token.")
 @finetuning_options()
-def dpo(
-    data: tuple[str, ...],
-    eval_data: tuple[str, ...],
-    plugins: tuple[str, ...],
-    file: Path | None,
-    settings: tuple[str, ...],
-    resume: Path | None,
-    dry_run: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
+def dpo(**given: Any) -> None:
     """Prefer the chosen answers of DATA: JSONL files of pairs, or run directories.
 
     A line is {"messages": [...], "chosen": ..., "rejected": ...}. Of a run, the best and the worst
@@ -34,15 +23,4 @@ def dpo(
     areal-sdk dpo pairs.jsonl --init-from runs/sft-20261121-121500
     areal-sdk dpo runs/Calculator-20261121-101500 --agent calculator.py
     """
-    begin_or_resume(
-        "dpo",
-        data=data,
-        eval_data=eval_data,
-        plugins=plugins,
-        file=file,
-        settings=settings,
-        resume=resume,
-        dry_run=dry_run,
-        as_json=as_json,
-        flags=flags,
-    )
+    begin_or_resume("dpo", **given)

@@ -105,7 +105,7 @@ def begin_or_resume(
     resume: Path | None,
     dry_run: bool,
     as_json: bool,
-    flags: dict[str, Any],
+    **flags: Any,
 ) -> None:
     """What `sft`, `dpo` and `reward-model` do."""
     from areal_sdk.errors import ConfigError

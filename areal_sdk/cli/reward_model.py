@@ -1,6 +1,5 @@
 """`areal-sdk reward-model`: a model that judges answers, from pairs of them."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,17 +11,7 @@ from areal_sdk.cli.main import OnceCommand
 @click.command(name="reward-model", cls=OnceCommand)
 @click.argument("data", nargs=-1)
 @finetuning_options()
-def reward_model(
-    data: tuple[str, ...],
-    eval_data: tuple[str, ...],
-    plugins: tuple[str, ...],
-    file: Path | None,
-    settings: tuple[str, ...],
-    resume: Path | None,
-    dry_run: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
+def reward_model(**given: Any) -> None:
     """Learn to judge from DATA: pairs as `areal-sdk dpo` takes them.
 
     The run is a reward afterwards: --reward model --set reward.model.path=RUN.
@@ -31,15 +20,4 @@ def reward_model(
     areal-sdk reward-model pairs.jsonl --eval-data held_out.jsonl
     areal-sdk train my_agent.py --reward model --set reward.model.path=runs/reward-model-...
     """
-    begin_or_resume(
-        "reward_model",
-        data=data,
-        eval_data=eval_data,
-        plugins=plugins,
-        file=file,
-        settings=settings,
-        resume=resume,
-        dry_run=dry_run,
-        as_json=as_json,
-        flags=flags,
-    )
+    begin_or_resume("reward_model", **given)

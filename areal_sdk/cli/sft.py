@@ -1,6 +1,5 @@
 """`areal-sdk sft`: supervised fine-tuning on conversations, or on what a run did best."""
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,17 +15,7 @@ from areal_sdk.cli.main import OnceCommand
 )
 @click.option("--per-task", type=int, help="At most so many episodes of a task, the best ones.")
 @finetuning_options()
-def sft(
-    data: tuple[str, ...],
-    eval_data: tuple[str, ...],
-    plugins: tuple[str, ...],
-    file: Path | None,
-    settings: tuple[str, ...],
-    resume: Path | None,
-    dry_run: bool,
-    as_json: bool,
-    **flags: Any,
-) -> None:
+def sft(**given: Any) -> None:
     """Imitate DATA: JSONL files of {"messages": [...], "tools": [...]}, or run directories.
 
     Only assistant messages are trained. Of a run its best episodes are, token by token as sampled.
@@ -36,15 +25,4 @@ def sft(
     areal-sdk sft runs/Calculator-20261121-101500 --agent calculator.py
     areal-sdk sft --resume runs/sft-20261121-121500 --steps 200
     """
-    begin_or_resume(
-        "sft",
-        data=data,
-        eval_data=eval_data,
-        plugins=plugins,
-        file=file,
-        settings=settings,
-        resume=resume,
-        dry_run=dry_run,
-        as_json=as_json,
-        flags=flags,
-    )
+    begin_or_resume("sft", **given)
