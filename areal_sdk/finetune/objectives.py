@@ -5,7 +5,8 @@ dpo            score(pairs) -> weights against the reference -> learn(weighted r
 reward_model   score(pairs) -> weights                       -> learn(weighted rows)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,7 +22,7 @@ Reference = list[list[float]]
 """For each pair the logprobs of its halves under the weights that the run began with."""
 
 
-class Objective(Protocol):
+class FinetuneObjective(Protocol):
     @property
     def num_rows(self) -> int: ...
 
@@ -65,12 +66,8 @@ class Imitation:
         return {"loss": -sum(scores) / count}
 
 
-LossOf = Callable[[TokenPair, PairScores, PairScores], PairLoss]
-"""The loss of a pair, from its scores and those of the reference."""
-
-
 @dataclass(slots=True)
-class _Pairs:
+class _Pairs(ABC):
     """Learning from pairs: the mean loss over pairs."""
 
     settings: TrainerSection
@@ -83,8 +80,9 @@ class _Pairs:
     def num_rows(self) -> int:
         return len(self.pairs)
 
+    @abstractmethod
     def loss(self, pair: TokenPair, scores: PairScores, reference: PairScores) -> PairLoss:
-        raise NotImplementedError
+        """The loss of a pair, from its scores and those of the reference."""
 
     async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
         return []

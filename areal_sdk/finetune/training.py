@@ -19,8 +19,8 @@ from typing import Any
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, DivergedError
 from areal_sdk.finetune.objectives import (
+    FinetuneObjective,
     Imitation,
-    Objective,
     Preference,
     Reference,
     RewardModelling,
@@ -49,7 +49,7 @@ from areal_sdk.types import WeightUpdate
 logger = logging.getLogger(__name__)
 
 REFERENCE_FILE = "reference.json"
-"""In the run directory: what `Objective.prepare` found before the first step."""
+"""In the run directory: what `FinetuneObjective.prepare` found before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class FinetunePlan:
     config: Config
     plugins: Plugins
     model_dir: Path
-    objective: Objective
+    objective: FinetuneObjective
     notes: tuple[str, ...] = ()
     """What the data holds, and what was left out."""
     program: Program | None = None
@@ -111,7 +111,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
     return FinetunePlan(config, plugins, model_dir, objective, notes, program, eval_tasks)
 
 
-def _objective(config: Config, model_dir: Path) -> tuple[Objective, tuple[str, ...]]:
+def _objective(config: Config, model_dir: Path) -> tuple[FinetuneObjective, tuple[str, ...]]:
     section, settings = config.finetune, config.trainer
     sources = Sources(section, model_dir, tool_format=config.gateway.tool_format)
     if section.objective == "sft":
@@ -264,7 +264,7 @@ async def _open_learner(
 
 
 async def _prepare(
-    objective: Objective, learner: Learner, run_dir: RunDir, progress: Progress
+    objective: FinetuneObjective, learner: Learner, run_dir: RunDir, progress: Progress
 ) -> None:
     """Find the reference of the run's beginning, or read what an earlier part of the run found."""
     path = run_dir.path / REFERENCE_FILE

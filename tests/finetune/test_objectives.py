@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import TrainerSection
-from areal_sdk.finetune.objectives import Imitation, Objective, Preference, RewardModelling
+from areal_sdk.finetune.objectives import FinetuneObjective, Imitation, Preference, RewardModelling
 from areal_sdk.finetune.preferences import DPO
 from areal_sdk.finetune.rendering import TokenPair
 from areal_sdk.fsdp.spec import TrainerSpec
@@ -68,7 +68,7 @@ class InThisProcess(Trainer):
     def info(self) -> Any: ...
 
 
-async def losses(objective: Objective, trainer: Trainer, *, steps: int = 3) -> list[float]:
+async def losses(objective: FinetuneObjective, trainer: Trainer, *, steps: int = 3) -> list[float]:
     await objective.prepare(trainer, [])
     rows = range(objective.num_rows)
     return [(await objective.learn(trainer, rows))["loss"] for _ in range(steps)]
