@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 EXPORTS = (BEST, "final", WAITING)
 """The last: of a run that did not get to its end, weights whose evaluation they changed under."""
 
-
 FINGERPRINT_BYTES = 2**20
 """Of the beginning and the end of each file of weights."""
 

@@ -116,7 +116,6 @@ def check_algorithm(config: Config, plugins: Plugins) -> None:
 
     Another trainer than ours may read another kind of preset: it checks that itself.
     """
-    find_preset(config, plugins)
     if (algorithm := _algorithm(config, plugins)) is not None:
         name = config.algorithm.name
         check_learns(config, learns_alone=algorithm.learns_alone)
@@ -140,11 +139,10 @@ def reads_reference(config: Config, plugins: Plugins) -> bool:
 
 def _algorithm(config: Config, plugins: Plugins) -> Algorithm | None:
     """The algorithm as the built-in trainer makes it; None for another trainer."""
+    name, preset = config.algorithm.name, find_preset(config, plugins)
     if config.trainer.name != TrainerSection().name:
         return None
-    name = config.algorithm.name
-    options = config.options.get(f"algorithm.{name}", {})
-    return make_algorithm(name, plugins.algorithms.get(name), options)
+    return make_algorithm(name, plugins.algorithms.get(name), preset.options)
 
 
 def make_trainer(
