@@ -17,7 +17,6 @@ from areal_sdk.loop.evaluator import RemoteEndpoint, takes_tokens
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
-from areal_sdk.loop.progress import EvalView
 from areal_sdk.loop.runs import (
     Training,
     cause_of,
@@ -29,6 +28,7 @@ from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from areal_sdk.loop.evaluator import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.plan.models import find_served_model
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import load_program
-from areal_sdk.loop.progress import EvalView
 from areal_sdk.loop.runs import (
     Training,
     cause_of,
@@ -37,6 +36,7 @@ from areal_sdk.loop.state import (
 from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Task
 

@@ -22,7 +22,7 @@ from areal_sdk.loop.best import BestWeights, Measured
 from areal_sdk.loop.plan.models import find_served_model, whose_weights
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
-from areal_sdk.loop.progress import BEFORE, EvalView, Progress
+from areal_sdk.loop.progress import BEFORE, Progress
 from areal_sdk.loop.services import Services, open_services, update_and_resume
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import Plugins
@@ -34,6 +34,7 @@ from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.types import Episode, WeightUpdate
 
 Reports = Mapping[str, EvalReport]

@@ -1,8 +1,6 @@
-"""Reports of a run, to its directory and to the terminal; and of an evaluation, to the terminal."""
+"""Reports of a run, to its directory and to the terminal."""
 
 import contextlib
-import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +14,11 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
-from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView
+from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
 from areal_sdk.telemetry.terminal import RunStatus, TerminalView
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode
 
-logger = logging.getLogger(__name__)
-
-NUM_LINES = 10
-"""Lines for a warm-up or an evaluation of any length, where nothing is repainted."""
 CURVE_POINTS = 240
 
 BEFORE = "before"
@@ -189,7 +183,7 @@ class Progress:
     def report_warmup(self, step: int, total: int, metrics: Mapping[str, float]) -> None:
         self._metrics.log("sft", {"step": step, **metrics})
         self._phase = f"supervised warm-up {step}/{total}, loss {metrics['loss']:.3f}"
-        if step == total or step % max(1, total // NUM_LINES) == 0:
+        if has_line(step, total):
             self.enter(self._phase)
 
     def report_learning(self, state: RunState, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -210,7 +204,7 @@ class Progress:
             self.say(
                 f"warning: step {state.step}: {skipped:.0f} update left out: the gradient was not finite"
             )
-        if state.step == total or state.step % max(1, total // NUM_LINES) == 0:
+        if has_line(state.step, total):
             self.enter(self._phase)
         return flat_numbers(values)
 
@@ -291,79 +285,6 @@ class Progress:
         evaluations = self._evaluations.items()
         counts = [f"{title}: {done} of {total}" for title, (done, total) in evaluations]
         return ", ".join(counts) or self._phase
-
-
-class EvalView:
-    """Shows how far `areal-sdk eval` is, inside `async with`; silent without a writer."""
-
-    def __init__(
-        self, writer: TerminalView | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
-    ) -> None:
-        self._view = LiveView(writer, self._live, heartbeat_s=heartbeat_s)
-        self._is_silent = writer is None
-        self._name = name
-        self._num_done = self._total = 0
-        self._sampled = Rate()
-        self._note = ""
-        self._playing_since: float | None = None
-
-    async def __aenter__(self) -> Self:
-        if not self._is_silent:
-            await self._view.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._is_silent:
-            if not self._view.is_log:
-                self._view.show()
-            await self._view.__aexit__(kind, error, traceback)
-
-    def say(self, text: str) -> None:
-        """A line that stays."""
-        if self._is_silent:
-            logger.warning("%s", text)
-        else:
-            self._view.say(text)
-
-    def inform(self, text: str) -> None:
-        """A line that stays, but no warning: without a view nobody is told."""
-        self._view.say(text)
-
-    def enter(self, phase: str) -> None:
-        """What happens from now on, before the first episode."""
-        self._note = phase
-        self._view.enter(phase)
-
-    def begin(self, total: int) -> None:
-        """From here on `total` episodes are played."""
-        self.enter(f"evaluating {self._name}: {total} episodes")
-        self._note, self._total = "", total
-        self._playing_since = time.monotonic()
-
-    def evaluated(self, episode: Episode) -> None:
-        self._num_done += 1
-        self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
-        is_due = self._num_done % math.ceil(self._total / NUM_LINES) == 0
-        if self._view.is_log and is_due:
-            self._view.show()
-
-    def _live(self) -> RunStatus:
-        since = self._playing_since
-        return RunStatus(
-            name=self._name,
-            unit="episode",
-            step=self._num_done,
-            total_steps=self._total,
-            elapsed_s=self._view.elapsed_s,
-            train_s=0.0 if since is None else time.monotonic() - since,
-            sampled_per_s=self._sampled.per_second() or None,  # an endpoint tells no tokens
-            note=self._note,
-        )
 
 
 def _title(name: str, split: str) -> str:

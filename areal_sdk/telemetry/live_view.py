@@ -3,16 +3,28 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from areal_sdk.telemetry.metrics import Rate
 from areal_sdk.telemetry.terminal import RunStatus, TerminalView, clock, still_line
+from areal_sdk.types import Episode
+
+logger = logging.getLogger(__name__)
 
 REFRESH_S = 0.5
 HEARTBEAT_S = 30.0
 """Where nothing is repainted: silence this long looks like a hang."""
+NUM_LINES = 10
+"""Lines for steps or episodes of any number, where nothing is repainted."""
+
+
+def has_line(step: int, total: int) -> bool:
+    """Whether step `step` of `total` is told where nothing is repainted: the last, and some before."""
+    return step == total or step % max(1, total // NUM_LINES) == 0
 
 
 class LiveView:
@@ -99,6 +111,79 @@ class LiveView:
         while True:
             self.refresh()
             await asyncio.sleep(REFRESH_S)
+
+
+class EvalView:
+    """Shows how far `areal-sdk eval` is, inside `async with`; silent without a writer."""
+
+    def __init__(
+        self, writer: TerminalView | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
+        self._view = LiveView(writer, self._live, heartbeat_s=heartbeat_s)
+        self._is_silent = writer is None
+        self._name = name
+        self._num_done = self._total = 0
+        self._sampled = Rate()
+        self._note = ""
+        self._playing_since: float | None = None
+
+    async def __aenter__(self) -> Self:
+        if not self._is_silent:
+            await self._view.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._is_silent:
+            if not self._view.is_log:
+                self._view.show()
+            await self._view.__aexit__(kind, error, traceback)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self._is_silent:
+            logger.warning("%s", text)
+        else:
+            self._view.say(text)
+
+    def inform(self, text: str) -> None:
+        """A line that stays, but no warning: without a view nobody is told."""
+        self._view.say(text)
+
+    def enter(self, phase: str) -> None:
+        """What happens from now on, before the first episode."""
+        self._note = phase
+        self._view.enter(phase)
+
+    def begin(self, total: int) -> None:
+        """From here on `total` episodes are played."""
+        self.enter(f"evaluating {self._name}: {total} episodes")
+        self._note, self._total = "", total
+        self._playing_since = time.monotonic()
+
+    def evaluated(self, episode: Episode) -> None:
+        self._num_done += 1
+        self._sampled.add(sum(len(turn.output_tokens) for turn in episode.turns))
+        is_due = self._num_done % math.ceil(self._total / NUM_LINES) == 0
+        if self._view.is_log and is_due:
+            self._view.show()
+
+    def _live(self) -> RunStatus:
+        since = self._playing_since
+        return RunStatus(
+            name=self._name,
+            unit="episode",
+            step=self._num_done,
+            total_steps=self._total,
+            elapsed_s=self._view.elapsed_s,
+            train_s=0.0 if since is None else time.monotonic() - since,
+            sampled_per_s=self._sampled.per_second() or None,  # an endpoint tells no tokens
+            note=self._note,
+        )
 
 
 class LogAboveView(logging.Handler):

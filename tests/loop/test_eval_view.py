@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable
 
-from areal_sdk.loop.progress import EvalView
+from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import AGENT, finish, start_command
