@@ -17,7 +17,9 @@ from areal_sdk.hookspecs import hookimpl
 from areal_sdk.types import Episode, FinishReason, Message, Outcome, Task, Turn, WeightUpdate
 
 if TYPE_CHECKING:
-    from areal_sdk.loop import aio, evaluate, train
+    from areal_sdk.loop import aio as aio
+    from areal_sdk.loop import evaluate, train
+    from areal_sdk.records.run import Run
 
 __all__ = [
     "Agent",
@@ -37,11 +39,11 @@ __all__ = [
     "Message",
     "Outcome",
     "RolloutWorkflow",
+    "Run",
     "StepResult",
     "Task",
     "Turn",
     "WeightUpdate",
-    "aio",
     "evaluate",
     "hookimpl",
     "train",
@@ -51,7 +53,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`train` and `evaluate` bring the whole loop: imported when they are asked for."""
+    """`train` and `evaluate` bring the whole loop: imported when they are asked for. `aio` is a module."""
+    if name == "Run":
+        return importlib.import_module("areal_sdk.records.run").Run
     if name == "aio":
         return importlib.import_module("areal_sdk.loop.aio")
     if name in ("evaluate", "train"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from areal_sdk.errors import EngineError
-from areal_sdk.types import FinishReason, WeightUpdate
+from areal_sdk.types import Exclusion, FinishReason, UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.config import EngineSection, Section
@@ -32,11 +32,13 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerateRequest:
-    """One completion to sample. `n > 1` is several requests."""
+class Sampling:
+    """The distribution that tokens are drawn from: the policy's own, unless a field changes it.
 
-    tokens: tuple[int, ...]
-    max_new_tokens: int
+    Every field's default changes nothing. A new sampling parameter is a field here, a bound in
+    `gateway/wire/fields.py`, and code in the engines that honour it.
+    """
+
     temperature: float = 1.0
     """0.0 is greedy; the logprobs are then those of T = 1."""
     top_p: float = 1.0
@@ -47,6 +49,43 @@ class GenerateRequest:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+    @property
+    def cuts_tail(self) -> bool:
+        """Unlikely tokens are never drawn."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+    @property
+    def has_penalty(self) -> bool:
+        return bool(
+            self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0
+        )
+
+    @property
+    def exclusion(self) -> Exclusion | None:
+        """Why tokens drawn so do not follow log softmax(logits / T), which training assumes."""
+        if self.is_greedy:
+            return Exclusion.GREEDY
+        if self.cuts_tail:
+            return Exclusion.TRUNCATED_DISTRIBUTION
+        if self.has_penalty:
+            return Exclusion.PENALTY
+        if self.logit_bias:
+            return Exclusion.LOGIT_BIAS
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One completion to sample. `n > 1` is several requests."""
+
+    tokens: tuple[int, ...]
+    max_new_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     """Generation ends with the token that completes one of these; that token is still returned."""
     stop_tokens: tuple[int, ...] = ()
@@ -119,6 +158,8 @@ class InferenceEngine(ABC):
 
     is_repeatable: ClassVar[bool] = False
     """It can sample the same tokens twice (`run.deterministic`)."""
+    accepts: ClassVar[tuple[UpdateContents, ...]] = ("all",)
+    """What an update may hold. One that accepts `changed` gets less to load where an adapter is trained."""
 
     @classmethod  # noqa: B027 - optional
     def check_installed(cls) -> None:

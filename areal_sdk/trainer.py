@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.trajectory import TrajectoryGroup
-from areal_sdk.types import WeightUpdate
+from areal_sdk.trajectory import Credit, TrajectoryGroup
+from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
@@ -44,6 +45,8 @@ class TrainerSetup:
     """A directory of the run directory: every machine of the run has it at the same path."""
     say: Callable[[str], None]
     """Shows a line to the user."""
+    engine_accepts: tuple[UpdateContents, ...] = ("all",)
+    """What a published update may hold."""
     only_exports: bool = False
     """The trainer will be asked for `export_checkpoint` alone: `model_dir` may then hold no weights."""
 
@@ -107,6 +110,8 @@ class Trainer(ABC):
 
     notices: Sequence[str] = ()
     """Remarks of the latest step for the user."""
+    credit: Mapping[str, Credit] = MappingProxyType({})
+    """Credit of the episodes of the latest step, by id. Shown to people; a trainer may leave it out."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -144,6 +149,20 @@ class Trainer(ABC):
         baselines, random generators, and `extra`. A run that loads it and gets the same groups takes
         the same steps, bit by bit where `run.deterministic` is set.
         """
+
+    async def begin_save(
+        self, directory: Path, extra: Mapping[str, JSON]
+    ) -> "asyncio.Future[None]":
+        """Begin the checkpoint that `save` writes; the future ends when it is written.
+
+        The next call may come at once: the checkpoint holds the state of this moment. The caller begins
+        no other checkpoint before this one has ended. Unless a subclass can write beside its steps,
+        the checkpoint is written when this returns.
+        """
+        await self.save(directory, extra)
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        written.set_result(None)
+        return written
 
     @abstractmethod
     async def load(self, directory: Path) -> Mapping[str, JSON]:

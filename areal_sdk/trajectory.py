@@ -65,6 +65,16 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Credit:
+    """How much better than expected an episode turned out, as a training step saw it."""
+
+    advantage: float | None = None
+    """Mean of its trained tokens; None if no token is trained, or if the trainer does not say."""
+    by_turn: tuple[float | None, ...] = ()
+    """Mean of the trained tokens of each turn, up to the last turn that has any."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
     """Sibling episodes of one task; advantages are relative within it.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
@@ -334,6 +334,15 @@ class Episode:
         return tuple(m for turn in reversed(chain) for m in (*turn.new_messages, turn.message))
 
 
+UpdateContents = Literal["all", "changed"]
+"""What a published update holds.
+
+* `all`: every tensor of the checkpoint;
+* `changed`: only those that may differ from the checkpoint that the engine was started with. The others
+  are as they are there, also in an engine that took another update before.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class WeightUpdate:
     """New policy weights, and where an engine finds them."""
@@ -343,3 +352,5 @@ class WeightUpdate:
     """A safetensors file (memory-mapped, often in shared memory) or a checkpoint directory;
     None for a label-only update: the weights did not change, the version did."""
     checksum: str = ""
+    contents: UpdateContents = "all"
+    """`changed` only for an engine that accepts it (`InferenceEngine.accepts`)."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from areal_sdk.algorithms.batch import Batch, make_batch
 from areal_sdk.algorithms.examples import make_demonstration
 from areal_sdk.algorithms.packing import plan_rows
-from areal_sdk.fsdp import tree_attention
+from areal_sdk.fsdp.kernels import tree_attention
 from areal_sdk.fsdp.policy import Policy, load_policy
 from areal_sdk.models import resolve_model
 

@@ -56,14 +56,12 @@ async def ours(steps: int, new_tokens: int, *, share_prompts: bool) -> list[dict
     from areal_sdk.fsdp.spec import TrainerSpec
     from areal_sdk.fsdp.trainer import FSDPTrainer
     from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
-    from areal_sdk.gateway.tokens.template import ChatTemplate
-    from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import resolve_model
     from areal_sdk.process.family import cpu_seconds
     from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
     model = resolve_model("smollm2")
-    renderer = Renderer(Tokenizer.load(model), ChatTemplate.load(model))
+    renderer = Renderer.load(model)
     logs = Path(tempfile.mkdtemp())
     engine = LocalEngine(model, log_dir=logs, options=LocalOptions(dtype="bfloat16"))
     trainer = FSDPTrainer(

@@ -23,6 +23,7 @@ from tables import table, write_section
 
 from areal_sdk.agent import AgentLike
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import make_tiny_model
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.rollout.agents.pool import AgentPool
@@ -51,7 +52,7 @@ class Round:
 
 async def measure(workers: int, episodes: int, model_dir: Path) -> Round:
     engine = ScriptedEngine(REPLY, model_dir=model_dir)
-    gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
+    gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
     await gateway.start()
     try:
         async with (

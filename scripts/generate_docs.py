@@ -16,7 +16,7 @@ from areal_sdk.algorithms import Algorithm, presets
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
-from areal_sdk.config import Config
+from areal_sdk.config import Config, sections_in
 from areal_sdk.config.keys import join_key
 from areal_sdk.plugins import list_options
 
@@ -78,11 +78,13 @@ def _config() -> Iterator[str]:
     yield "The tables `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]` and"
     yield "`[algorithm.NAME]` hold the options of the agent and of plugins. In `[reward.NAME]`, `weight` is the weight"
     yield "of that reward in the sum.\n"
-    sections = {n: f for n, f in Config.model_fields.items() if _is_section(f.annotation)}
+    sections = sections_in(Config)
     yield from _table("At the top", Config, leave_out={*sections, "options"})
-    for name, field in sections.items():
-        model: Any = field.annotation
-        yield from _table(f"`[{name}]`", model)
+    for name, model in sections.items():
+        inside = sections_in(model)
+        yield from _table(f"`[{name}]`", model, leave_out=inside)
+        for table, own in inside.items():
+            yield from _table(f"`[{name}.{table}]`", own)
         if name == "engine":
             yield from _table("`[engine.sglang]`", SGLangSection)
         if name == "algorithm":
@@ -142,10 +144,6 @@ def _default(field: Any) -> str:
     if isinstance(value, Path):
         value = str(value)
     return f"`{json.dumps(value)}`"
-
-
-def _is_section(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _cell(text: str) -> str:

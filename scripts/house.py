@@ -1,20 +1,27 @@
 """Figures of the package's structure, for a comparison before and after a large change.
 
-    python scripts/house.py            # of this tree
-    python scripts/house.py --walk     # also the way of `train(agent)` to the first sampled token
+    python scripts/house.py              # of this tree
+    python scripts/house.py --walk       # also the way of `train(agent)` to the first sampled token
+    python scripts/house.py --start-up 5 # also the seconds of that way, the median of five processes
 
 The walk runs one training step of a tiny model and follows the main process. A room is a module that
 is entered; a return is a call into a room that was left before. A passage is a pair of rooms: moves and
-returns count each round of a loop, passages count it once.
+returns count each round of a loop, passages count it once. The live view paints by a clock, so its moves
+are left out: their number would depend on the machine.
 """
 
 import argparse
 import ast
+import asyncio
 import inspect
+import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -77,7 +84,7 @@ class Walk:
         if not name.startswith(self._prefix) or not function:
             return
         room = name.removeprefix(self._prefix)
-        if room != self._last:
+        if room != self._last and not _paints():
             self.num_moves += 1
             self.passages.add((self._last, room))
             if room in self.rooms:
@@ -89,27 +96,62 @@ class Walk:
             self.done = True
 
 
-def walk() -> dict[str, object]:
+def _paints() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # before the event loop
+        return False
+    return task is not None and task.get_name() == "live view"
+
+
+def train_once(on_token: Callable[[], None]) -> None:
+    """One step of a tiny model; `on_token` is called whenever an agent has got its tokens."""
     import areal_sdk
     from areal_sdk import Agent, EpisodeContext, Task
 
     class Says(Agent):
         async def run(self, task: Task, context: EpisodeContext) -> float:
             reply = await context.generate([{"role": "user", "content": "?"}], max_new_tokens=2)
+            on_token()
             return float(len(str(reply)) % 2)
 
-    path = Walk()
     tasks = [Task(str(index), {}) for index in range(8)]
     with tempfile.TemporaryDirectory() as scratch:
         settings: Any = {
             "run": {"steps": 1, "dir": scratch},
             "rollout": {"batch": 8, "group_size": 4},
         }
-        sys.setprofile(path)
-        try:
-            areal_sdk.train(Says, model="tiny", tasks=tasks, quiet=True, **settings)
-        finally:
-            sys.setprofile(None)
+        areal_sdk.train(Says, model="tiny", tasks=tasks, quiet=True, **settings)
+
+
+def first_token() -> None:
+    """Print the seconds from `train(agent)` to the first token: elapsed, and computed here."""
+    seen: list[tuple[float, float]] = []
+    began, computed = time.monotonic(), time.process_time()
+    train_once(lambda: seen.append((time.monotonic() - began, time.process_time() - computed)))
+    print(*seen[0])
+
+
+def start_up(num_runs: int) -> dict[str, object]:
+    command = [sys.executable, __file__, "--first-token"]
+    runs = [
+        tuple(map(float, subprocess.check_output(command, text=True).split()))
+        for _ in range(num_runs)
+    ]
+    elapsed, computed = zip(*runs, strict=True)
+    return {
+        "seconds to the first token": f"{median(elapsed):.2f} (from {min(elapsed):.2f})",
+        "of them computed in main": f"{median(computed):.2f} (from {min(computed):.2f})",
+    }
+
+
+def walk() -> dict[str, object]:
+    path = Walk()
+    sys.setprofile(path)
+    try:
+        train_once(lambda: None)
+    finally:
+        sys.setprofile(None)
     assert path.done, f"no token was sampled: {path.rooms}"
     return {
         "rooms": len(path.rooms),
@@ -124,9 +166,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--walk", action="store_true")
+    parser.add_argument("--start-up", type=int, default=0, metavar="RUNS")
+    parser.add_argument("--first-token", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.first_token:
+        first_token()
+        return
     found = figures(modules())
-    if parser.parse_args().walk:
+    if arguments.walk:
         found |= walk()
+    if arguments.start_up:
+        found |= start_up(arguments.start_up)
     for name, value in found.items():
         print(f"{name:32} {value}")
 

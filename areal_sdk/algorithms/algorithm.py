@@ -6,7 +6,12 @@ Imports no torch, so that a combination is checked before any process starts.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from areal_sdk.algorithms.advantages import AdvantageEstimator, idle_groups, learns_alone
+from areal_sdk.algorithms.advantages import (
+    AdvantageEstimator,
+    gives_returns,
+    idle_groups,
+    learns_alone,
+)
 from areal_sdk.algorithms.aggregation import Aggregation, TokenMean
 from areal_sdk.algorithms.needs import Coverage, Needs, needs_of
 from areal_sdk.algorithms.objectives import (
@@ -80,9 +85,16 @@ class Algorithm:
                 "critic = None, and the advantages or the objective read values: give a Critic, or "
                 "an estimator without one (Returns, GroupRelative)"
             )
-        if self.critic is not None and not reads_values:
+        if self.critic is None:
+            return
+        if not reads_values:
             raise ConfigError(
                 "a critic that nothing reads: leave it out, or take GAE as the estimator"
+            )
+        if not gives_returns(self.advantages):
+            raise ConfigError(
+                f"{type(self.advantages).__name__} has no returns for the critic to learn: take GAE, "
+                "or return Estimate(returns=...)"
             )
 
     def _check_centre(self) -> None:

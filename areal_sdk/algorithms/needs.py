@@ -28,7 +28,7 @@ class Needs:
     values: bool = False
     """A critic's values at the start of the step."""
     returns: bool = False
-    """What came of each token's turn, or the estimator's own value targets."""
+    """The estimator's returns; if it has none, the undiscounted return of each token's turn."""
     entropy: bool = False
     """The entropy of each token's distribution, with a gradient."""
     minibatch: bool = False

@@ -38,6 +38,7 @@ from areal_sdk.algorithms.objectives import (
     Unbounded,
 )
 from areal_sdk.algorithms.shaping import Overlong, RewardShaping
+from areal_sdk.errors import ConfigError
 
 CLIP_LOW, CLIP_HIGH, MAX_WEIGHT = 0.2, 0.28, 5.0
 CLIP = 0.2
@@ -95,9 +96,7 @@ def dapo(
 ) -> Algorithm:
     """GRPO with a higher upper clip, token mean and a soft limit of length; set
     `rollout.dynamic_sampling = true` with it."""
-    overlong = (
-        Overlong(overlong_limit, overlong_margin, overlong_penalty) if overlong_limit else None
-    )
+    overlong = _overlong(overlong_limit, overlong_margin, overlong_penalty)
     return Algorithm(
         GroupRelative(discount=discount),
         Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),
@@ -282,21 +281,38 @@ def areal(
     *,
     clip_low: s.ClipLow = CLIP,
     clip_high: s.ClipHigh = CLIP,
+    dual_clip: s.DualClip = None,
     max_weight: s.MaxWeight = MAX_WEIGHT,
+    weight_level: s.WeightLevel = Level.TOKEN,
+    beyond: s.BeyondMax = Beyond.MASK,
     proximal: s.Centre = Proximal.RECOMPUTE,
     discount: s.Discount = 1.0,
+    token_discount: s.TokenDiscount = 1.0,
+    kl: s.KLReward = 0.0,
+    group_norm: s.GroupNorm = False,
     reward_scale: s.Scale = 10.0,
     reward_bias: s.Bias = -0.5,
     reward_clip: s.RewardClip = 20.0,
+    overlong_limit: s.OverlongLimit = 0,
+    overlong_margin: s.OverlongMargin = 64,
+    overlong_penalty: s.OverlongPenalty = 1.0,
 ) -> Algorithm:
     """AReaL's own: returns without a critic in units of the batch, rewards of 5 and -5, decoupled
     clip, and no weight for tokens that were too unlikely; set `trainer.num_minibatches = 4` with it."""
-    weight = ImportanceWeight(max_weight, beyond=Beyond.MASK)
+    if group_norm and (kl or token_discount < 1.0):
+        raise ConfigError(
+            "group_norm compares whole rewards, before kl or token_discount tell tokens apart: leave "
+            "group_norm out, or choose grpo, whose kl is in the loss"
+        )
+    compared = GroupRelative(discount) if group_norm else Returns(discount, token_discount, kl)
+    overlong = _overlong(overlong_limit, overlong_margin, overlong_penalty)
     return Algorithm(
-        BatchNormalised(Returns(discount)),
-        Surrogate(Clip(clip_low, clip_high), weight),
+        BatchNormalised(compared),
+        Surrogate(
+            Clip(clip_low, clip_high, dual_clip), ImportanceWeight(max_weight, weight_level, beyond)
+        ),
         proximal,
-        shaping=RewardShaping(reward_scale, reward_bias, reward_clip),
+        shaping=RewardShaping(reward_scale, reward_bias, reward_clip, overlong),
     )
 
 
@@ -325,3 +341,7 @@ def _penalties(kl: float, entropy: float, kind: KL = KL.K3) -> tuple[Penalty, ..
     if entropy:
         penalties.append(EntropyBonus(entropy))
     return tuple(penalties)
+
+
+def _overlong(limit: int, margin: int, penalty: float) -> Overlong | None:
+    return Overlong(limit, margin, penalty) if limit else None

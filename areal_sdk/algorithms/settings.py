@@ -108,6 +108,13 @@ OverlongPenalty = Annotated[
         gt=0, description="The full penalty: an episode at the limit loses this much of its reward."
     ),
 ]
+GroupNorm = Annotated[
+    bool,
+    Field(
+        description="Compare rewards within their group first, in units of its standard deviation; the "
+        "batch is normalised after that. Needs groups."
+    ),
+]
 Scale = Annotated[float, Field(gt=0, description="Rewards are multiplied by this.")]
 Bias = Annotated[
     float, Field(description="Added to rewards before they are multiplied by the scale.")

@@ -203,9 +203,7 @@ def _template(model: str) -> Iterator[Finding]:
     from areal_sdk.errors import ArealError
     from areal_sdk.gateway.errors import TemplateRefusalError
     from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
-    from areal_sdk.gateway.tokens.template import ChatTemplate
-    from areal_sdk.gateway.tokens.template_traits import PROBE_TOOL, TemplateTraits
-    from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+    from areal_sdk.gateway.tokens.template_traits import PROBE_TOOL
     from areal_sdk.models import find_model, resolve_model
 
     try:
@@ -216,8 +214,7 @@ def _template(model: str) -> Iterator[Finding]:
             cure = "it is fetched when it is first used"
             yield Finding(Severity.NOTE, f"model {model}", "not on this machine", cure)
             return
-        template = ChatTemplate.load(directory)
-        renderer = Renderer(Tokenizer.load(directory), template)
+        renderer = Renderer.load(directory)
     except ArealError as exc:
         yield Finding(Severity.FAILED, f"model {model}", str(exc))
         return
@@ -229,9 +226,11 @@ def _template(model: str) -> Iterator[Finding]:
         yield _certificate(model, directory)
         yield from _family(model, directory)
         return
-    dialect = TemplateTraits.of(template)
-    own = dialect.describes_tools and dialect.writes_calls
-    tools = "its template renders tools" if own else "no tools in its template: our plain format"
+    tools = (
+        "its template renders tools"
+        if not renderer.weaves_tools
+        else "no tools in its template: our plain format"
+    )
     yield Finding(Severity.OK, f"model {model}", tools)
     yield _certificate(model, directory)
     yield from _family(model, directory)

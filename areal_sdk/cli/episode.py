@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from areal_sdk.telemetry import EpisodeRecord
-from areal_sdk.trajectory import Trajectory
+from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import Message
 
 Decode = Callable[[Sequence[int]], str]
@@ -71,10 +71,21 @@ def _verdict(record: EpisodeRecord) -> str:
         parts.append("truncated")
     if episode.attempt:
         parts.append(f"attempt {episode.attempt}")
+    if record.step is not None:
+        parts.append(_trained(record.step, record.credit))
     if record.dropped:
         parts.append(f"dropped: {record.dropped.value}")
     parts += [f"{name} {value:g}" for name, value in outcome.metrics.items()]
     return ", ".join(parts)
+
+
+def _trained(step: int, credit: Credit | None) -> str:
+    """The step that trained it, and how much better than expected it turned out."""
+    if credit is None or credit.advantage is None:
+        return f"trained in step {step}"
+    by_turn = ", ".join("-" if v is None else f"{v:.3g}" for v in credit.by_turn)
+    turns = f" (by turn {by_turn})" if len(credit.by_turn) > 1 else ""
+    return f"trained in step {step} with advantage {credit.advantage:.3g}{turns}"
 
 
 def _turn_numbers(record: EpisodeRecord, index: int) -> str:

@@ -1,5 +1,6 @@
 """`areal-sdk eval`: how often an agent succeeds, with confidence intervals."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ from areal_sdk.cli.main import OnceCommand
     metavar="SECTION.KEY=VALUE",
     help="Set one setting; wins over the file.",
 )
+@click.option("--record", is_flag=True, help="Keep the episodes in a run directory, for `inspect`.")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
 def evaluate(
     agent: str | None,
@@ -53,6 +55,7 @@ def evaluate(
     compare: str | None,
     file: Path | None,
     settings: tuple[str, ...],
+    record: bool,
     as_json: bool,
     rewards: tuple[str, ...],
     plugins: tuple[str, ...],
@@ -91,15 +94,19 @@ def evaluate(
         find_model(compare)  # before the minutes that the first half takes
     reports = {}
     reports[config.model] = evaluate_config(
-        config, split=split, base_url=base_url, api_key=api_key, quiet=as_json
+        config, split=split, base_url=base_url, api_key=api_key, record=record, quiet=as_json
     )
     if compare is not None:
         after = config.model_copy(update={"model": compare})
-        reports[compare] = evaluate_config(after, split=split, quiet=as_json)
+        reports[compare] = evaluate_config(after, split=split, record=record, quiet=as_json)
     if as_json:
         data = {name: report.metrics() for name, report in reports.items()}
         click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2).decode())
     else:
         print_reports(reports)
+    for report in reports.values():
+        if report.run_dir:
+            path = shlex.quote(report.run_dir)
+            click.echo(f"its episodes: areal-sdk inspect {path} --worst 5", err=as_json)
     if any(report.num_scored == 0 for report in reports.values()):
         raise SystemExit(1)

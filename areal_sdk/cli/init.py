@@ -1,4 +1,4 @@
-"""`areal-sdk init`: an agent or a plugin to start from, with tests that pass."""
+"""`areal-sdk init`: an agent or a plugin to start from, with tests that pass; settings from AReaL's."""
 
 import keyword
 import re
@@ -13,9 +13,51 @@ TAKEN = ("areal_sdk", "openai", "torch", "transformers", "pytest")
 """Modules that the user's own would hide, and everything with it."""
 
 
-@click.group(name="init")
-def init() -> None:
-    """Start an agent or a plugin from a template. Its own tests pass."""
+@click.group(name="init", invoke_without_command=True)
+@click.option(
+    "--from-areal",
+    "areal_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Translate AReaL's configuration (YAML) into settings (TOML).",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Where to write the settings; default: here, under the name of the YAML file.",
+)
+@click.pass_context
+def init(ctx: click.Context, areal_file: Path | None, output: Path | None) -> None:
+    """Start an agent or a plugin from a template, whose own tests pass; or settings from AReaL's.
+
+    \b
+    areal-sdk init agent word_count
+    areal-sdk init --from-areal gsm8k_grpo.yaml
+    """
+    if ctx.invoked_subcommand is not None:
+        if areal_file or output:
+            raise click.UsageError("--from-areal goes without a command", ctx)
+    elif areal_file is not None:
+        _translate(areal_file, output or Path(areal_file.with_suffix(".toml").name))
+    else:
+        click.echo(ctx.get_help())
+        if output:
+            raise click.UsageError("--output names the file that --from-areal writes", ctx)
+
+
+def _translate(source: Path, target: Path) -> None:
+    """Write the settings; print the outcome of each key."""
+    from areal_sdk.cli.from_areal import read_keys, report, translate
+    from areal_sdk.errors import ConfigError
+
+    translation = translate(read_keys(source))
+    if target.exists():
+        raise ConfigError(f"{target} exists: choose another name (--output), or move it away")
+    target.write_text(f"# From {source.name}, by areal-sdk init\n{translation.toml()}")
+    for line in report(translation):
+        click.echo(line)
+    _say([target], f"areal-sdk train AGENT --config {target} --dry-run")
 
 
 @init.command()

@@ -2,15 +2,19 @@
 
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.telemetry import RunDir
+    from areal_sdk.records.selection import Order, Selection
+    from areal_sdk.telemetry import EpisodeSummary, RunDir
 
 NUM_EPISODES = 8
+NUM_CHARACTERS = 60
+"""Of an episode's last answer in the list of episodes."""
 SILENCE_S = 30.0
 """`live.json` is written every second or so: a run that is silent for longer hangs."""
 
@@ -47,39 +51,77 @@ EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
     show_default=True,
     help="List this many of the newest episodes.",
 )
+@click.option("--best", type=click.IntRange(1), metavar="N", help="List those rewarded best.")
+@click.option("--worst", type=click.IntRange(1), metavar="N", help="List those rewarded worst.")
+@click.option("--group", metavar="ID", help="List the attempts of this group.")
+@click.option(
+    "--where", metavar="CONDITION", help="List those of a condition: 'reward < 0.5 and step == 3'."
+)
+@click.option("--report", is_flag=True, help="Write RUN/report.html as the run is now.")
 @click.option("--live", is_flag=True, help="Show what the run is doing now, and what it waits for.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def inspect(
-    run: Path, episode_id: str | None, num_episodes: int, live: bool, as_json: bool
+    run: Path,
+    episode_id: str | None,
+    num_episodes: int,
+    best: int | None,
+    worst: int | None,
+    group: str | None,
+    where: str | None,
+    report: bool,
+    live: bool,
+    as_json: bool,
 ) -> None:
     """Look into the run directory RUN.
 
     \b
     areal-sdk inspect runs/calculator-20261121-101500
     areal-sdk inspect runs/calculator-20261121-101500 --episode ID
+    areal-sdk inspect runs/calculator-20261121-101500 --worst 5 --where "split == eval"
     """
+    from areal_sdk.records.selection import Selection
     from areal_sdk.telemetry import RunDir
 
+    if best and worst:
+        raise click.UsageError("--best and --worst: give one of them")
     run_dir = RunDir.open(run)
-    if episode_id is not None:
+    order: Order = "best" if best else "worst" if worst else "newest"
+    chosen = Selection(best or worst or num_episodes, order, group, where)
+    if report:
+        from areal_sdk.records.report import write_report
+
+        click.echo(write_report(run_dir))
+    elif episode_id is not None:
         _show_episode(run_dir, episode_id, as_json=as_json)
     elif live:
         _show_live(run_dir, as_json=as_json)
+    elif (best or worst or group or where) and not as_json:
+        _show_episodes(run_dir, chosen)
     else:
-        _show_run(run_dir, num_episodes, as_json=as_json)
+        _show_run(run_dir, chosen, as_json=as_json)
 
 
-def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
-    from itertools import islice
+def _show_episodes(run_dir: "RunDir", chosen: "Selection") -> None:
+    from areal_sdk.cli.report import table
 
+    episodes = chosen.of(run_dir)
+    if not episodes:
+        click.echo("no episode is like that")
+        return
+    for line in table(_episode_rows(episodes, kept="-")):
+        click.echo(line.rstrip())
+    _say_what_next(run_dir, episodes, chosen)
+
+
+def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     from areal_sdk.telemetry.run_dir import BEST, read_measured
 
     config = run_dir.read_config()
     steps, evaluations = run_dir.read_steps(), run_dir.read_metrics(kind="eval")
     ledger = run_dir.read_ledger()
-    episodes = list(islice(run_dir.list_episodes(), num_episodes))
+    episodes = chosen.of(run_dir)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "path": str(run_dir.path),
                 "config": config,
@@ -100,7 +142,8 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
     who_else = "callers" if only_records or config.get("serve", {}).get("learn") else an_object
     what = config.get("agent") or config.get("env") or who_else
     model = config.get("serve", {}).get("upstream") or config.get("model", "?")
-    done = "recorded" if only_records else f"{len(steps)} steps"
+    measured = "measured" if run_dir.only_measured() else f"{len(steps)} steps"
+    done = "recorded" if only_records else measured
     click.echo(f"{run_dir.path}: {what} on {model}, {done}")
     if steps:
         rewards = [step.get("batch/reward") for step in steps]
@@ -124,10 +167,18 @@ def _show_run(run_dir: "RunDir", num_episodes: int, *, as_json: bool) -> None:
         return
     for line in table(_episode_rows(episodes, kept="recorded" if only_records else "-")):
         click.echo(line.rstrip())
+    _say_what_next(run_dir, episodes, chosen)
+
+
+def _say_what_next(
+    run_dir: "RunDir", episodes: "Sequence[EpisodeSummary]", chosen: "Selection"
+) -> None:
     one = f"areal-sdk inspect {shlex.quote(str(run_dir.path))} --episode "
     click.echo(f"\none of them, token by token: {one}{shlex.quote(episodes[0].id)}")
-    if len(episodes) == num_episodes:
-        click.echo(f"these are the newest {num_episodes}; more: --episodes {10 * num_episodes}")
+    count = chosen.count
+    if count is not None and len(episodes) == count:
+        option = "episodes" if chosen.order == "newest" else chosen.order
+        click.echo(f"these are the {chosen.order} {count}; more: --{option} {10 * count}")
 
 
 def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
@@ -144,7 +195,7 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
         raise ConfigError(f"{run_dir.path} has no live.json: the run has not started to train yet")
     age_s = time.time() - run_dir.live.stat().st_mtime
     if as_json:
-        _print_json({**values, "age_s": round(age_s, 1), "is_running": run_dir.is_in_use()})
+        print_json({**values, "age_s": round(age_s, 1), "is_running": run_dir.is_in_use()})
         return
     for line in render(RunStatus.from_json(values), width=100):
         click.echo(line)
@@ -165,7 +216,7 @@ def _as_of(run_dir: "RunDir", age_s: float, *, step: int, total_steps: int) -> s
 def _show_episode(run_dir: "RunDir", episode_id: str, *, as_json: bool) -> None:
     record = run_dir.find_episode(episode_id)
     if as_json:
-        _print_json(record)
+        print_json(record)
         return
     from areal_sdk.cli.episode import episode_lines, find_decoder
 
@@ -181,12 +232,27 @@ def _only_records(config: dict[str, Any]) -> bool:
     return bool(serve.get("record") or serve.get("upstream")) and not serve.get("learn")
 
 
-def _episode_rows(episodes: "list[Any]", *, kept: str) -> list[tuple[str, ...]]:
+def _episode_rows(episodes: "Sequence[EpisodeSummary]", *, kept: str) -> list[tuple[str, ...]]:
+    from areal_sdk.cli.episode import printable
+
     rows: list[tuple[str, ...]] = [
-        ("episode", "split", "task", "turns", "tokens", "reward", "version", "fate")
+        (
+            "episode",
+            "split",
+            "task",
+            "turns",
+            "tokens",
+            "reward",
+            "advantage",
+            "version",
+            "fate",
+            "text",
+        )
     ]
     for e in episodes:
         fate = f"dropped: {e.dropped}" if e.dropped else kept
+        if e.step is not None:
+            fate = f"step {e.step}"
         rows.append(
             (
                 e.id,
@@ -195,8 +261,10 @@ def _episode_rows(episodes: "list[Any]", *, kept: str) -> list[tuple[str, ...]]:
                 str(e.num_turns),
                 str(e.num_tokens),
                 "-" if e.reward is None else f"{e.reward:.2f}",
+                "-" if e.advantage is None else f"{e.advantage:+.2f}",
                 "-" if e.version is None else str(e.version),
                 f"{fate} ({e.error})"[:60] if e.error else fate,
+                printable(e.text)[:NUM_CHARACTERS],
             )
         )
     return rows
@@ -225,7 +293,7 @@ def _first(values: Any) -> str:
     return next((f"{value:.3f}" for value in values if value is not None), "-")
 
 
-def _print_json(value: object) -> None:
+def print_json(value: object) -> None:
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY

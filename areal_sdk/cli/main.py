@@ -33,13 +33,23 @@ COMMANDS = {
     "distill": "Imitate a teacher.",
     "eval": "Measure how often an agent succeeds.",
     "serve": "Serve a model to any OpenAI client.",
+    "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
-    "init": "Start an agent or a plugin from a template.",
+    "runs": "List runs, newest first, or compare some of them.",
+    "init": "Start an agent or a plugin from a template, or settings from AReaL's.",
     "engine": "Install SGLang, and manage its servers.",
     "plugins": "List what is installed, what it brings, and what failed.",
     "doctor": "Check this machine.",
 }
-"""Our own commands; `areal_sdk.cli.NAME` has the command of that name."""
+"""Our own commands, in the order of the help."""
+
+_MODULES = {
+    "sft": "finetune.commands",
+    "dpo": "finetune.commands",
+    "reward-model": "finetune.commands",
+    "distill": "finetune.distill",
+}
+"""Below `areal_sdk.cli`, for commands whose module has another name than they."""
 
 _SEVERAL = {
     "tasks": ", or put the tasks of all into one file",
@@ -78,7 +88,7 @@ class CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
-            module = importlib.import_module(f"areal_sdk.cli.{cmd_name.replace('-', '_')}")
+            module = importlib.import_module(f"areal_sdk.cli.{_MODULES.get(cmd_name, cmd_name)}")
             return next(
                 item
                 for item in vars(module).values()

@@ -43,6 +43,8 @@ def print_summary(summary: "RunSummary") -> None:
     from areal_sdk.telemetry import RunDir
 
     run_dir = RunDir(Path(summary.run_dir))
+    if run_dir.report.is_file():
+        click.echo(f"report: {run_dir.report}")
     for line in best_weights(run_dir):
         click.echo(line)
     for warning in summary.warnings:

@@ -19,6 +19,7 @@ from areal_sdk.config.sections import (
     EvalSection,
     FinetuneSection,
     GatewaySection,
+    LoraSection,
     NonNegative,
     Positive,
     Quota,
@@ -29,6 +30,7 @@ from areal_sdk.config.sections import (
     ServeSection,
     SftSection,
     TrainerSection,
+    sections_in,
 )
 from areal_sdk.config.tables import REMOVED
 from areal_sdk.config.unused import idle_settings
@@ -41,6 +43,7 @@ __all__ = [
     "EvalSection",
     "FinetuneSection",
     "GatewaySection",
+    "LoraSection",
     "NonNegative",
     "Positive",
     "Quota",
@@ -57,5 +60,6 @@ __all__ = [
     "load_config",
     "parse_config",
     "read_toml",
+    "sections_in",
     "with_absolute_paths",
 ]

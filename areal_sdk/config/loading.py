@@ -130,13 +130,17 @@ def _meant(key: str, known: list[str]) -> str:
     ": did you mean 'run.steps'?"
     >>> _meant("run.lora", ["run.dir", "run.steps", "model"])
     '; known in run: dir, steps'
+    >>> _meant("trainer.lora.rnk", ["trainer.ranks", "trainer.lora.rank"])
+    ": did you mean 'trainer.lora.rank'?"
     """
     section, _, name = key.rpartition(".")
-    sections = sorted({other.partition(".")[0] for other in known if "." in other})
+    sections = sorted({other.rpartition(".")[0] for other in known if "." in other})
     inside: list[str] = []
     whole = [other for other in known if section or "." not in other]
     if near := difflib.get_close_matches(section, sections, n=1, cutoff=_NEAR):
-        inside = [other.partition(".")[2] for other in known if other.startswith(f"{near[0]}.")]
+        inside = [
+            other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == near[0]
+        ]
         if spelt := difflib.get_close_matches(name, inside, n=1, cutoff=_NEAR):
             return f": did you mean {f'{near[0]}.{spelt[0]}'!r}?"
     elif spelt := difflib.get_close_matches(key, [*whole, *sections], n=1, cutoff=_NEAR):

@@ -91,6 +91,16 @@ class Config(Section):
             )
         if self.serve.learn and self.run.deterministic:
             raise ValueError("run.deterministic cannot hold where callers decide (serve.learn)")
+        if self.trainer.schedule != "constant" and self.run.is_endless:
+            raise ValueError(
+                f'trainer.schedule = "{self.trainer.schedule}" falls until the last step, and this run has '
+                "none: set run.steps, or leave the schedule out"
+            )
+        if self.trainer.lora.dropout and self.finetune.objective is None:
+            raise ValueError(
+                f"trainer.lora.dropout = {self.trainer.lora.dropout}: the trainer scores a sampled token "
+                "with the weights that sampled it, and dropout changes them: leave it out"
+            )
         if self.eval.stop_at_success is not None and not self.eval.every:
             raise ValueError(
                 "eval.stop_at_success needs evaluations during training: set eval.every"

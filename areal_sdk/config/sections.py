@@ -4,9 +4,17 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
 
 from areal_sdk.config.keys import join_key
 
@@ -32,6 +40,16 @@ ENDLESS = 10**9
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def sections_in(model: type[BaseModel]) -> dict[str, type[Section]]:
+    """The tables that a section declares, by name."""
+    found = {name: field.annotation for name, field in model.model_fields.items()}
+    return {
+        name: annotation
+        for name, annotation in found.items()
+        if isinstance(annotation, type) and issubclass(annotation, Section)
+    }
 
 
 class RunSection(Section):
@@ -151,15 +169,68 @@ class RolloutSection(Section):
     """Passes over the tasks; default: as many as the steps need."""
 
 
+def _as_names(value: Any) -> Any:
+    """A lone name is a list of one."""
+    return (value,) if isinstance(value, str) and value != ALL_LINEAR else value
+
+
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
+
+
+class LoraSection(Section):
+    """LoRA: a small adapter is trained, and the weights of the model stay as they are."""
+
+    rank: NonNegative = 0
+    """Rank of the adapter's matrices. 0: no adapter, all weights are trained."""
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """Strength of the adapter: its product counts `alpha / rank` times. The best learning rate then hardly
+    depends on the rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the adapter's inputs that are left out in a step of `sft`, `dpo`, `reward-model` and `distill`.
+    Runs that play episodes have none."""
+    targets: Annotated[Literal["all-linear"] | tuple[str, ...], BeforeValidator(_as_names)] = (
+        ALL_LINEAR
+    )
+    """Linear layers of the decoder that get an adapter: `all-linear`, or names such as `q_proj`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_a_value(cls, values: Any) -> Any:
+        if isinstance(values, (Mapping, cls)):
+            return values
+        raise ValueError(
+            "that is a table, [trainer.lora]: set trainer.lora.rank, for example to 16"
+        )
+
+
+ADAPTER_LEARNING_RATE = 2e-4
+"""Default of `trainer.learning_rate` for an adapter: about ten times that of all weights."""
+
+
 class TrainerSection(Section):
     """The optimiser, and the machines that it runs on."""
 
     name: str = "fsdp"
     """`fsdp`, or a plugin's trainer. A plugin's trainer reads those settings below that it can use."""
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
-    """Learning rate of AdamW, constant after the warm-up."""
+    """Highest learning rate of AdamW. Default for an adapter (`trainer.lora`): 2e-4."""
     warmup_steps: NonNegative = 5
     """Steps in which the learning rate rises to its value."""
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """Learning rate after the warm-up: constant, or falling until the last step (`run.steps`) along a line, along
+    half a wave, or (`wsd`: warm up, stay, decay) along a line in the last steps alone. Supervised warm-up
+    (`sft.steps`) has none."""
+    schedule_end: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Part of the learning rate that a schedule falls to."""
+    decay_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Part of the steps in which `wsd` falls."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Memory of AdamW for gradients."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Memory of AdamW for squared gradients. It is long, so that the large gradients of the start are remembered:
+    else a nearly solved task's tiny, noisy gradients are scaled up to full steps and undo what was learned."""
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Added by AdamW to the root of the squared gradients."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
@@ -168,12 +239,14 @@ class TrainerSection(Section):
     """Dtype of the matrix products. Master weights are always float32."""
     head_precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Dtype of the output layer under `precision = "bfloat16"`. With `float32` the trainer's logprobs are
-    about a third closer to those of a float32 model; a step takes 7 to 20 % longer, and logits take
-    twice the memory."""
+    about a third closer to those of a float32 model; a step takes 7 to 20 % longer."""
     num_minibatches: Positive = 1
     """Number of optimiser steps that each batch is split into."""
     tokens_per_microbatch: Positive = 4096
     """Tokens that a rank computes at once. Fewer tokens need less memory and more time."""
+    activation_checkpointing: Literal["none", "half", "full"] = "none"
+    """Layers that compute their activations again in the backward pass, so that these take no memory in
+    between: none, every other one, or all. The step then computes up to a third more, with the same result."""
     share_prompts: bool = True
     """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1
@@ -191,6 +264,18 @@ class TrainerSection(Section):
     """Threads of torch in each rank; more than one helps only on idle cores."""
     step_timeout_s: Seconds = 1800.0
     """Deadline of a step. A step that takes longer ends the run, because a rank hangs."""
+    lora: LoraSection = LoraSection()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _imply(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """An adapter has another learning rate than all weights, unless one was given."""
+        section = read(values)
+        if section.lora.rank and "learning_rate" not in section.model_fields_set:
+            return read(
+                {**section.model_dump(exclude_unset=True), "learning_rate": ADAPTER_LEARNING_RATE}
+            )
+        return section
 
 
 class AlgorithmSection(Section):

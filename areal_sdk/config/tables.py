@@ -5,14 +5,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_sdk.config.keys import JSON, join_key, leaves
+from areal_sdk.config.sections import (
+    AlgorithmSection,
+    EngineSection,
+    Section,
+    TrainerSection,
+    sections_in,
+)
 from areal_sdk.errors import ConfigError
 
 REMOVED = "(removed)"
 """What run directories store in the place of a secret."""
 
 
-_SECTIONS_WITH_TABLES = ("engine", "trainer", "algorithm")
-"""`[engine.NAME]` holds the options of that engine."""
+_SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {
+    "engine": EngineSection,
+    "trainer": TrainerSection,
+    "algorithm": AlgorithmSection,
+}
+"""`[engine.NAME]` holds the options of that engine, unless the section itself declares the table."""
 
 
 def gather_options(values: JSON) -> JSON:
@@ -74,14 +85,16 @@ def _gather_env(values: JSON, options: dict[str, JSON]) -> None:
 
 
 def _gather_inside(values: JSON, options: dict[str, JSON], section: str) -> None:
-    """The tables in `[engine]`, `[trainer]` and `[algorithm]` are of the item they name."""
+    """The tables in `[engine]`, `[trainer]` and `[algorithm]` are of the item they name, or the
+    section's own, such as `[trainer.lora]`."""
     inside = values.get(section)
     if not isinstance(inside, dict):
         return
-    values[section] = {k: v for k, v in inside.items() if not isinstance(v, dict)}
-    for key, table in inside.items():
-        if isinstance(table, dict):
-            options[f"{section}.{key}"] = options.get(f"{section}.{key}", {}) | table
+    own = sections_in(_SECTIONS_WITH_TABLES[section])
+    tables = {k: v for k, v in inside.items() if isinstance(v, dict) and k not in own}
+    values[section] = {k: v for k, v in inside.items() if k not in tables}
+    for key, table in tables.items():
+        options[f"{section}.{key}"] = options.get(f"{section}.{key}", {}) | table
 
 
 def _gather_agent(values: JSON, options: dict[str, JSON]) -> None:

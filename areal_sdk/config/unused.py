@@ -1,4 +1,4 @@
-"""Settings that were given and can change nothing in this run, each with the reason.
+"""Settings that were given and can change nothing in this run, or hardly anything, each with the reason.
 
 A value that equals the default cannot surprise anybody, so it says nothing: a file with all the
 settings, such as `--dry-run` prints, is silent.
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from areal_sdk.config.keys import join_key
 from areal_sdk.config.root import Config
+from areal_sdk.config.sections import ADAPTER_LEARNING_RATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,21 @@ _RULES = (
         ("trainer.listen_host", "trainer.listen_port"),
         lambda c: c.trainer.launcher != "torchrun",
         'only ranks under torchrun connect there (trainer.launcher = "torchrun")',
+    ),
+    _Rule(
+        ("trainer.lora.alpha", "trainer.lora.dropout", "trainer.lora.targets"),
+        lambda c: not c.trainer.lora.rank,
+        "there is no adapter without trainer.lora.rank",
+    ),
+    _Rule(
+        ("trainer.schedule_end",),
+        lambda c: c.trainer.schedule == "constant",
+        'the learning rate does not fall (trainer.schedule = "constant")',
+    ),
+    _Rule(
+        ("trainer.decay_share",),
+        lambda c: c.trainer.schedule != "wsd",
+        'only trainer.schedule = "wsd" falls in the last steps alone',
     ),
     _Rule(
         ("sft.demonstrations", "sft.batch", "sft.learning_rate"),
@@ -73,7 +89,7 @@ _RULES = (
 
 
 def idle_settings(config: Config, *, engine: str) -> list[str]:
-    """One line for each setting that was given and that training with `config` never looks at.
+    """One line for each setting that was given, and by which training with `config` changes nothing or little.
 
     `engine` is the registered engine that `engine.name` means.
     """
@@ -85,7 +101,18 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
         if _value(config, key) != _value(_DEFAULTS, key)
     ]
     idle_options = (*_idle_clipping(config), *_idle_overlong(config))
-    return [*lines, *idle_options, *_idle_tables(config, engine)]
+    return [*lines, *_slow_adapter(config), *idle_options, *_idle_tables(config, engine)]
+
+
+def _slow_adapter(config: Config) -> Iterator[str]:
+    """A learning rate that was meant for all weights."""
+    rate = config.trainer.learning_rate
+    if config.trainer.lora.rank and rate < ADAPTER_LEARNING_RATE / 4:
+        yield (
+            f"trainer.learning_rate = {rate:g} changes little: an adapter (trainer.lora) usually needs about "
+            f"ten times the rate of all weights: try {10 * rate:g}, or leave it out for "
+            f"{ADAPTER_LEARNING_RATE:g}"
+        )
 
 
 def _idle_clipping(config: Config) -> Iterator[str]:

@@ -20,8 +20,6 @@ from areal_sdk.finetune.recorded import (
 from areal_sdk.finetune.rendering import Dataset, TokenPair, render_conversations, render_pairs
 from areal_sdk.finetune.rows import read_conversations, read_pairs
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.models import find_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration
@@ -34,14 +32,10 @@ T = TypeVar("T", Demonstration, TokenPair)
 class Sources:
     """Reads data for one model. What cannot be learnt from is a ConfigError that says where it is."""
 
-    def __init__(
-        self, section: FinetuneSection, model_dir: Path, *, tool_format: str | None
-    ) -> None:
+    def __init__(self, section: FinetuneSection, model_dir: Path, renderer: Renderer) -> None:
         self._section = section
         self._model_dir = model_dir
-        self._renderer = Renderer(
-            Tokenizer.load(model_dir), ChatTemplate.load(model_dir), tool_format=tool_format
-        )
+        self._renderer = renderer
 
     def demonstrations(self, places: Sequence[str]) -> Dataset[Demonstration]:
         """Conversations of files, and the best episodes of runs."""

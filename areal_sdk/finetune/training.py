@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,14 @@ from areal_sdk.finetune.rendering import Dataset
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
-from areal_sdk.loop.plan.models import check_served, find_model, whose_weights
-from areal_sdk.loop.plan.parts import make_trainer
+from areal_sdk.loop.plan.models import (
+    FoundModel,
+    at_origin,
+    check_served,
+    find_model,
+    whose_weights,
+)
+from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import BEFORE, Progress
@@ -44,6 +50,7 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
 from areal_sdk.telemetry.files import read_json, to_json, write_atomically
+from areal_sdk.trainer import PresetSpec
 from areal_sdk.types import WeightUpdate
 
 logger = logging.getLogger(__name__)
@@ -58,7 +65,8 @@ class FinetunePlan:
 
     config: Config
     plugins: Plugins
-    model_dir: Path
+    model: FoundModel
+    preset: PresetSpec
     objective: FinetuneObjective
     notes: tuple[str, ...] = ()
     """What the data holds, and what was left out."""
@@ -95,9 +103,12 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
     if not section.data:
         raise ConfigError("no data: give JSONL files or run directories (finetune.data)")
     model_dir = find_model(config.init_from or config.model)
-    make_trainer(config, model_dir, plugins=plugins, log_dir=Path(), say=logger.warning)
-    check_served(config, model_dir, plugins)
-    objective, notes = _objective(config, model_dir)
+    preset = find_preset(config, plugins)
+    make_trainer(
+        config, model_dir, plugins=plugins, preset=preset, log_dir=Path(), say=logger.warning
+    )
+    model = check_served(config, model_dir, plugins)
+    objective, notes = _objective(config, model)
     config = _with_steps(config, objective.num_rows)
     program = None
     if config.agent or config.env:
@@ -108,12 +119,12 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
             )
         program = load_program(config, plugins=plugins)
     eval_tasks = {} if program is None else held_out_tasks(config, program, plugins)
-    return FinetunePlan(config, plugins, model_dir, objective, notes, program, eval_tasks)
+    return FinetunePlan(config, plugins, model, preset, objective, notes, program, eval_tasks)
 
 
-def _objective(config: Config, model_dir: Path) -> tuple[FinetuneObjective, tuple[str, ...]]:
+def _objective(config: Config, model: FoundModel) -> tuple[FinetuneObjective, tuple[str, ...]]:
     section, settings = config.finetune, config.trainer
-    sources = Sources(section, model_dir, tool_format=config.gateway.tool_format)
+    sources = Sources(section, model.directory, model.renderer)
     if section.objective == "sft":
         rows = sources.demonstrations(section.data)
         kept = sources.demonstrations(section.eval_data) if section.eval_data else None
@@ -160,19 +171,21 @@ async def run_finetuning(
 ) -> RunSummary:
     """Learn from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
     config = plan.config
+    model = await in_thread(lambda: at_origin(plan.model, run_dir, config), name="find origin")
+    plan = replace(plan, model=model)
     await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
     progress.begin(state)
     async with progress:
-        for note in (whose_weights(plan.model_dir), *plan.notes):
+        for note in (whose_weights(plan.model.directory), *plan.notes):
             if note:
                 progress.say(note)
         before: Reports = {}
         if config.eval.before and checkpoint is None:
-            before = await _measure(plan, plan.model_dir, BEFORE, run_dir, state, progress)
+            before = await _measure(plan, plan.model, BEFORE, run_dir, state, progress)
         ended, losses = await _learn(plan, run_dir, state, progress, checkpoint)
         after: Reports = {}
         if config.eval.after:
-            final = run_dir.checkpoints / "final"
+            final = replace(plan.model, directory=run_dir.checkpoints / "final")
             after = await _measure(plan, final, "after", run_dir, state, progress)
         summary = RunSummary(
             run_dir=str(run_dir.path),
@@ -190,23 +203,22 @@ async def run_finetuning(
 
 async def _measure(
     plan: FinetunePlan,
-    model_dir: Path,
+    model: FoundModel,
     name: str,
     run_dir: RunDir,
     state: RunState,
     progress: Progress,
 ) -> Reports:
-    """Play the held-out tasks on `model_dir`, where there are any."""
+    """Play the held-out tasks on `model`, where there are any."""
     if plan.program is None or not plan.eval_tasks:
         return {}
     progress.enter(f"evaluating {name}: the engine loads the model")
     async with open_services(
         plan.config,
         plan.program,
-        model_dir=model_dir,
+        model=model,
         plugins=plan.plugins,
         run_dir=run_dir,
-        train=False,
         say=progress.say,
     ) as services:
         if state.step:  # the engine calls what it loaded version 0
@@ -233,8 +245,7 @@ async def _learn(
         before = {} if state.step else await steps.measure(BEFORE)
         ended = await steps.run()
         losses = {**before, **await steps.measure("after")}
-        if not learner.is_saved:
-            await learner.save()
+        await learner.save()
         progress.enter("writing the final weights")
         await learner.trainer.export(run_dir.checkpoints / "final")
         return ended, losses
@@ -247,8 +258,9 @@ async def _open_learner(
     progress.enter("starting: the trainer loads the model")
     trainer = make_trainer(
         plan.config,
-        plan.model_dir,
+        plan.model.directory,
         plugins=plan.plugins,
+        preset=plan.preset,
         log_dir=run_dir.logs,
         say=progress.say,
     )
@@ -308,7 +320,7 @@ class _Steps:
             if config.eval.every and state.step % config.eval.every == 0:
                 await self.measure(f"step-{state.step}")
             if self.learner.checkpoints.is_due(state.step):
-                await self.learner.save()
+                await self.learner.begin_save()
         return "steps"
 
     async def _step(self, rows: Sequence[int]) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """Ranks: how they find one another, shard the policy, and agree on sums."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Protocol
 
@@ -29,10 +29,19 @@ class Ranks:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    group: dist.ProcessGroup | None = None
+    """The group that sums go over; None: that of the steps."""
+    side_group: dist.ProcessGroup | None = None
+    """A group on the host, for what another thread does beside the steps."""
 
     @property
     def is_distributed(self) -> bool:
         return self.size > 1
+
+    @property
+    def aside(self) -> "Ranks":
+        """The same ranks for another thread: its collectives do not mix with those of the steps."""
+        return replace(self, device=torch.device("cpu"), group=self.side_group)
 
     def shard(self, model: Layered) -> None:
         """Split parameters, gradients and optimiser state over the ranks, layer by layer."""
@@ -56,13 +65,13 @@ class Ranks:
         if not self.is_distributed or not values:
             return dict(values)
         tensor = torch.tensor(list(values.values()), dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, op=operation)
+        dist.all_reduce(tensor, op=operation, group=self.group)
         return dict(zip(values, tensor.tolist(), strict=True))
 
     def sum_tensor(self, values: Tensor) -> Tensor:
         """The elementwise sum over the ranks, in place."""
         if self.is_distributed:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
 
     def on_first(self, action: Callable[[], object]) -> None:
@@ -86,14 +95,12 @@ class Ranks:
 
 def join_ranks(*, rank: int, size: int, device: torch.device, timeout_s: float) -> Ranks:
     """Meet the other ranks at MASTER_ADDR:MASTER_PORT."""
-    if size > 1:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
-            rank=rank,
-            world_size=size,
-            timeout=timedelta(seconds=timeout_s),
-        )
-    return Ranks(rank, size, device)
+    if size == 1:
+        return Ranks(rank, size, device)
+    timeout = timedelta(seconds=timeout_s)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout)
+    return Ranks(rank, size, device, side_group=dist.new_group(timeout=timeout, backend="gloo"))
 
 
 def full(parameter: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from areal_sdk.algorithms.batch import Batch
+from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.tree_attention import ATTENTION, attention_blocks
+from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
+from areal_sdk.fsdp.kernels.head import token_logprobs
+from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, attention_blocks
 from areal_sdk.models.checkpoint import stored_dtypes
 from areal_sdk.models.families import check_trained, logit_scale
-
-CHUNK_ELEMENTS = 2**22
-"""Float32 logits held at once: small enough to stay in a cache while they are worked on."""
 
 
 class Policy(nn.Module):
@@ -64,8 +64,12 @@ class Policy(nn.Module):
         return layers
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """Parameters under the names that the checkpoint gives them; tied ones once."""
-        return dict(self.model.named_parameters())
+        """What is trained. Without an adapter: all parameters under the names of the checkpoint."""
+        return trained_weights(self.model)
+
+    def served_weights(self) -> dict[str, ServedWeight]:
+        """What engines hold."""
+        return served_weights(self.model)
 
 
 def hidden_states(trunk: Any, batch: Batch) -> Tensor:
@@ -83,9 +87,19 @@ def hidden_states(trunk: Any, batch: Batch) -> Tensor:
 
 
 def load_policy(
-    model_dir: Path, *, device: torch.device | str = "cpu", exact_head: bool = False
+    model_dir: Path,
+    *,
+    device: torch.device | str = "cpu",
+    exact_head: bool = False,
+    lora: LoraSection | None = None,
+    seed: int = 0,
+    precision: str = "float32",
 ) -> Policy:
-    """The policy of checkpoint `model_dir`, in float32, whatever the file holds."""
+    """The policy of checkpoint `model_dir`, in float32, whatever the file holds.
+
+    With `lora` it has an adapter, drawn with `seed`, and all else is frozen: matrices that are
+    computed in `precision` are then kept in it, where that loses nothing.
+    """
     check_trained(model_dir)
     config = AutoConfig.from_pretrained(model_dir)
     model = AutoModelForCausalLM.from_pretrained(
@@ -93,6 +107,8 @@ def load_policy(
     )
     policy = Policy(model, exact_head=exact_head)
     _check_weights(policy, model_dir)
+    if lora is not None and lora.rank:
+        add_adapter(model, lora, model_dir, seed=seed, dtype=getattr(torch, precision))
     return policy.to(device)
 
 
@@ -114,90 +130,3 @@ def _check_weights(policy: Policy, model_dir: Path) -> None:
         )
     if getattr(policy.head, "bias", None) is not None:
         raise ConfigError(f"{model_dir}: an output layer with a bias is not supported")
-
-
-def token_logprobs(
-    hidden_RH: Tensor,
-    weight_VH: Tensor,
-    temperatures_R: Tensor,
-    rows_T: Tensor,
-    targets_T: Tensor,
-    *,
-    entropy_gradient: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
-
-    Both (T,), in float32; the entropy has a gradient where `entropy_gradient` asks for one. What is
-    kept for the backward pass are the logits in the type of the matrix product; float32 copies exist
-    a few rows at a time.
-    """
-    if torch.is_autocast_enabled(hidden_RH.device.type):
-        dtype = torch.get_autocast_dtype(hidden_RH.device.type)
-        hidden_RH, weight_VH = hidden_RH.to(dtype), weight_VH.to(dtype)
-    logprobs_T, entropies_R = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
-        hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, entropy_gradient
-    )
-    return logprobs_T, entropies_R[rows_T]
-
-
-class _TokenLogprobs(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        hidden_RH: Tensor,
-        weight_VH: Tensor,
-        temperatures_R: Tensor,
-        rows_T: Tensor,
-        targets_T: Tensor,
-        entropy_gradient: bool,
-    ) -> tuple[Tensor, Tensor]:
-        logits_RV = torch.mm(hidden_RH, weight_VH.t())
-        normalisers_R = torch.empty_like(temperatures_R)
-        entropies_R = torch.empty_like(temperatures_R)
-        for rows in _chunks(logits_RV):
-            scaled = logits_RV[rows] / temperatures_R[rows, None]  # float32 by promotion
-            normalisers_R[rows] = torch.logsumexp(scaled, dim=-1)
-            probabilities = (scaled - normalisers_R[rows, None]).exp_()
-            entropies_R[rows] = normalisers_R[rows] - probabilities.mul_(scaled).sum(-1)
-        chosen_T = logits_RV[rows_T, targets_T].float() / temperatures_R[rows_T]
-        ctx.save_for_backward(
-            hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, logits_RV, normalisers_R
-        )
-        ctx.entropies_R = entropies_R.detach().clone() if entropy_gradient else None
-        if not entropy_gradient:
-            ctx.mark_non_differentiable(entropies_R)
-        return chosen_T - normalisers_R[rows_T], entropies_R
-
-    @staticmethod
-    def backward(ctx: Any, grad_T: Tensor, grad_R: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, logits_RV, normalisers_R = saved
-        # d logprob_t / d logits = (onehot(target) - softmax) / T; terms that share a row add up.
-        weights_T = grad_T / temperatures_R[rows_T]
-        total_R = torch.zeros_like(temperatures_R).index_add_(0, rows_T, weights_T)
-        grad_RV = torch.empty_like(logits_RV)
-        for rows in _chunks(logits_RV):
-            part = logits_RV[rows] / temperatures_R[rows, None]  # float32 by promotion
-            part.sub_(normalisers_R[rows, None])
-            slope = -total_R[rows, None]
-            if ctx.entropies_R is not None:
-                # d entropy / d logits = -softmax (log softmax + entropy) / T
-                share = grad_R[rows] / temperatures_R[rows]
-                slope = slope - share[:, None] * (part + ctx.entropies_R[rows, None])
-            part.exp_().mul_(slope)
-            # Before rounding: where a token is nearly certain, one and its probability cancel.
-            here = (rows_T >= rows.start) & (rows_T < rows.stop)
-            where = (rows_T[here] - rows.start, targets_T[here])
-            part.index_put_(where, weights_T[here], accumulate=True)
-            grad_RV[rows] = part
-        return (
-            torch.mm(grad_RV, weight_VH),
-            torch.mm(grad_RV.t(), hidden_RH),
-            *(None,) * 4,
-        )
-
-
-def _chunks(logits_RV: Tensor) -> list[slice]:
-    num_rows, vocab_size = logits_RV.shape
-    size = max(1, CHUNK_ELEMENTS // vocab_size)
-    return [slice(start, min(start + size, num_rows)) for start in range(0, num_rows, size)]

@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from areal_sdk.fsdp.collectives import full
+from areal_sdk.fsdp.adapter import ServedWeight
 from areal_sdk.fsdp.directories import allocate
 from areal_sdk.fsdp.policy import Policy
 from areal_sdk.fsdp.reward_model import RewardModel
-from areal_sdk.types import WeightUpdate
+from areal_sdk.types import UpdateContents, WeightUpdate
 
 NUM_FILES = 2
 ALIGNMENT = 64
@@ -55,9 +54,12 @@ class WeightFile:
 class Publisher:
     """Writes the weights of each version where engines find them."""
 
-    def __init__(self, directory: Path, *, dtype: torch.dtype) -> None:
+    def __init__(
+        self, directory: Path, *, dtype: torch.dtype, contents: UpdateContents = "all"
+    ) -> None:
         self.directory = directory
         self.dtype = dtype
+        self.contents: UpdateContents = contents
         self._files: list[WeightFile] = []
         self._num_published = 0
 
@@ -66,22 +68,24 @@ class Publisher:
         self, policy: Policy | RewardModel, version: int, *, is_writer: bool
     ) -> WeightUpdate:
         """Gather and write version `version`. A collective; only the writer writes."""
-        weights = policy.named_weights()
+        weights = policy.served_weights()
+        if self.contents == "changed":
+            weights = {name: weight for name, weight in weights.items() if weight.is_changed}
         path = self.directory / f"weights-{self._num_published % NUM_FILES}.safetensors"
         file = self._file(path, weights) if is_writer else None
-        for name, parameter in weights.items():
-            whole = full(parameter.detach())
+        for name, weight in weights.items():
+            whole = weight.gathered()
             if file is not None:
-                file.tensors[name].copy_(whole)
+                file.tensors[name].copy_(whole.merged())
         self._num_published += 1
         checksum = file.finish(version) if file is not None else ""
-        return WeightUpdate(version, str(path), checksum)
+        return WeightUpdate(version, str(path), checksum, self.contents)
 
-    def _file(self, path: Path, weights: Mapping[str, Tensor]) -> WeightFile:
+    def _file(self, path: Path, weights: Mapping[str, ServedWeight]) -> WeightFile:
         turn = self._num_published % NUM_FILES
         if turn == len(self._files):
             self.directory.mkdir(parents=True, exist_ok=True)
-            shapes = {name: weight.shape for name, weight in weights.items()}
+            shapes = {name: weight.base.shape for name, weight in weights.items()}
             self._files.append(WeightFile(path, shapes, self.dtype))
         return self._files[turn]
 

@@ -3,8 +3,10 @@
 import os
 import signal
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import transformers
 
 from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.fsdp.checkpoint import export_model, load_checkpoint, save_checkpoint
+from areal_sdk.fsdp.checkpoint import Saver, export_model, load_checkpoint
 from areal_sdk.fsdp.collectives import join_ranks
 from areal_sdk.fsdp.directories import PublishDir, shares_memory
 from areal_sdk.fsdp.publish import Publisher
@@ -45,12 +47,15 @@ def main(channel: Channel, args: JSON) -> None:
         timeout_s=COLLECTIVE_TIMEOUT_S,
     )
     own: PublishDir | None = None
+    saver: Saver | None = None
     try:
         assert spec.publish_dir is not None, "the client chooses where weights are published"
         is_shared = shares_memory(spec.publish_dir, boot=args["boot"])
         if ranks.rank == 0 and not is_shared:
             own = PublishDir(size=spec.published_size)  # the main process fetches from here
-        rank = _Rank(RankTrainer(spec, ranks), own.path if own else spec.publish_dir)
+        trainer = RankTrainer(spec, ranks)
+        saver = Saver(trainer)
+        rank = _Rank(trainer, saver, own.path if own else spec.publish_dir)
         channel.ready(
             {
                 "num_parameters": rank.num_parameters,
@@ -65,7 +70,8 @@ def main(channel: Channel, args: JSON) -> None:
     except ChannelClosedError:
         return
     finally:
-        ranks.leave()
+        if saver is None or not saver.is_writing:  # else another thread is in a collective
+            ranks.leave()
         if own is not None:
             own.remove()
 
@@ -100,10 +106,11 @@ def _device(name: str) -> torch.device:
 class _Rank:
     """A trainer behind named methods."""
 
-    def __init__(self, trainer: RankTrainer, publish_dir: Path) -> None:
+    def __init__(self, trainer: RankTrainer, saver: Saver, publish_dir: Path) -> None:
         self._trainer = trainer
+        self._saver = saver
         self._dtype: torch.dtype = getattr(torch, trainer.spec.publish_dtype)
-        self._publisher = Publisher(publish_dir, dtype=self._dtype)
+        self._publisher = Publisher(publish_dir, dtype=self._dtype, contents=trainer.spec.publishes)
         self._methods: dict[str, Callable[[Request], JSON]] = {
             "step": self._step,
             "learn": self._learn,
@@ -111,7 +118,7 @@ class _Rank:
             "publish": self._publish,
             "fetch": self._fetch,
             "release_memory": self._release_memory,
-            "save": self._save,
+            "begin_save": self._begin_save,
             "load": self._load,
             "export": self._export,
         }
@@ -125,6 +132,9 @@ class _Rank:
         return sum(p.numel() for p in self._trainer.policy.parameters())
 
     def answer(self, request: Request) -> None:
+        if request.method == "finish_save":
+            self._saver.when_written(partial(_tell_saved, request))
+            return
         try:
             reply = self._methods[request.method](request)
         except (ArealError, ValueError) as exc:
@@ -138,7 +148,11 @@ class _Rank:
         payload = request.payload
         groups = decode_groups(payload["groups"], request.buffers)
         metrics = self._trainer.step(groups, version=payload["version"])
-        return {"metrics": metrics, "notices": self._trainer.notices}
+        return {
+            "metrics": metrics,
+            "notices": self._trainer.notices,
+            "credit": {name: [c.advantage, c.by_turn] for name, c in self._trainer.credit.items()},
+        }
 
     def _learn(self, request: Request) -> JSON:
         payload = request.payload
@@ -170,8 +184,8 @@ class _Rank:
             torch.cuda.empty_cache()
         return None
 
-    def _save(self, request: Request) -> JSON:
-        save_checkpoint(self._trainer, Path(request.payload["directory"]), request.payload["extra"])
+    def _begin_save(self, request: Request) -> JSON:
+        self._saver.begin(Path(request.payload["directory"]), request.payload["extra"])
         return None
 
     def _load(self, request: Request) -> JSON:
@@ -180,3 +194,17 @@ class _Rank:
     def _export(self, request: Request) -> JSON:
         export_model(self._trainer, Path(request.payload["directory"]), dtype=self._dtype)
         return None
+
+
+def _tell_saved(request: Request, error: BaseException | None) -> None:
+    """Answer in the thread that wrote the checkpoint."""
+    try:
+        if error is None:
+            request.reply()
+        elif isinstance(error, ArealError):
+            request.fail(error)
+        else:  # a defect: this process ends with its log, as after any other one
+            traceback.print_exception(error)
+            os._exit(os.EX_SOFTWARE)
+    except ChannelClosedError:
+        pass  # the main process is gone, and the checkpoint is there or not

@@ -4,9 +4,9 @@ It trains where a policy trains: the reward of a sequence stands in the place of
 it is transformers' model for sequence classification with one label.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -14,10 +14,14 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from areal_sdk.algorithms.batch import Batch
+from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
+from areal_sdk.fsdp.adapter import ServedWeight, served_weights, trained_weights
 from areal_sdk.fsdp.policy import hidden_states, load_policy
 from areal_sdk.models.families import check_reward_model
 from areal_sdk.trainer import Demonstration
+
+T = TypeVar("T")
 
 HEAD = "score.weight"
 """The name that transformers gives the head."""
@@ -51,14 +55,29 @@ class RewardModel(nn.Module):
         return layers
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """Parameters under the names that transformers gives them."""
-        trunk = {f"{self._prefix}.{name}": p for name, p in self.model.named_parameters()}
-        return {**trunk, HEAD: self.score.weight}
+        """What is trained, the head included, under the names that transformers gives it."""
+        head = dict(self.score.named_parameters(prefix=HEAD.removesuffix(".weight")))
+        return {**self._prefixed(trained_weights(self.model)), **head}
+
+    def served_weights(self) -> dict[str, ServedWeight]:
+        """What an export holds."""
+        return {**self._prefixed(served_weights(self.model)), HEAD: ServedWeight(self.score.weight)}
+
+    def _prefixed(self, weights: Mapping[str, T]) -> dict[str, T]:
+        return {f"{self._prefix}.{name}": weight for name, weight in weights.items()}
 
 
-def load_reward_model(model_dir: Path, *, device: torch.device | str = "cpu") -> RewardModel:
-    """A reward model that begins with the trunk of a policy."""
-    return RewardModel(load_policy(model_dir).model).to(device)
+def load_reward_model(
+    model_dir: Path,
+    *,
+    device: torch.device | str = "cpu",
+    lora: LoraSection | None = None,
+    seed: int = 0,
+    precision: str = "float32",
+) -> RewardModel:
+    """A reward model that begins with the trunk of a policy; `lora` and the others as for that."""
+    policy = load_policy(model_dir, lora=lora, seed=seed, precision=precision)
+    return RewardModel(policy.model).to(device)
 
 
 def judged(row: Demonstration) -> Demonstration:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from areal_sdk.config import AlgorithmSection, RunSection, TrainerSection
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.trainer import PresetSpec
+from areal_sdk.types import UpdateContents
 
 JSON = Any
 
@@ -27,10 +28,13 @@ class TrainerSpec:
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     preset: PresetSpec = field(default_factory=PresetSpec)
     """What `algorithm.name` names."""
+    fine_tunes: bool = False
+    """The steps of the run learn from data (`learn`). Otherwise such steps are a warm-up."""
     learns_rewards: bool = False
     """The model is a reward model: a sequence has a reward in place of a logprob."""
     publish_dtype: str = "bfloat16"
     """What the engine samples with."""
+    publishes: UpdateContents = "all"
     publish_dir: Path | None = None
     """Where the main process wants published weights; it chooses when it starts the ranks."""
 

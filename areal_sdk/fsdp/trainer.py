@@ -24,13 +24,13 @@ from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher, first_exit
-from areal_sdk.models.families import check_trained
+from areal_sdk.models.families import adapted_layers, check_trained
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.process.threads import in_thread
-from areal_sdk.telemetry.directories import CheckpointError
+from areal_sdk.telemetry.directories import CheckpointError, DamagedError
 from areal_sdk.trainer import Demonstration, IdleGroups, Trainer, TrainerInfo, TrainerSetup
-from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.trajectory import Credit, TrajectoryGroup
 from areal_sdk.types import WeightUpdate
 
 JSON = Any
@@ -65,17 +65,23 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
     """The trainer of a run; ConfigError for a model that it does not train, and without torch."""
     for package in ("torch", "transformers"):
         require_package(package, extra="train", needed_for="training")
+    config, lora = setup.config, setup.config.trainer.lora
+    if lora.rank:
+        require_package("peft", extra="lora", needed_for="an adapter (trainer.lora)")
     if not setup.only_exports:
         check_trained(setup.model_dir)
-    config = setup.config
+        adapted_layers(setup.model_dir, lora.targets)
+    is_partial = lora.rank and "changed" in setup.engine_accepts
     spec = TrainerSpec(
         setup.model_dir,
         run=config.run,
         trainer=config.trainer,
         algorithm=config.algorithm,
         preset=setup.preset,
+        fine_tunes=config.finetune.objective is not None,
         learns_rewards=config.finetune.objective == "reward_model",
         publish_dtype=setup.publish_dtype,
+        publishes="changed" if is_partial else "all",
     )
     return FSDPTrainer(
         spec,
@@ -189,6 +195,10 @@ class FSDPTrainer(Trainer):
         payload = {"groups": encoded, "version": version}
         reply = await self._call("step", payload, buffers, timeout_s=timeout_s)
         self.notices = tuple(reply.payload["notices"])
+        self.credit = {
+            name: Credit(advantage, tuple(by_turn))
+            for name, (advantage, by_turn) in reply.payload["credit"].items()
+        }
         return _metrics(reply.payload["metrics"])
 
     async def learn(
@@ -240,8 +250,19 @@ class FSDPTrainer(Trainer):
         await self._call("release_memory", {}, timeout_s=RELEASE_TIMEOUT_S)
 
     async def save(self, directory: Path, extra: Mapping[str, JSON]) -> None:
+        await (await self.begin_save(directory, extra))
+
+    async def begin_save(
+        self, directory: Path, extra: Mapping[str, JSON]
+    ) -> "asyncio.Future[None]":
+        """The ranks copy their state into host memory, and write the copy in a thread."""
         payload = {**_place(directory), "extra": dict(extra)}
-        await self._call("save", payload, timeout_s=SAVE_TIMEOUT_S)
+        await self._call("begin_save", payload, timeout_s=SAVE_TIMEOUT_S)
+        return asyncio.create_task(self._finish_save(), name=f"trainer: write {directory.name}")
+
+    async def _finish_save(self) -> None:
+        # Not a `_call`: the steps meanwhile do not wait for it.
+        await self._ask_all("finish_save", {}, (), timeout_s=SAVE_TIMEOUT_S)
 
     async def load(self, directory: Path) -> Mapping[str, JSON]:
         reply = await self._call("load", _place(directory), timeout_s=SAVE_TIMEOUT_S)
@@ -253,7 +274,7 @@ class FSDPTrainer(Trainer):
 
     def export_checkpoint(self, checkpoint: Path, directory: Path) -> None:
         """In a process of its own, without ranks: this process has no torch."""
-        command = [sys.executable, "-P", "-m", "areal_sdk.fsdp.checkpoint"]
+        command = [sys.executable, "-P", "-m", "areal_sdk.fsdp.checkpoint.export"]
         command += [str(checkpoint), str(directory)]
         command += [str(self.spec.model_dir), self.spec.publish_dtype]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -319,6 +340,9 @@ class FSDPTrainer(Trainer):
         return calls[0].result()
 
 
+_OF_CHECKPOINTS = {kind.__name__: kind for kind in (CheckpointError, DamagedError)}
+
+
 def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> BaseException:
     """The error that explains the others.
 
@@ -327,8 +351,8 @@ def _cause(errors: Mapping[Child, BaseException], died: Sequence[Child]) -> Base
     """
     for error in errors.values():
         if isinstance(error, RemoteError):
-            is_checkpoint = error.kind == CheckpointError.__name__
-            return CheckpointError(error.message) if is_checkpoint else error
+            kind = _OF_CHECKPOINTS.get(error.kind)
+            return error if kind is None else kind(error.message)
     killed = [rank for rank in died if rank.exited.result().signal is not None]
     return errors[next(rank for rank in (*killed, *died, *errors) if rank in errors)]
 

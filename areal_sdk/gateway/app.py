@@ -3,7 +3,6 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from aiohttp import web
@@ -22,8 +21,6 @@ from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.wire.anthropic_reply import MessagesReply
 from areal_sdk.gateway.wire.anthropic_request import parse as parse_messages_request
 from areal_sdk.gateway.wire.chat import ChatReply
@@ -47,7 +44,8 @@ from areal_sdk.gateway.wire.responses.endpoint import Query, ResponsesEndpoint
 class Gateway:
     """Serves one engine to many sessions.
 
-    >>> gateway = Gateway(engine, model_dir=path, model_name="smollm2")    # doctest: +SKIP
+    >>> renderer = Renderer.load(model_dir)                                # doctest: +SKIP
+    >>> gateway = Gateway(engine, renderer=renderer, model_name="smollm2") # doctest: +SKIP
     >>> await gateway.start()                                              # doctest: +SKIP
     >>> session = gateway.sessions.open("episode-1")                       # doctest: +SKIP
     >>> session.base_url(gateway.base_url), session.key                    # doctest: +SKIP
@@ -57,12 +55,11 @@ class Gateway:
         self,
         engine: InferenceEngine,
         *,
-        model_dir: Path,
+        renderer: Renderer,
         model_name: str,
         sampling: SamplingPolicy | None = None,
         admin_key: str | None = None,
         max_request_s: float = 600.0,
-        tool_format: str | None = None,
         users: Sequence[User] = (),
         quota: Quota | None = None,
         external: ExternalLimits | None = None,
@@ -75,9 +72,7 @@ class Gateway:
         answered without it and with a notice.
         """
         lenient = unknown_fields == "note"
-        tokenizer = Tokenizer.load(model_dir)
-        template = ChatTemplate.load(model_dir)
-        renderer = Renderer(tokenizer, template, tool_format=tool_format)
+        tokenizer = renderer.tokenizer
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
         self._completer = completer
         self._metrics = completer.metrics

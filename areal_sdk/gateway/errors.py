@@ -89,6 +89,15 @@ class TemplateRefusalError(ArealError, ValueError):
     """The model's chat template raised: it does not accept this conversation."""
 
 
+class TooManyTokensError(ArealError):
+    """A text has more tokens than its caller can use."""
+
+    def __init__(self, num_tokens: int) -> None:
+        """`num_tokens`: of the part that was encoded; the whole text has at least as many."""
+        super().__init__(f"the text has at least {num_tokens} tokens")
+        self.num_tokens = num_tokens
+
+
 class MalformedCallError(ArealError, ValueError):
     """Text between the tags of a tool call is not a call. It stays in the message as text."""
 

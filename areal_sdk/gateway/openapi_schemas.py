@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from areal_sdk.gateway.wire.fields import LONGEST_STOP, MOST_STOPS
+from areal_sdk.gateway.wire.fields import (
+    LARGEST_BIAS,
+    LONGEST_STOP,
+    MOST_STOPS,
+    SAMPLING_BOUNDS,
+)
 
 Schema = dict[str, Any]
 
@@ -78,14 +83,9 @@ _STOP: Schema = {"anyOf": [_STOPS["items"], _STOPS]}
 _MESSAGES: Schema = {**_list(_object("role", role=_TEXT, content=_ANY)), "minItems": 1}
 
 _SAMPLING: dict[str, Schema] = {
-    "temperature": _number(0, 2),
-    "top_p": _number(0, 1),
+    **{name: _number(least, most) for name, (least, most) in SAMPLING_BOUNDS.items()},
     "top_k": {"type": "integer", "minimum": -1},
-    "min_p": _number(0, 1),
-    "presence_penalty": _number(-2, 2),
-    "frequency_penalty": _number(-2, 2),
-    "repetition_penalty": _number(0.01, 100),
-    "logit_bias": {"type": "object", "additionalProperties": _number(-100, 100)},
+    "logit_bias": {"type": "object", "additionalProperties": _number(-LARGEST_BIAS, LARGEST_BIAS)},
 }
 
 _TOOLS: dict[str, Schema] = {

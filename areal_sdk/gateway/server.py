@@ -73,6 +73,7 @@ class HttpServer:
             handler_cancellation=True,  # a client that leaves frees its slot in the engine
             shutdown_timeout=1.0,
             keepalive_timeout=KEEP_ALIVE_S,
+            lingering_time=0.0,  # `guarded` throws away bodies that are not read
         )
         await runner.setup()
         site = web.TCPSite(runner, host, port)

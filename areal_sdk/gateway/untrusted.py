@@ -31,6 +31,10 @@ _SHORT_TURN_S = 0.0005
 _BYTES_OF_A_CONTAINER = 128
 
 _TRIMMED_FROM = 1_000_000
+"""Requests of so many characters or bytes leave memory behind that is worth giving back."""
+
+_IDLE_S = 1.0
+"""So long after the last of them it is given back."""
 
 
 def is_small(size: int) -> bool:
@@ -38,8 +42,13 @@ def is_small(size: int) -> bool:
     return size <= LARGE
 
 
-def weight(raw: bytes) -> int:
-    """The bytes of JSON, and more for each object and list: a short message costs what a long one does."""
+def weight(raw: bytes, *, enough: int) -> int:
+    """The bytes of JSON, and more for each object and list: a short message costs what a long one does.
+
+    Of JSON with more than `enough` bytes only the bytes: to count in megabytes takes milliseconds.
+    """
+    if len(raw) > enough:
+        return len(raw)
     return len(raw) + _BYTES_OF_A_CONTAINER * (raw.count(b"{") + raw.count(b"["))
 
 
@@ -55,16 +64,29 @@ class LargeWork:
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="large-request")
+        self._trimming: asyncio.TimerHandle | None = None
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
         """The result of `work`, done here where `size` is small and in a thread where it is large."""
         if is_small(size):
             return work()
         loop = asyncio.get_running_loop()
-        with self._short_turns():
-            if size < _TRIMMED_FROM:
+        try:
+            with self._short_turns():
                 return await loop.run_in_executor(self._threads, work)
-            return await loop.run_in_executor(self._threads, lambda: _and_trim(work))
+        finally:
+            if size >= _TRIMMED_FROM:
+                self._trim_later(loop)
+
+    def _trim_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Once no large request has come for some time: allocation waits while memory is given back."""
+        if self._trimming is not None:
+            self._trimming.cancel()
+        self._trimming = loop.call_later(_IDLE_S, self._trim)
+
+    def _trim(self) -> None:
+        self._trimming = None
+        self._threads.submit(_give_memory_back)
 
     @classmethod
     @contextmanager
@@ -83,14 +105,9 @@ class LargeWork:
 
     def close(self) -> None:
         """Begin nothing more. What runs ends by itself."""
+        if self._trimming is not None:
+            self._trimming.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _and_trim(work: Callable[[], T]) -> T:
-    try:
-        return work()
-    finally:
-        _give_memory_back()
 
 
 def _give_memory_back() -> None:
@@ -119,10 +136,15 @@ def has_more_values(raw: bytes, most: int) -> bool:
     >>> has_more_values(b'[1, 2, "[3, 4]"]', 3), has_more_values(b'[1, 2, 3, 4]', 3)
     (False, True)
     """
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") <= most:
+    if sum(_num_marks(raw, mark) for mark in (b",", b"[", b"{")) <= most:
         return False
     marks = (found for found in _MARK_OR_STRING.finditer(raw) if raw[found.start()] != _QUOTE)
     return next(itertools.islice(marks, most, None), None) is not None
+
+
+def _num_marks(raw: bytes, mark: bytes) -> int:
+    """As `raw.count(mark)`, a window at a time: a count in megabytes holds the interpreter for milliseconds."""
+    return sum(raw.count(mark, begin, begin + LARGE) for begin in range(0, len(raw), LARGE))
 
 
 _QUOTE = ord('"')
@@ -143,7 +165,7 @@ def loads(text: bytes | str) -> Any:
     if len(text) <= 2 * MAX_DEPTH:  # each level is opened and closed
         return value
     opened = (
-        text.count(b"[") + text.count(b"{")
+        _num_marks(text, b"[") + _num_marks(text, b"{")
         if isinstance(text, bytes)
         else text.count("[") + text.count("{")
     )

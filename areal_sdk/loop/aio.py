@@ -57,6 +57,7 @@ async def evaluate(
     split: str = "eval",
     base_url: str | None = None,
     api_key: str | None = None,
+    record: bool = False,
     quiet: bool = False,
     **settings: Any,
 ) -> EvalReport:
@@ -68,6 +69,7 @@ async def evaluate(
             endpoint=endpoint_at(base_url, api_key),
             agent=agent,
             tasks=given_tasks(**{split: tasks}),
+            record=record,
             quiet=quiet,
         ),
         name="plan of the evaluation",

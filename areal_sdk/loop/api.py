@@ -80,13 +80,14 @@ def evaluate(
     split: str = "eval",
     base_url: str | None = None,
     api_key: str | None = None,
+    record: bool = False,
     quiet: bool = False,
     **settings: Any,
 ) -> EvalReport:
     """Measure `agent` on `tasks` (or its own `tasks(split)`).
 
-    With `base_url` on that OpenAI-compatible endpoint, else on a local model. How far it is shows on
-    stderr, unless `quiet`.
+    With `base_url` on that OpenAI-compatible endpoint, else on a local model. `record` keeps the
+    episodes in a run directory, which the report names. How far it is shows on stderr, unless `quiet`.
     """
     refuse_inside_a_loop()
     return _evaluate(
@@ -96,6 +97,7 @@ def evaluate(
             endpoint=endpoint_at(base_url, api_key),
             agent=agent,
             tasks=given_tasks(**{split: tasks}),
+            record=record,
             quiet=quiet,
         )
     )
@@ -123,10 +125,11 @@ def evaluate_config(
     split: str,
     base_url: str | None = None,
     api_key: str | None = None,
+    record: bool = False,
     quiet: bool = False,
 ) -> EvalReport:
     endpoint = endpoint_at(base_url, api_key)
-    return _evaluate(plan_evaluation(config, split, endpoint=endpoint, quiet=quiet))
+    return _evaluate(plan_evaluation(config, split, endpoint=endpoint, record=record, quiet=quiet))
 
 
 def check(config: Config) -> None:
@@ -138,20 +141,20 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
         return run_to_its_end(Training(_plan(config)))
-    run_dir = model_dir = None
+    run_dir = model = None
     plugins = load_plugins_of(config)
     if config.serve.upstream is not None:
         check_address(config.serve.upstream)  # before it is written anywhere
     else:
-        model_dir = find_served_model(config, plugins=plugins)
+        model = find_served_model(config, plugins=plugins)
     if config.serve.keeps_sessions:
         run_dir = RunDir.create(config.run.dir, config.run.name, stem="serve")
         write_config(run_dir, config, plugins)
         say(f"run directory: {run_dir.path}")
     server = (
         run_upstream(config, run_dir=run_dir, say=say)
-        if model_dir is None
-        else run_server(config, model_dir=model_dir, plugins=plugins, run_dir=run_dir, say=say)
+        if model is None
+        else run_server(config, model=model, plugins=plugins, run_dir=run_dir, say=say)
     )
     with removed_if_refused(run_dir):
         try:
@@ -243,6 +246,7 @@ def plan_evaluation(
     endpoint: RemoteEndpoint | None,
     agent: object | None = None,
     tasks: Mapping[str, Iterable[Task]] | None = None,
+    record: bool = False,
     quiet: bool,
 ) -> Coroutine[Any, Any, EvalReport]:
     """Load the agent, and return its evaluation, which is yet to be awaited."""
@@ -252,7 +256,13 @@ def plan_evaluation(
     writer = None if quiet else TerminalView(sys.stderr)
     view = EvalView(writer, name=f"{program.name} on {config.model}")
     return run_evaluation(
-        config, program, plugins=plugins, split=split, view=view, endpoint=endpoint
+        config,
+        program,
+        plugins=plugins,
+        split=split,
+        view=view,
+        endpoint=endpoint,
+        record=record,
     )
 
 

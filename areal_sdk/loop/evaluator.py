@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.best import BestWeights, Measured
+from areal_sdk.loop.kept import keep_evaluation
 from areal_sdk.loop.plan.models import find_served_model, whose_weights
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
@@ -245,9 +246,14 @@ async def run_evaluation(
     split: str,
     view: EvalView,
     endpoint: RemoteEndpoint | None = None,
+    record: bool = False,
 ) -> EvalReport:
-    """Evaluate `program` on `config.model`, or against `endpoint`."""
-    async with view:
+    """Evaluate `program` on `config.model`, or against `endpoint`.
+
+    `record`: keep its episodes in a run directory, which the report names.
+    """
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(view)
         held_out = load_held_out(
             config,
             split,
@@ -256,16 +262,26 @@ async def run_evaluation(
             plugins=plugins,
             say=view.say,
         )
-        opened = (
+        kept = None
+        if record:
+            kept = stack.enter_context(keep_evaluation(config, program, plugins, split=split))
+        runner = await stack.enter_async_context(
             _runner_on_model(config, program, split, view, plugins)
             if endpoint is None
             else _runner_on_endpoint(config, program, split, endpoint)
         )
-        async with opened as runner:
-            view.begin(len(held_out.tasks) * config.eval.samples)
-            return await _play(
-                runner, held_out, config.eval, split=split, on_episode=view.evaluated
-            )
+
+        def evaluated(episode: Episode) -> None:
+            view.evaluated(episode)
+            if kept is not None:
+                kept.evaluated(episode)
+
+        view.begin(len(held_out.tasks) * config.eval.samples)
+        report = await _play(runner, held_out, config.eval, split=split, on_episode=evaluated)
+        if kept is None:
+            return report
+        kept.report(report)
+        return replace(report, run_dir=str(kept.run_dir.path))
 
 
 @asynccontextmanager
@@ -273,19 +289,16 @@ async def _runner_on_model(
     config: Config, program: Program, split: str, view: EvalView, plugins: Plugins
 ) -> AsyncIterator[PlaysEpisodes]:
     view.enter(f"starting: the engine loads {config.model}")
-    model_dir = await in_thread(
-        lambda: find_served_model(config, plugins=plugins), name="find model"
-    )
-    if whose := whose_weights(model_dir):
+    model = await in_thread(lambda: find_served_model(config, plugins=plugins), name="find model")
+    if whose := whose_weights(model.directory):
         view.inform(whose)
     with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
         async with open_services(
             config,
             program,
-            model_dir=model_dir,
+            model=model,
             plugins=plugins,
             run_dir=RunDir(Path(scratch)),
-            train=False,
             say=view.say,
         ) as services:
             sampling = SamplingPolicy(temperature=config.eval.sampling_temperature)

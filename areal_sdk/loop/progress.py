@@ -17,6 +17,7 @@ from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
 from areal_sdk.telemetry.terminal import RunStatus, TerminalView
 from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode
 
 CURVE_POINTS = 240
@@ -152,15 +153,7 @@ class Progress:
         """`step`: the one that made the weights it began with."""
         self._evaluations.pop(_title(name, report.split), None)
         versions = report.versions or (step, step)
-        values = {
-            "name": name,
-            "split": report.split,
-            "step": step,
-            **report.metrics(),
-            "from_version": versions[0],
-            "to_version": versions[1],
-        }
-        self._metrics.log("eval", values)
+        self._metrics.log("eval", eval_event(name, report, step=step))
         if report.success is not None and report.split == self._split:
             self._success, self._success_step = report.success.value, step
             if name == BEFORE:
@@ -219,9 +212,15 @@ class Progress:
         self._swap_s = seconds
 
     def report_step(
-        self, state: RunState, batch: RolloutBatch, metrics: Mapping[str, float]
+        self,
+        state: RunState,
+        batch: RolloutBatch,
+        metrics: Mapping[str, float],
+        credit: Mapping[str, Credit],
     ) -> dict[str, float]:
         """One optimiser step (or label-only update) is done; returns its numbers, flat."""
+        trained = {name: credit.get(name, Credit()) for name in batch.episode_ids}
+        self._episodes.mark_trained(trained, step=state.step)
         self._batch = batch.metrics
         self._rewards.append(batch.metrics.get("reward"))
         self._trained.add(metrics.get("num_tokens", 0.0))
@@ -285,6 +284,19 @@ class Progress:
         evaluations = self._evaluations.items()
         counts = [f"{title}: {done} of {total}" for title, (done, total) in evaluations]
         return ", ".join(counts) or self._phase
+
+
+def eval_event(name: str, report: EvalReport, *, step: int) -> dict[str, Any]:
+    """The line of an evaluation in the metrics; `step` made the weights it began with."""
+    first, last = report.versions or (step, step)
+    return {
+        "name": name,
+        "split": report.split,
+        "step": step,
+        **report.metrics(),
+        "from_version": first,
+        "to_version": last,
+    }
 
 
 def _title(name: str, split: str) -> str:

@@ -3,17 +3,20 @@
 Plan -> Training -> begun: run directory, progress -> Plan.run -> RunSummary
 """
 
+import logging
+import shlex
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
-from areal_sdk.errors import ArealError, ConfigError
+from areal_sdk.errors import ArealError, ConfigError, StorageError
+from areal_sdk.loop.plan.models import find_base
 from areal_sdk.loop.plan.parts import engine_tables
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
@@ -29,10 +32,13 @@ from areal_sdk.loop.state import (
 )
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins
-from areal_sdk.telemetry import RunDir
+from areal_sdk.records.report import write_report
+from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.telemetry.waits import waits_on_signal
+
+logger = logging.getLogger(__name__)
 
 
 class Plan(Protocol):
@@ -91,12 +97,16 @@ def resumed(
     config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
     if config.serve.keeps_sessions and not config.serve.learn:
         raise ConfigError(f"{run_dir.path} only kept sessions: there is nothing to go on with")
+    if run_dir.only_measured():
+        raise ConfigError(f"{run_dir.path} only measured: there is nothing to go on with")
     checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
     changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
     if (why := why_finished(run_dir, config, changes)) is not None:
         if not quiet:
             TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
         return finished_summary(run_dir)
+    if config.trainer.lora.rank and run_dir.origin.is_file():
+        find_base(run_dir, config)
     return Training(make(config), run_dir, checkpoint, changes=changes, quiet=quiet)
 
 
@@ -146,7 +156,13 @@ def begun(training: Training) -> Iterator[Run]:
         if training.call:
             run_dir.record_call(training.call)
     # A run that still goes on is not touched: `in_use` refuses it.
-    with removed_if_refused(new_dir), run_dir.in_use(), _waits_on_signal():
+    with (
+        removed_if_refused(new_dir),
+        report_at_end(run_dir),
+        run_dir.in_use(),
+        _failure_recorded(run_dir),
+        _waits_on_signal(),
+    ):
         write_config(run_dir, config, plan.plugins)
         progress = _progress(plan, run_dir, quiet=training.quiet)
         if new_dir is None:
@@ -167,6 +183,41 @@ def begun(training: Training) -> Iterator[Run]:
         finally:  # whatever the reason
             numbers = run.whole_summary.numbers()
             plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=numbers)
+
+
+@contextmanager
+def report_at_end(run_dir: RunDir) -> Iterator[None]:
+    """Write `report.html` after the block, however it ends, unless somebody presses for its end."""
+    is_hurried = False
+    try:
+        yield
+    except StoppedAtOnce:
+        is_hurried = True
+        raise
+    finally:
+        if not is_hurried and run_dir.has_begun():
+            try:
+                write_report(run_dir)
+            except Exception:  # noqa: BLE001 - the run is written: a page must not end it
+                logger.warning(
+                    "no report was written; areal-sdk --debug inspect %s --report shows why",
+                    shlex.quote(str(run_dir.path)),
+                )
+
+
+@contextmanager
+def _failure_recorded(run_dir: RunDir) -> Iterator[None]:
+    """Write the error that ends the run into its metrics: else it looks as if it was interrupted."""
+    try:
+        yield
+    except Exception as error:
+        cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
+        if run_dir.has_begun() or not isinstance(cause, ConfigError):  # else nothing is left of it
+            with suppress(StorageError):
+                metrics = MetricsLog(run_dir.metrics)
+                metrics.log("failed", {"error": f"{type(cause).__name__}: {cause}"})
+                metrics.close()
+        raise
 
 
 def write_config(run_dir: RunDir, config: Config, plugins: Plugins) -> None:

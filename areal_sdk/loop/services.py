@@ -17,17 +17,18 @@ from areal_sdk.backends.supervised import SupervisedEngine, supervised
 from areal_sdk.config import Config, RolloutSection
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.serving import make_gateway
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
-from areal_sdk.process.threads import in_thread
+from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.telemetry import RunDir, waiting
-from areal_sdk.trainer import Trainer
+from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
 
 
@@ -39,7 +40,7 @@ class Services:
     run_dir: RunDir
     plugins: Plugins
     agent: AgentLike
-    model_dir: Path
+    model: FoundModel
     engine: SupervisedEngine
     gateway: Gateway
     rewards: RewardPool | None
@@ -85,21 +86,30 @@ async def open_services(
     config: Config,
     program: Program,
     *,
-    model_dir: Path,
+    model: FoundModel,
     plugins: Plugins,
     run_dir: RunDir,
-    train: bool,
+    learns: PresetSpec | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[Services]:
-    """Start engine, trainer and gateway for `config`; whatever fails, all of them are closed."""
+    """Start engine and gateway, and the trainer where there is an algorithm to learn with.
+
+    Whatever fails, all of them are closed.
+    """
     async with AsyncExitStack() as stack:
+        model_dir = model.directory
         engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
         trainer = None
-        if train:
+        if learns is not None:
             if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
                 say(doubt)
             trainer = make_trainer(
-                config, model_dir, plugins=plugins, log_dir=run_dir.logs, say=say
+                config,
+                model_dir,
+                plugins=plugins,
+                preset=learns,
+                log_dir=run_dir.logs,
+                say=say,
             )
         stack.push_async_callback(_close_together, engine, trainer)
         agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
@@ -115,16 +125,12 @@ async def open_services(
             await stack.enter_async_context(fail_with_ranks(trainer))
         rollout = config.rollout
         sampling = rollout_sampling(rollout)
-        gateway = await in_thread(  # a tokenizer takes a second to load
-            lambda: make_gateway(config, served, model_dir=model_dir, sampling=sampling),
-            name="make gateway",
-        )
+        gateway = make_gateway(config, served, renderer=model.renderer, sampling=sampling)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         stack.push_async_callback(gateway.aclose)
         rewards = await open_rewards(config, plugins, run_dir.logs, stack)
-        yield Services(
-            config, run_dir, plugins, agent, model_dir, served, gateway, rewards, trainer
-        )
+        stack.enter_context(short_collections())
+        yield Services(config, run_dir, plugins, agent, model, served, gateway, rewards, trainer)
 
 
 async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> None:

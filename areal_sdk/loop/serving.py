@@ -24,9 +24,12 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import SPLIT, ExternalLimits, ExternalSession
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
+from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.plugins import Plugins
+from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.callers import to_episode
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 
@@ -37,13 +40,13 @@ UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
 async def run_server(
     config: Config,
     *,
-    model_dir: Path,
+    model: FoundModel,
     plugins: Plugins,
     run_dir: RunDir | None,
     say: Callable[[str], None],
 ) -> None:
     """Serve, say where, and run until cancelled. With a run directory, keep every session in it."""
-    if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
+    if doubt := certificate.warning(model.directory, tool_format=config.gateway.tool_format):
         say(doubt)
     async with AsyncExitStack() as stack:
         if run_dir is None:
@@ -51,12 +54,12 @@ async def run_server(
             log_dir = Path(scratch)
         else:
             log_dir = run_dir.logs
-        engine = make_engine(config, model_dir, plugins=plugins, log_dir=log_dir)
+        engine = make_engine(config, model.directory, plugins=plugins, log_dir=log_dir)
         stack.push_async_callback(engine.aclose)
         await engine.start()
         served = await stack.enter_async_context(supervised(engine, say=say))
         sampling = SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
-        gateway = make_gateway(config, served, model_dir=model_dir, sampling=sampling)
+        gateway = make_gateway(config, served, renderer=model.renderer, sampling=sampling)
         if run_dir is not None:
             gateway.external.observe(stack.enter_context(Recorder(run_dir, served)))
         stack.push_async_callback(gateway.aclose)
@@ -64,7 +67,8 @@ async def run_server(
         if run_dir is None:
             say("sessions and rewards are not kept: that takes --record or --learn")
         announce(config, gateway, say=say)
-        await asyncio.Event().wait()
+        with short_collections():
+            await asyncio.Event().wait()
 
 
 async def run_upstream(
@@ -146,17 +150,16 @@ class Recorder:
 
 
 def make_gateway(
-    config: Config, engine: InferenceEngine, *, model_dir: Path, sampling: SamplingPolicy
+    config: Config, engine: InferenceEngine, *, renderer: Renderer, sampling: SamplingPolicy
 ) -> Gateway:
     """`sampling` is for callers from outside; a run gives its own sessions theirs."""
     return Gateway(
         engine,
-        model_dir=model_dir,
+        renderer=renderer,
         model_name=config.model,
         sampling=sampling,
         admin_key=config.gateway.admin_key,
         max_request_s=config.rollout.request_timeout_s,
-        tool_format=config.gateway.tool_format,
         users=read_users(config),
         quota=config.serve,
         external=live_limits(config),

@@ -6,7 +6,8 @@ Going on with a run: what its settings may change, and whether anything is left 
 """
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -136,12 +137,19 @@ class Checkpoints:
     def is_due(self, step: int) -> bool:
         return bool(self.every) and step % self.every == 0
 
-    async def save(self, trainer: Trainer, state: RunState) -> Path:
-        """Save, then forget the oldest. A failed save leaves the earlier ones as they were."""
+    async def begin(self, trainer: Trainer, state: RunState) -> Awaitable[None]:
+        """Begin to save `state`. Await the result: then it is written, and the oldest are forgotten.
+
+        A save that fails leaves the earlier checkpoints as they were.
+        """
         path = self.directory / f"{PREFIX}{state.step:06d}"
-        await trainer.save(path, state.to_json())
-        await in_thread(lambda: forget_old(path, keep=self.keep), name="forget old")
-        return path
+        written = await trainer.begin_save(path, state.to_json())
+
+        async def finish() -> None:
+            await written
+            await in_thread(lambda: forget_old(path, keep=self.keep), name="forget old")
+
+        return finish()
 
 
 def step_of(checkpoint: Path) -> int | None:
@@ -165,12 +173,32 @@ def latest_checkpoint(directory: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
+def way_around(checkpoint: Path) -> str:
+    """How to go on from the checkpoint before one that is damaged."""
+    step = step_of(checkpoint)
+    earlier = [
+        path
+        for path in checkpoint.parent.glob(f"{PREFIX}*")
+        if step is not None and (other := step_of(path)) is not None and other < step
+    ]
+    if not earlier:
+        return "there is no earlier checkpoint: restore it from a copy, or begin another run"
+    previous = max(earlier, key=lambda path: step_of(path) or 0)
+    aside = shlex.join(["mv", str(checkpoint), f"{checkpoint}-damaged"])
+    return (
+        f"to go on from the one before, {previous.name}, put it aside ({aside}) and resume the run"
+    )
+
+
 _FIXED = {
     "model": "a run keeps its model",
     "init_from": "a run keeps the weights it began with",
     "run.dir": "a run goes on in its own directory",
     "run.name": "a run goes on in its own directory",
     "run.seed": "the order of its tasks and its held-out sample follow from it",
+    "trainer.lora.rank": "a run keeps its adapter",
+    "trainer.lora.alpha": "a run keeps its adapter",
+    "trainer.lora.targets": "a run keeps its adapter",
     "serve.learn": "a run goes on with callers, or with tasks, as it began",
 }
 _FIXED_ONCE_SAVED = {

@@ -13,7 +13,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,12 +24,14 @@ from areal_sdk.loop.evaluator import Evaluator
 from areal_sdk.loop.plan.demonstrations import Conversation, as_demonstrations
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
-from areal_sdk.loop.state import Checkpoints, RunState
+from areal_sdk.loop.state import Checkpoints, RunState, way_around
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting
+from areal_sdk.telemetry.directories import DamagedError
 from areal_sdk.trainer import Demonstration, Trainer
+from areal_sdk.trajectory import Credit
 from areal_sdk.types import WeightUpdate
 
 T = TypeVar("T")
@@ -50,6 +52,8 @@ class Learner:
     on_settled: Callable[[], None] = lambda: None
     """Called by `settle`, to report a step whose end the cancelled run did not see."""
     _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
+    _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    """A checkpoint that is being written while the trainer goes on."""
     _saved: tuple[int, int] | None = None
     """The steps, of warm-up and of training, that the newest checkpoint holds."""
     _is_torn: bool = False
@@ -58,7 +62,8 @@ class Learner:
     @property
     def at_work(self) -> str | None:
         """The step or the checkpoint that the trainer works on now, if any."""
-        return None if self._work is None or self._work.done() else self._work.get_name()
+        busy = [task for task in (self._work, self._writing) if task and not task.done()]
+        return busy[0].get_name() if busy else None
 
     @property
     def is_saved(self) -> bool:
@@ -69,7 +74,15 @@ class Learner:
         return bool(self.state.warmup_steps or self.state.step)
 
     async def learn(self, step: Coroutine[Any, Any, T], what: str) -> T:
-        """The result of `step`, which changes the weights and then the state."""
+        """The result of `step`, which changes the weights and then the state.
+
+        Raises the error of a checkpoint that could not be written meanwhile.
+        """
+        if (writing := self._writing) is not None and writing.done():
+            self._writing = None
+            if (error := writing.exception()) is not None:
+                step.close()
+                raise error
 
         async def whole() -> T:
             self._is_torn = True
@@ -80,15 +93,42 @@ class Learner:
         return await self._to_its_end(whole(), what)
 
     async def load(self, checkpoint: Path) -> None:
-        """Continue from `checkpoint`."""
-        self.state.update_from(await self.trainer.load(checkpoint))
+        """Continue from `checkpoint`; where it is damaged, the error says how to go on without it."""
+        try:
+            self.state.update_from(await self.trainer.load(checkpoint))
+        except DamagedError as exc:
+            raise DamagedError(f"{exc}; {way_around(checkpoint)}") from exc
         self._saved = (self.state.warmup_steps, self.state.step)
 
+    async def begin_save(self) -> None:
+        """Checkpoint the state as it is, beside the next steps. Waits for the checkpoint before."""
+        await self._written()
+        state = (self.state.warmup_steps, self.state.step)
+        what = f"the checkpoint of {self.state.reached}"
+
+        async def begin() -> None:
+            written = await self.checkpoints.begin(self.trainer, self.state)
+            self._writing = asyncio.create_task(finish(written), name=what)
+
+        async def finish(written: Awaitable[None]) -> None:
+            await written
+            self._saved = state
+
+        await self._to_its_end(begin(), what)
+
     async def save(self) -> None:
-        """Checkpoint the state as it is."""
-        saving = self.checkpoints.save(self.trainer, self.state)
-        await self._to_its_end(saving, f"the checkpoint of {self.state.reached}")
-        self._saved = (self.state.warmup_steps, self.state.step)
+        """Have the state as it is in a checkpoint, which is written when this returns."""
+        await self._written()
+        if not self.is_saved:
+            await self.begin_save()
+            await self._written()
+
+    async def _written(self) -> None:
+        """Wait for the checkpoint that is being written, if any, and raise its error once."""
+        if (writing := self._writing) is not None:
+            await asyncio.wait({writing})
+            self._writing = None
+            writing.result()
 
     async def settle(self) -> bool:
         """Wait for the step or the save that a cancellation found at work.
@@ -97,6 +137,10 @@ class Learner:
         """
         if self._work is not None:
             await asyncio.wait({self._work})
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+            if self._writing.exception() is not None:
+                self._writing = None  # the state is not saved: that is all there is to know now
         self.on_settled()
         return not self._is_torn and self.trainer.is_alive
 
@@ -117,7 +161,7 @@ class TrainingLoop:
     progress: Progress
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     """New weights on their way to the engine."""
-    _unreported: tuple[RolloutBatch, dict[str, float]] | None = None
+    _unreported: tuple[RolloutBatch, dict[str, float], Mapping[str, Credit]] | None = None
     """A step that is taken, and in no metrics yet."""
     _began: float = 0.0
     _num_empty: int = 0
@@ -154,7 +198,7 @@ class TrainingLoop:
             await self._train_on(batch)
             await self.evaluator.maybe_begin(self._delivery)
             if self.learner.checkpoints.is_due(self.state.step):
-                await self.learner.save()
+                await self.learner.begin_save()
             if batch.exhausted:
                 return "tasks"
         return ended
@@ -236,13 +280,13 @@ class TrainingLoop:
         self.state.tasks = self.source.state()
         self.state.ledger = books.ledger.snapshot()
         told = replace(batch, notices=(*batch.notices, *trainer.notices))
-        self._unreported = (told, metrics)
+        self._unreported = (told, metrics, trainer.credit)
         return metrics
 
     def _report(self) -> None:
         if self._unreported is not None:
-            (batch, metrics), self._unreported = self._unreported, None
-            values = self.progress.report_step(self.state, batch, metrics)
+            (batch, metrics, credit), self._unreported = self._unreported, None
+            values = self.progress.report_step(self.state, batch, metrics, credit)
             self.services.plugins.notify.on_step(step=self.state.step, metrics=values)
 
     def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:
@@ -286,9 +330,8 @@ async def warm_up(
     """Train on demonstrations, and serve the result as version 0: nothing was sampled before."""
     section, state, trainer = services.config.sft, learner.state, learner.trainer
     progress.enter(f"supervised warm-up: {section.steps} steps")
-    tool_format = services.config.gateway.tool_format
     rows = await in_thread(
-        lambda: as_demonstrations(demonstrations, services.model_dir, tool_format=tool_format),
+        lambda: as_demonstrations(demonstrations, services.model.renderer),
         name="demonstrations",
     )
     generator = random.Random(services.config.run.seed)

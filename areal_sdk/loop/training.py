@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -22,16 +21,19 @@ from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
 from areal_sdk.loop.plan.demonstrations import Conversation, load_demonstrations
 from areal_sdk.loop.plan.models import (
-    find_origin,
+    FoundModel,
+    at_origin,
     find_trained_model,
     keep_description,
     whose_weights,
 )
 from areal_sdk.loop.plan.parts import (
-    check_algorithm,
+    ChosenAlgorithm,
     check_engine,
     check_learns,
-    reads_reference,
+    choose_algorithm,
+    dynamic_sampling_warning,
+    has_own_trainer,
     reward_specs,
 )
 from areal_sdk.loop.plan.program import Program
@@ -58,13 +60,13 @@ logger = logging.getLogger(__name__)
 
 
 class TrainsModel(Protocol):
-    """The plan of a run that begins with the weights in `model_dir`."""
+    """The plan of a run that begins with the weights of `model`."""
 
     @property
     def config(self) -> Config: ...
 
     @property
-    def model_dir(self) -> Path: ...
+    def model(self) -> FoundModel: ...
 
 
 OpenEpisodes = Callable[
@@ -79,7 +81,8 @@ class RunPlan:
     config: Config
     plugins: Plugins
     program: Program
-    model_dir: Path
+    model: FoundModel
+    algorithm: ChosenAlgorithm
     open_episodes: OpenEpisodes
     """Makes the source of the run's episodes."""
     train_tasks: Sequence[Task] | TaskStream = ()
@@ -115,8 +118,8 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
             f"eval.every = {config.eval.every}, but no held-out tasks were given: "
             "give them (--eval-tasks FILE.jsonl), or remove eval.every"
         )
-    check_names(config, plugins)
-    model_dir = find_trained_model(config, plugins=plugins)
+    algorithm = check_names(config, plugins)
+    model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
     train_tasks = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
     warnings = warn_of_overlap(train_tasks, eval_tasks)
     for warning in warnings:
@@ -125,7 +128,8 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
         config,
         plugins,
         program,
-        model_dir,
+        model,
+        algorithm,
         play_tasks,
         train_tasks,
         eval_tasks,
@@ -140,18 +144,18 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
         if getattr(config, name):
             raise ConfigError(f"serve.learn learns from callers: leave {name} out")
     read_users(config)
-    check_names(config, plugins)
-    model_dir = find_trained_model(config, plugins=plugins)
-    return RunPlan(config, plugins, Program("serve", _no_agent), model_dir, follow_callers)
+    algorithm = check_names(config, plugins)
+    model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
+    return RunPlan(config, plugins, Program("serve", _no_agent), model, algorithm, follow_callers)
 
 
-def check_names(config: Config, plugins: Plugins) -> None:
-    """ConfigError where no plugin has the engine, a reward, the trainer or the algorithm that was
-    named, or where the algorithm could not learn."""
+def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
+    """The algorithm that was named. ConfigError if it could not learn, or if no plugin has the engine,
+    a reward, the trainer or the algorithm that was named."""
     check_engine(config, plugins)
     reward_specs(config, plugins)
     plugins.trainers.reference(config.trainer.name)
-    check_algorithm(config, plugins)
+    return choose_algorithm(config, plugins)
 
 
 def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mapping[str, HeldOut]:
@@ -183,22 +187,26 @@ async def run_training(
 ) -> RunSummary:
     """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
     config = plan.config
-    must_be_same = reads_reference(config, plan.plugins)
-    find = partial(find_origin, plan.model_dir, run_dir, must_be_same=must_be_same)
-    plan = replace(plan, model_dir=await in_thread(find, name="find origin"))
+    model = await in_thread(
+        lambda: at_origin(
+            plan.model, run_dir, config, reads_reference=plan.algorithm.reads_reference
+        ),
+        name="find origin",
+    )
+    plan = replace(plan, model=model)
     await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
     progress.begin(state)
-    if checkpoint is None and (whose := whose_weights(plan.model_dir)):
+    if checkpoint is None and (whose := whose_weights(plan.model.directory)):
         progress.say(whose)
     async with (
         progress,
         open_services(
             config,
             plan.program,
-            model_dir=plan.model_dir,
+            model=plan.model,
             plugins=plan.plugins,
             run_dir=run_dir,
-            train=True,
+            learns=plan.algorithm.preset,
             say=progress.say,
         ) as services,
         open_learner(services.trainer, plan, run_dir, state, progress) as learner,
@@ -243,7 +251,9 @@ async def open_learner(
 ) -> AsyncIterator[Learner]:
     """The learner of a run. Whatever ends the run, what it has learnt is saved."""
     assert trainer is not None
-    await in_thread(lambda: keep_description(plan.model_dir, run_dir), name="keep description")
+    await in_thread(
+        lambda: keep_description(plan.model.directory, run_dir), name="keep description"
+    )
     run = plan.config.run
     checkpoints = Checkpoints(run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints)
     learner = Learner(trainer, state, checkpoints)
@@ -286,6 +296,9 @@ async def _begin_weights(
     run, num_warmup = plan.config.run, plan.config.sft.steps
     state, trainer = learner.state, learner.trainer
     check_learns(plan.config, learns_alone=trainer.info.learns_alone)
+    warning = dynamic_sampling_warning(plan.config, trainer.info.idle_groups)
+    if warning and not has_own_trainer(plan.config):  # that one was asked before it started
+        progress.say(f"warning: {warning}")
     if checkpoint is not None:
         progress.enter(f"going on from {checkpoint.name}: trainer and engine load it")
         state.warmup_steps = num_warmup  # a checkpoint that does not say was written after it
@@ -321,8 +334,7 @@ async def _train(
             with suppress(StorageError):  # the error that ends the run says more
                 write(ledger.snapshot())
             raise
-        if not learner.is_saved:
-            await learner.save()
+        await learner.save()
     write(ledger.snapshot())
     return ended, ledger.snapshot()
 

@@ -19,6 +19,8 @@ BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "smollm2": ("smollm2-135m-instruct-1", make_smollm2),
     "tiny": ("tiny-1", make_tiny_model),
 }
+HUB_IDS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
+"""What the hub calls built-in models."""
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WEIGHTS = "*.safetensors"
 _HUB_FILES = [_WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"]
@@ -42,6 +44,11 @@ def resolve_model(name: str, *, cache_dir: Path | None = None, weights: bool = T
     close = difflib.get_close_matches(name, BUILT_IN, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"or one of: {known}"
     raise ConfigError(f"no model {name!r}: give a directory, a hub id such as 'org/name', {hint}")
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `name` could be a model on the hub, and is no directory here."""
+    return _HUB_ID.fullmatch(name) is not None and not Path(name).is_dir()
 
 
 def find_model(name: str, *, cache_dir: Path | None = None) -> Path | None:
@@ -81,4 +88,4 @@ def _from_hub(name: str, *, weights: bool) -> Path:
     return _checked(Path(directory))
 
 
-__all__ = ["BUILT_IN", "find_model", "make_tiny_model", "resolve_model"]
+__all__ = ["BUILT_IN", "HUB_IDS", "find_model", "is_hub_id", "make_tiny_model", "resolve_model"]

@@ -1,10 +1,12 @@
 """Model directories as transformers and SGLang load them, written and looked into without torch."""
 
+import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -27,20 +29,84 @@ class Weight:
 
 _DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
+Dtype = Literal["F32", "BF16", "F16"]
+DTYPES: Mapping[str, Dtype] = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""The types that weights are written in, as safetensors calls them."""
+
 
 def stored_dtypes(directory: Path) -> dict[str, str]:
-    """Name and dtype of every tensor in the safetensors files of `directory`, from their headers."""
-    found: dict[str, str] = {}
+    """Name and dtype of every tensor in the safetensors files of `directory`."""
+    return {
+        name: _DTYPES.get(entry["dtype"], entry["dtype"])
+        for name, entry in _stored(directory).items()
+    }
+
+
+def stored_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor in the safetensors files of `directory`."""
+    return {name: tuple(entry["shape"]) for name, entry in _stored(directory).items()}
+
+
+def _stored(directory: Path) -> dict[str, Any]:
+    """What the headers of the files say of each tensor."""
+    return {
+        name: entry
+        for path in sorted(directory.glob("*.safetensors"))
+        for name, entry in _header(path)[0].items()
+    }
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """What the header of a safetensors file says of each tensor, and where the tensors begin."""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from exc
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}, 8 + length
+
+
+def stored_weights(directory: Path) -> Iterator[Weight]:
+    """The tensors in the safetensors files of `directory`, each read from the disk when it is loaded."""
     for path in sorted(directory.glob("*.safetensors")):
-        try:
-            with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        except (OSError, ValueError) as exc:
-            raise ConfigError(f"{path} cannot be read: {exc}") from exc
-        for name, entry in header.items():
-            if name != "__metadata__":
-                found[name] = _DTYPES.get(entry["dtype"], entry["dtype"])
-    return found
+        entries, start = _header(path)
+        for name, entry in entries.items():
+            begin, end = entry["data_offsets"]
+            read = partial(_read, path, start + begin, end - begin, entry["dtype"], entry["shape"])
+            yield Weight(name, tuple(entry["shape"]), read)
+
+
+def _read(path: Path, offset: int, size: int, dtype: str, shape: Sequence[int]) -> Float32:
+    with path.open("rb") as file:
+        file.seek(offset)
+        stored = file.read(size)
+    if dtype == "BF16":  # the upper half of a float32
+        array = (np.frombuffer(stored, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    else:
+        array = np.frombuffer(stored, _DTYPES[dtype]).astype(np.float32)
+    return array.reshape(shape)
+
+
+FINGERPRINT_BYTES = 2**13
+"""Of the beginning and the end of each tensor."""
+
+
+def fingerprint(directory: Path) -> str:
+    """Tells weights apart by the names, shapes and ends of all tensors.
+
+    Of every tensor, because an adapter that was merged has changed some tensors and left the others alone.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(directory.glob("*.safetensors")):
+        entries, first = _header(path)
+        digest.update(json.dumps([path.name, path.stat().st_size, entries]).encode())
+        with path.open("rb") as file:
+            for begin, end in sorted(tuple(entry["data_offsets"]) for entry in entries.values()):
+                for start in (begin, max(begin, end - FINGERPRINT_BYTES)):
+                    file.seek(first + start)
+                    digest.update(file.read(min(FINGERPRINT_BYTES, end - start)))
+    return digest.hexdigest()
 
 
 def check_safetensors(directory: Path) -> None:
@@ -52,7 +118,10 @@ def check_safetensors(directory: Path) -> None:
         )
 
 
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.pt", ".*")
+ADAPTER = "adapter"
+"""A directory in an exported model: the adapter alone that was merged into it, as peft saves it."""
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.pt", ADAPTER, ".*")
 """Weights in any form, and hidden files."""
 
 
@@ -73,11 +142,9 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_safetensors(
-    path: Path, weights: Iterable[Weight], *, dtype: Literal["F32", "BF16"]
-) -> None:
+def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) -> None:
     """Write `weights` as `dtype`, one tensor in memory at a time."""
-    num_bytes = {"F32": 4, "BF16": 2}[dtype]
+    num_bytes = {"F32": 4, "BF16": 2, "F16": 2}[dtype]
     weights = sorted(weights, key=lambda weight: weight.name)
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
@@ -96,8 +163,7 @@ def write_safetensors(
         for weight in weights:
             array = weight.load()
             assert array.shape == weight.shape, weight.name
-            encoded = to_bfloat16(array) if dtype == "BF16" else array
-            file.write(np.ascontiguousarray(encoded).data)
+            file.write(np.ascontiguousarray(_ENCODERS[dtype](array)).data)
 
 
 def to_bfloat16(array: Float32) -> npt.NDArray[np.uint16]:
@@ -105,6 +171,13 @@ def to_bfloat16(array: Float32) -> npt.NDArray[np.uint16]:
     bits = np.ascontiguousarray(array).view(np.uint32)
     rounding = 0x7FFF + ((bits >> 16) & 1)
     return ((bits + rounding) >> 16).astype(np.uint16)
+
+
+_ENCODERS: Mapping[Dtype, Callable[[Float32], npt.NDArray[Any]]] = {
+    "F32": lambda array: array,
+    "BF16": to_bfloat16,
+    "F16": lambda array: array.astype(np.float16),
+}
 
 
 def write_tokenizer_config(directory: Path, **special_tokens: str) -> None:

@@ -6,11 +6,13 @@ of plain transformers (tests/fsdp/test_families.py, one case for each entry).
 """
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.models.checkpoint import check_safetensors, stored_dtypes
+from areal_sdk.models.checkpoint import check_safetensors, stored_dtypes, stored_shapes
 
 TRAINED_FAMILIES = (
     "arcee",
@@ -35,6 +37,8 @@ TRAINED_FAMILIES = (
     "starcoder2",
 )
 """`model_type` of config.json."""
+
+_LAYER_WEIGHT = re.compile(r"\.layers\.\d+\..*?(\w+)\.weight$")
 
 _ROPE_OF_LENGTH = ("dynamic", "longrope", "su")
 """Rotary scalings that depend on the longest position of a row: the trainer packs samples of all
@@ -84,6 +88,26 @@ def stored_dtype(directory: Path) -> str:
     held = max(found, key=found.count, default="float32")
     named = str(config.get("dtype") or config.get("torch_dtype") or held).removeprefix("torch.")
     return named if named in ("bfloat16", "float16") else "float32"
+
+
+def adapted_layers(directory: Path, targets: Sequence[str]) -> list[str]:
+    """The names, such as `q_proj`, of the linear layers that `trainer.lora.targets` means.
+
+    ConfigError for a name that no linear layer of this checkpoint's decoder has.
+    """
+    found = {
+        match[1]
+        for name, shape in stored_shapes(directory).items()
+        if len(shape) == 2 and (match := _LAYER_WEIGHT.search(name))
+    }
+    if targets == "all-linear":
+        return sorted(found)
+    if unknown := sorted(set(targets) - found):
+        raise ConfigError(
+            f"trainer.lora.targets: no linear layer of {directory} is named {', '.join(unknown)}; "
+            f"it has {', '.join(sorted(found))}"
+        )
+    return sorted(targets)
 
 
 def logit_scale(config: Any) -> float:

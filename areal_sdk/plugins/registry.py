@@ -86,9 +86,9 @@ class Registry(Generic[T]):
 
     def conflict(self, name: str) -> str | None:
         """The problem, and its cure, if several plugins claim `name`."""
-        owners = self.owners(name)
-        if len(owners) < 2:
+        if len(self._claims.get(name, ())) < 2:
             return None
+        owners = self.owners(name)
         return (
             f"{self.kind} {name!r} is registered twice, by {' and by '.join(owners)}: uninstall one "
             f"of them, or set {DISABLE_VARIABLE}={owners[-1]}"

@@ -76,6 +76,8 @@ class EvalReport:
     not. What compares weights: else those win whose failures raise, and are left out."""
     is_in_points: bool = False
     """Some reward beyond 1 claims no success: then a reward of 1 is a low score and no success."""
+    run_dir: str = ""
+    """The directory with its episodes, if they were kept."""
 
     @property
     def judged(self) -> float:

@@ -207,6 +207,10 @@ class RolloutBatch:
     def num_episodes(self) -> int:
         return sum(len(group.members) for group in self.finished)
 
+    @property
+    def episode_ids(self) -> tuple[str, ...]:
+        return tuple(m.trajectories[0].episode_id for m in iter_members(self.finished))
+
 
 @dataclass(slots=True)
 class FailureStreak:

@@ -24,6 +24,10 @@ class CheckpointError(ArealError):
     """A checkpoint could not be written or read; earlier ones are as they were."""
 
 
+class DamagedError(CheckpointError):
+    """The files of a checkpoint are not those that were written."""
+
+
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
     """A directory to fill, which becomes `path` when the block ends: synced, then renamed.

@@ -1,7 +1,8 @@
 """The episodes of a run on disk: appended as they end, found by id.
 
 `episodes/000001.jsonl` holds one episode a line, `episodes/000001.index` one short line for each
-with where to find it. When the directory grows past its limit, the oldest pair goes.
+with where to find it. A step adds a line to the index that names the episodes it trained: it stands
+after those. When the directory grows past its limit, the oldest pair goes.
 """
 
 import time
@@ -14,7 +15,7 @@ import orjson
 
 from areal_sdk.telemetry.files import JsonLines, read_json_lines
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.trajectory import Trajectory
+from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import (
     Episode,
     ErrorKind,
@@ -29,6 +30,8 @@ from areal_sdk.types import (
 
 FILE_BYTES = 16 * 1024 * 1024
 KEEP_BYTES = 1024 * 1024 * 1024
+TEXT_LENGTH = 160
+"""Characters of an episode's last answer in the index."""
 
 _T = TypeVar("_T")
 
@@ -46,6 +49,10 @@ class EpisodeRecord:
     split: str = "train"
     time: float = 0.0
     """Unix time when it was written."""
+    step: int | None = None
+    """The step that trained it. Known to readers; None until then."""
+    credit: Credit | None = None
+    """What that step made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,13 @@ class EpisodeSummary:
     file: str
     offset: int
     length: int
+    text: str = ""
+    """The beginning of the last answer, on one line."""
+    step: int | None = None
+    """The step that trained it; None if none did."""
+    advantage: float | None = None
+    """Mean of its trained tokens in that step."""
+    turn_advantages: tuple[float | None, ...] = ()
 
 
 class EpisodeWriter:
@@ -100,6 +114,12 @@ class EpisodeWriter:
         offset, length = self._lines.append(record)
         self._index.append(_summarise(record, self._lines.path.name, offset, length))
 
+    def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
+        """Note which episodes `step` trained: each by its id, with what the step made of it."""
+        if credit:
+            marks = {name: [c.advantage, c.by_turn] for name, c in credit.items()}
+            self._index.append({"trained": step, "credit": marks})
+
     def close(self) -> None:
         self._lines.close()
         self._index.close()
@@ -125,10 +145,15 @@ class EpisodeWriter:
 
 def list_episodes(directory: Path) -> Iterator[EpisodeSummary]:
     """The episodes in `directory`, newest first."""
+    trained: dict[str, dict[str, Any]] = {}  # the marks of episodes that are yet to come
     for path in sorted(directory.glob("*.index"), reverse=True):
         rows = [row for _, row in read_json_lines(path)]
         for row in reversed(rows):
-            yield _from_json(EpisodeSummary, row, dropped=_reason(row["dropped"]))
+            if "trained" in row:
+                trained = _marks(row) | trained
+                continue
+            mark = trained.pop(row["id"], {})  # an older episode of this id has a mark of its own
+            yield _from_json(EpisodeSummary, {**row, **mark}, dropped=_reason(row["dropped"]))
 
 
 def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
@@ -144,6 +169,7 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
     with (directory / summary.file).open("rb") as file:
         file.seek(summary.offset)
         row = orjson.loads(file.read(summary.length))
+    credit = Credit(summary.advantage, summary.turn_advantages)
     return EpisodeRecord(
         episode=_episode(row["episode"]),
         trajectories=tuple(_from_json(Trajectory, item) for item in row["trajectories"]),
@@ -151,6 +177,8 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
         version=row["version"],
         split=row["split"],
         time=row["time"],
+        step=summary.step,
+        credit=None if summary.step is None else credit,
     )
 
 
@@ -174,7 +202,25 @@ def _summarise(record: EpisodeRecord, file: str, offset: int, length: int) -> Ep
         file=file,
         offset=offset,
         length=length,
+        text=_beginning(episode),
     )
+
+
+def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a step says of each episode that it trained, as fields of a summary."""
+    return {
+        name: {"step": row["trained"], "advantage": advantage, "turn_advantages": by_turn}
+        for name, (advantage, by_turn) in row["credit"].items()
+    }
+
+
+def _beginning(episode: Episode) -> str:
+    """The beginning of the last answer: what it says, else what it calls."""
+    message = episode.turns[-1].message if episode.turns else {}
+    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
+    called = (f"-> {call.get('name')}({call.get('arguments', '')})" for call in calls)
+    text = message.get("content") or " ".join(called)
+    return " ".join(str(text)[: 4 * TEXT_LENGTH].split())[:TEXT_LENGTH]
 
 
 def _episode(row: Mapping[str, Any]) -> Episode:

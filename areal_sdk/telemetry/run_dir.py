@@ -6,13 +6,15 @@ origin.json     which weights the run began with: a resume and a KL to them need
 plugins.json    every installed plugin with its version, and the plugins that the run had earlier
 metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
                 run continued; later steps are made again. An `end` line says that the run ended by
-                itself
+                itself, a `failed` line the error that ended it. A `measure` line begins an evaluation
+                that is no part of a training run
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
 reference.json  of a run of `dpo`: the logprobs of its pairs before the first step
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
 model/          config, tokenizer and template of the model that is trained: all but its weights
 logs/           one file per child process
+report.html     the run as one page for a browser
 live.json       current state of the run: progress and waits
 """
 
@@ -140,6 +142,10 @@ class RunDir:
         return self.path / "logs"
 
     @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    @property
     def live(self) -> Path:
         return self.path / "live.json"
 
@@ -263,6 +269,10 @@ class RunDir:
     def read_steps(self) -> list[dict[str, Any]]:
         """`step` events by step, those that a resume repeated once."""
         return metrics.read_steps(self.metrics)
+
+    def only_measured(self) -> bool:
+        """Whether it is the directory of `areal-sdk eval --record`."""
+        return bool(self.read_metrics(kind="measure"))
 
     def list_episodes(self) -> Iterator[EpisodeSummary]:
         """Newest first."""

@@ -5,7 +5,13 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from areal_sdk.engine import GenerateChunk, GenerateRequest, GenerateResult, InferenceEngine
+from areal_sdk.engine import (
+    GenerateChunk,
+    GenerateRequest,
+    GenerateResult,
+    InferenceEngine,
+    Sampling,
+)
 from areal_sdk.errors import ContextOverflowError
 from areal_sdk.testing.conformance import ConformanceError, in_time, require
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -71,7 +77,7 @@ class _Checks:
             reasons[-1] is not None and all(r is None for r in reasons[:-1]),
             f"the last chunk, and no other, carries a finish reason; got {reasons}",
         )
-        greedy = replace(self._request, temperature=0.0)
+        greedy = replace(self._request, sampling=Sampling(temperature=0.0))
         first, second = await self._generate(greedy), await self._generate(greedy)
         require(
             first.tokens == second.tokens,
@@ -79,7 +85,7 @@ class _Checks:
         )
 
     async def stop_tokens(self) -> None:
-        greedy = replace(self._request, temperature=0.0)
+        greedy = replace(self._request, sampling=Sampling(temperature=0.0))
         tokens = (await self._generate(greedy)).tokens
         stop = tokens[2]
         cut = await self._generate(replace(greedy, stop_tokens=(stop,)))
@@ -126,10 +132,14 @@ class _Checks:
         """
         at: dict[float, dict[int, float]] = {}
         for temperature in (0.5, 1.0, 2.0):
-            one = replace(self._request, max_new_tokens=1, temperature=temperature, top_k=2)
+            one = replace(
+                self._request, max_new_tokens=1, sampling=Sampling(temperature=temperature, top_k=2)
+            )
             results = [await self._generate(replace(one, seed=seed)) for seed in range(32)]
             at[temperature] = {r.tokens[0]: r.logprobs[0] for r in results}
-        greedy = await self._generate(replace(self._request, max_new_tokens=1, temperature=0.0))
+        greedy = await self._generate(
+            replace(self._request, max_new_tokens=1, sampling=Sampling(temperature=0.0))
+        )
         top, best = greedy.tokens[0], greedy.logprobs[0]
         if top in at[1.0]:
             require(

@@ -12,6 +12,7 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
@@ -47,7 +48,7 @@ async def run_agent(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.aclose)
         await engine.start()
-        gateway = Gateway(engine, model_dir=model_dir, model_name="test-model")
+        gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="test-model")
         stack.push_async_callback(gateway.aclose)
         await gateway.start()
         runner = await stack.enter_async_context(

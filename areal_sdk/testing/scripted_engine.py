@@ -62,6 +62,10 @@ ReplyLike = str | Reply | Sequence[int]
 OnToken = Callable[[GenerateRequest, int], Awaitable[None]]
 
 
+_MOST_KEPT = 1000
+"""Texts whose tokens are kept: a script often says the same."""
+
+
 def scripted_logprob(token: int, index: int) -> float:
     """The logprob of `token` as output number `index`: tells a shifted or swapped list apart."""
     return -((token * 31 + index * 7) % 97 + 1) / 50
@@ -99,6 +103,7 @@ class ScriptedEngine(InferenceEngine):
             stop_tokens=_stop_tokens(model_dir) if model_dir else (258,),
             constrains_json=constrains_json,
         )
+        self._encoded: dict[str, tuple[int, ...]] = {}
         self._version = 0
         self._running = asyncio.Event()
         self._running.set()
@@ -161,7 +166,11 @@ class ScriptedEngine(InferenceEngine):
         """The tokens that a scripted text becomes."""
         if self._tokenizer is None:
             return tuple(text.encode())
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        if (known := self._encoded.get(text)) is None:
+            known = tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+            if len(self._encoded) < _MOST_KEPT:
+                self._encoded[text] = known
+        return known
 
     def decode(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is None:

@@ -23,6 +23,7 @@ from areal_sdk.backends.remote.client import Attempt
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -105,7 +106,7 @@ async def serve_remote(options: argparse.Namespace) -> Seats:
 
 
 async def _seats(engine: InferenceEngine, options: argparse.Namespace) -> Seats:
-    gateway = Gateway(engine, model_dir=options.model, model_name="m")
+    gateway = Gateway(engine, renderer=Renderer.load(options.model), model_name="m")
     await gateway.start()
     sessions = [gateway.sessions.open(str(i)) for i in range(options.sessions)]
     return [(session.base_url(gateway.base_url), "") for session in sessions]

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import Quota
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import make_model_dir
 
@@ -41,7 +42,7 @@ async def served(
         )
         gateway = Gateway(
             engine,
-            model_dir=model_dir,
+            renderer=Renderer.load(model_dir),
             model_name=model_name,
             admin_key=admin_key,
             quota=Quota(max_sessions=1_000_000),  # what a fuzzer opened does not refuse the rest

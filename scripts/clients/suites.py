@@ -1,6 +1,6 @@
 """Public suites against a real gateway: openai-python's, anthropic's, llm-comply and schemathesis.
 
-    python scripts/clients/suites.py [--only openai anthropic llm-comply schemathesis] [--write]
+    python scripts/clients/suites.py [--only openai anthropic llm-comply schemathesis | --write]
 
 They come from the package index, each into an environment of its own that is kept in the cache. The
 engine is scripted: what is tested is the wire. A failing test that not_applicable.toml does not explain
@@ -311,6 +311,8 @@ async def main() -> int:
     parser.add_argument("--only", nargs="+", choices=SUITES, default=list(SUITES))
     parser.add_argument("--write", action="store_true", help="the figures into docs/gateway.md")
     options = parser.parse_args()
+    if options.write and set(options.only) != set(SUITES):
+        parser.error("--write needs all suites: the table on the page has a row for each of them")
     results = [await SUITES[name]() for name in options.only]
     lines = ["| suite | passed | not applicable |", "|---|---|---|"]
     lines += [result.row for result in results]

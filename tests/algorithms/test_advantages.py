@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_sdk.algorithms.advantages import GroupRelative
-from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk.algorithms.advantages import GroupRelative, credit_of_episodes
+from areal_sdk.trajectory import Credit, Trajectory, TrajectoryGroup
 
 from .trajectories import estimate, group, per_turn, trajectory
 
@@ -47,6 +47,15 @@ def test_an_episode_with_branches_is_one_value() -> None:
     branches = [trajectory([1, 2, i], [2], reward=1.0, episode="a") for i in range(5)]
     other = trajectory([1, 2, 9], [2], reward=0.0, episode="b")
     assert last(group(*branches, other)) == pytest.approx([1.0] * 5 + [-1.0])
+
+
+def test_the_credit_of_an_episode_is_the_mean_of_its_trained_tokens_over_its_branches() -> None:
+    first = trajectory([1, 2, 3, 4], [1, 2, 3], turns=[0, 0, 2], episode="a")
+    branch = trajectory([1, 5], [1], turns=[2], episode="a")
+    masked = trajectory([1, 2], [], episode="b")
+    advantages = [[np.array([9.0, 1.0, 2.0, 4.0]), np.array([9.0, 5.0]), np.array([9.0, 9.0])]]
+    credit = credit_of_episodes([group(first, branch, masked)], advantages)
+    assert credit == {"a": Credit(3.0, (1.5, None, 4.5)), "b": Credit(None, ())}
 
 
 def test_groups_of_unequal_size_do_not_mix() -> None:

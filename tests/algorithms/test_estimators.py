@@ -260,11 +260,23 @@ class Blind:
         return Loss(terms.current_T)
 
 
+class ReadsValues:
+    needs = Needs(values=True)
+
+    def __call__(self, terms: PolicyTerms) -> Loss:
+        return Loss(terms.current_T)
+
+
 @pytest.mark.parametrize(
     ("parts", "cure"),
     [
         ({"advantages": GAE(1.0, 1.0)}, "give a Critic"),
         ({"critic": Critic(1e-4)}, "a critic that nothing reads"),
+        (
+            {"critic": Critic(1e-4), "objective": ReadsValues()},
+            r"GroupRelative has no returns for the critic to learn: take GAE, or return "
+            r"Estimate\(returns=...\)",
+        ),
         (
             {
                 "proximal": Proximal.BEHAVIOUR,

@@ -13,6 +13,7 @@ from areal_sdk.algorithms.objectives import (
     Clip,
     ImportanceWeight,
     Loss,
+    NoWeight,
     PolicyTerms,
     Surrogate,
     imitation,
@@ -150,9 +151,16 @@ def test_sums_over_any_split_add_up() -> None:
     torch.testing.assert_close(whole, parts[0] + parts[1])
 
 
-def test_the_reported_divergence_is_that_of_the_sampler() -> None:
-    # log w = log 2: (2 - 1) - log 2, counted once a token.
-    t = terms([0.0, 0.0], [math.log(2), 0.0], [0.0, 0.0], [1.0, 1.0])
+def test_the_reported_divergences_are_of_the_policy_from_sampler_and_centre() -> None:
+    # log r = log 2: (2 - 1) - log 2, counted once a token.
+    t = terms([math.log(2), 0.0], [math.log(4), 0.0], [0.0, 0.0], [1.0, 1.0])
     totals = SURROGATE(t).totals
     assert totals["kl_behaviour"].item() == pytest.approx(1 - math.log(2))
-    assert totals["weight"].item() == pytest.approx(3.0)
+    assert totals["kl_proximal"].item() == pytest.approx(0.5 - 1 + math.log(2))
+    assert totals["weight"].item() == pytest.approx(5.0)
+
+
+def test_a_policy_that_is_centred_on_its_sampler_reports_how_far_it_is_from_it() -> None:
+    t = terms([math.log(2), 0.0], [0.0, 0.0], [0.0, 0.0], [1.0, 1.0])
+    totals = Surrogate(Clip(0.2, 0.28), NoWeight())(t).totals
+    assert totals["kl_behaviour"].item() == pytest.approx(1 - math.log(2))

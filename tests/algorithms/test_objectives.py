@@ -27,6 +27,7 @@ from areal_sdk.algorithms.objectives import (
     Surrogate,
     TruncatedRatio,
     Unbounded,
+    kl_estimate,
 )
 from areal_sdk.errors import ConfigError
 
@@ -289,6 +290,22 @@ def test_a_value_may_better_itself_by_no_more_than_the_clip() -> None:
     [gradient] = torch.autograd.grad(loss.sum, values)
     assert gradient.tolist() == [-0.5, 0.0]
     assert Critic(1e-3).loss(values, old, returns, mask).terms_T.tolist() == [0.125, 0.5]
+
+
+def test_a_value_within_the_clip_is_never_counted_as_held() -> None:
+    generator = torch.Generator().manual_seed(0)
+    old, values = torch.randn(2, 1000, generator=generator) / 20.0
+    returns = torch.zeros(1000)
+    loss = Critic(1e-3, clip=0.5).loss(values, old, returns, torch.ones(1000).bool())
+    assert loss.totals["value_clip_fraction"] == 0
+
+
+@pytest.mark.parametrize("distance", [1e-4, -1e-4, 3e-3, 0.5, -8.0])
+def test_a_small_distance_keeps_its_digits_in_float32(distance: float) -> None:
+    exact = math.expm1(-distance) + distance
+    found = kl_estimate(torch.tensor([distance]), KL.K3).item()
+    # What is left is the rounding of two numbers of the size of the distance.
+    assert abs(found - exact) <= 2e-7 * max(abs(distance), exact)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,13 @@ def test_stopping_at_a_success_that_is_never_measured_is_refused() -> None:
         parse_config({"eval": {"stop_at_success": 0.9}})
 
 
+def test_a_schedule_without_a_last_step_is_refused() -> None:
+    live = {"serve": {"learn": True}, "trainer": {"schedule": "cosine"}}
+    with pytest.raises(ConfigError, match=r'"cosine" falls until the last step.*set run\.steps'):
+        parse_config(live)
+    assert parse_config({**live, "run": {"steps": 100}}).trainer.schedule == "cosine"
+
+
 def test_a_weight_that_is_no_number_names_the_flag() -> None:
     import click
 
@@ -151,3 +158,38 @@ def test_a_name_that_is_no_path_is_stored_as_it_is(
         Path(name).mkdir()
     config = parse_config(settings)
     assert with_absolute_paths(config, built_in=BUILT_IN, tables={}) == config
+
+
+def test_an_adapter_is_one_line_and_has_a_learning_rate_of_its_own() -> None:
+    full, lora = Config().trainer, load_config(settings=["trainer.lora.rank=16"]).trainer
+    assert lora.lora.rank == 16
+    assert lora.learning_rate == 10 * full.learning_rate
+    assert lora.model_copy(update={"lora": full.lora, "learning_rate": 2e-5}) == full
+    given = load_config(settings=["trainer.learning_rate=1e-5", "trainer.lora.rank=16"])
+    assert given.trainer.learning_rate == 1e-5
+    none = parse_config({"trainer": {"lora": {"rank": "0"}}})  # a number in quotes is a number
+    assert none == Config(), "all weights do not get the rate of an adapter"
+
+
+def test_an_adapter_s_table_is_the_trainer_s_and_other_tables_are_of_plugins(
+    tmp_path: Path,
+) -> None:
+    config = parse_config({"trainer": {"lora": {"rank": 4, "targets": "q_proj"}, "mine": {"a": 1}}})
+    assert config.trainer.lora.targets == ("q_proj",)
+    assert config.options == {"trainer.mine": {"a": 1}}
+    again = load_config(file=stored(tmp_path, config))
+    assert again.trainer == config.trainer
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("trainer.lora=16", r"a table, \[trainer\.lora\]: set trainer\.lora\.rank, for example"),
+        ("trainer.lora.rnk=16", r"did you mean 'trainer\.lora\.rank'"),
+        ("trainer.lora.rank=-1", r"trainer\.lora\.rank = -1"),
+        ("trainer.lora.dropout=0.1", r"dropout changes them: leave it out"),
+    ],
+)
+def test_a_slip_in_an_adapter_s_table_names_the_cure(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_config(settings=[setting])

@@ -8,7 +8,7 @@ import areal_sdk
 from areal_sdk.algorithms import presets
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
-from areal_sdk.config import Config, Section
+from areal_sdk.config import Config, Section, sections_in
 from areal_sdk.options import list_options
 
 PACKAGE = Path(areal_sdk.__file__).parent
@@ -27,9 +27,9 @@ ARITHMETIC = "rollout/staleness.py:StalenessGate"
 
 def sections() -> list[type[Section]]:
     """Every table of settings on docs/config.md."""
-    nested = (field.annotation for field in Config.model_fields.values())
-    models = [m for m in nested if isinstance(m, type) and issubclass(m, Section)]
-    return [Config, SGLangSection, *models]
+    models = list(sections_in(Config).values())
+    inside = [own for model in models for own in sections_in(model).values()]
+    return [Config, SGLangSection, *models, *inside]
 
 
 def settings() -> set[str]:

@@ -32,6 +32,7 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
             "without algorithm.dapo.overlong_limit",
         ),
         ({"algorithm": {"running_baseline": {"max_surprise": 9}}}, "the algorithm is 'grpo'"),
+        ({"trainer": {"lora": {"alpha": 8}}}, "no adapter without trainer.lora.rank"),
         ({"sft": {"batch": 8}}, "no warm-up without sft.steps"),
         ({"rollout": {"stale": "drop", "wait_s": 5}}, 'unless rollout.stale = "wait"'),
         ({"eval": {"before": False, "after": False, "samples": 4}}, "nothing is measured"),
@@ -46,6 +47,12 @@ def test_a_setting_that_can_change_nothing_says_why(values: dict[str, object], t
     assert "changes nothing" in line
 
 
+def test_a_rate_that_was_meant_for_all_weights_is_remarked_on() -> None:
+    (line,) = idle(parse_config({"trainer": {"lora": {"rank": 8}, "learning_rate": 2e-5}}))
+    assert "trainer.learning_rate = 2e-05 changes little: an adapter" in line
+    assert "try 0.0002" in line
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -53,6 +60,8 @@ def test_a_setting_that_can_change_nothing_says_why(values: dict[str, object], t
         {"algorithm": {"grpo": {"clip_low": 0.1}}, "trainer": {"num_minibatches": 2}},
         {"algorithm": {"name": "dapo", "dapo": {"overlong_limit": 90, "overlong_margin": 9}}},
         {"sft": {"batch": 8, "steps": 3}},
+        {"trainer": {"lora": {"rank": 8, "alpha": 8}}},
+        {"trainer": {"lora": {"rank": 8}, "learning_rate": 1e-4}},
         {"rollout": {"wait_s": 5}},
         {"eval": {"before": False, "every": 5, "after": False, "samples": 4}},
         {"env": {"maze": {"size": 3}}},

@@ -63,13 +63,21 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
             yield f"{page.relative_to(ROOT)}:{block.line + number}", words[1:]
 
 
+HELP = ("--help", "--version", "--debug")
+
+
+def _takes_options(group: click.Group, words: list[str]) -> bool:
+    """Whether the group itself is called, as `areal-sdk init --from-areal`."""
+    return group.invoke_without_command and words[0] not in HELP and words[0].startswith("--")
+
+
 def parse_command(words: list[str]) -> None:
     """Click's own parser; UsageError for a command, option or argument that does not exist."""
     command: click.Command = cli
     context = click.Context(cli, info_name="areal-sdk")
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and not _takes_options(command, words):
         name, *words = words
-        if name in ("--help", "--version", "--debug"):
+        if name in HELP:
             return
         child = command.get_command(context, name)
         if child is None:

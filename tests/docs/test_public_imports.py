@@ -1,14 +1,19 @@
-"""Plugins need nothing of ours but `areal_sdk` and `areal_sdk.testing`: nor do our pages and templates."""
+"""Plugins need nothing of ours but `areal_sdk`, its `algorithms` and its `testing`; pages neither."""
 
 import re
 
 from tests.docs.blocks import ROOT, blocks
 
-INSIDE = re.compile(r"^\s*(?:from|import) (areal_sdk\.(?!testing\b)[\w.]+)", re.MULTILINE)
+INSIDE = re.compile(
+    r"^\s*(?:from|import) (areal_sdk\.(?!testing\b|algorithms\b(?!\.))[\w.]+)", re.MULTILINE
+)
 
 TEMPLATES = sorted((ROOT / "areal_sdk" / "cli" / "templates").rglob("*.py"))
 PLUGINS = sorted((ROOT / "plugins").rglob("*.py"))
-PAGES = [ROOT / "docs" / name for name in ("agents.md", "plugins.md", "api.md", "hooks.md")]
+PAGES = [
+    ROOT / "docs" / name
+    for name in ("agents.md", "plugins.md", "api.md", "hooks.md", "algorithms.md")
+]
 
 
 def test_what_plugin_authors_read_imports_public_names_only() -> None:

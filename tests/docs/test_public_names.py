@@ -3,7 +3,7 @@
 import re
 
 import areal_sdk
-from areal_sdk import testing
+from areal_sdk import algorithms, testing
 from tests.docs.blocks import ROOT
 
 MAX_PUBLIC_NAMES = 25
@@ -29,3 +29,10 @@ def test_every_name_for_tests_is_on_a_page() -> None:
     text = pages_text()
     for name in testing.__all__:
         assert re.search(rf"\b{name}\b", text), f"areal_sdk.testing.{name} is on no page in docs/"
+
+
+def test_every_name_for_algorithms_is_on_the_page_of_public_names() -> None:
+    text = (ROOT / "docs" / "api.md").read_text()
+    for name in algorithms.__all__:
+        assert getattr(algorithms, name) is not None
+        assert re.search(rf"\b{name}\b", text), f"areal_sdk.algorithms.{name} is not in docs/api.md"

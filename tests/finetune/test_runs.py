@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from areal_sdk.cli.main import cli
 from areal_sdk.config import Config, parse_config
@@ -14,6 +15,7 @@ from areal_sdk.finetune import Teacher, ask_teacher, check, finetune, resume_fin
 from areal_sdk.finetune.training import REFERENCE_FILE, Order
 from areal_sdk.loop import resume_training, train_config
 from areal_sdk.loop.plan.models import find_model, find_served_model
+from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
 
@@ -90,6 +92,33 @@ def test_sft_lowers_the_held_out_loss_and_goes_on(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, ["inspect", str(run_dir.path)])
     assert "12 steps" in shown.output
     assert shown.exit_code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["sft", "dpo"])
+def test_an_adapter_learns_from_data_and_goes_on_bit_by_bit(tmp_path: Path, objective: str) -> None:
+    write = rows if objective == "sft" else pairs
+    data = write(tmp_path / "data.jsonl")
+    lora = {"lora": {"rank": 4, "dropout": 0.1}, "learning_rate": 1e-2}
+    whole = settings(tmp_path, objective, data, trainer=lora, run={"name": "whole", "steps": 6})
+    summary = finetune(whole, quiet=True)
+    assert summary.steps == 6
+    cut = settings(tmp_path, objective, data, trainer=lora, run={"name": "cut", "steps": 3})
+    finetune(cut, quiet=True)
+    resume_finetuning(tmp_path / "cut", overrides={"run.steps": 6}, quiet=True)
+    losses = [
+        [step["train/loss"] for step in RunDir.open(tmp_path / name).read_steps()]
+        for name in ("whole", "cut")
+    ]
+    assert losses[0] == losses[1]
+    assert losses[0][-1] < losses[0][0]
+    final = find_model(str(tmp_path / "cut"))
+    assert (final / "adapter" / "adapter_config.json").is_file()
+    begun = load_file(resolve_model("tiny") / "model.safetensors")
+    ended = load_file(final / "model.safetensors")
+    assert {name for name in begun if not begun[name].equal(ended[name])} == {
+        name for name in begun if "_proj" in name
+    }
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune.recorded import Selection, best_episodes, recorded_text, recorded_tokens
 from areal_sdk.finetune.sources import Sources
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.types import Exclusion
 
@@ -17,7 +18,7 @@ from .recorded_runs import ASKED, run_with, said, sampled, told
 
 
 def sources(model_dir: Path, **settings: object) -> Sources:
-    return Sources(FinetuneSection.model_validate(settings), model_dir, tool_format=None)
+    return Sources(FinetuneSection.model_validate(settings), model_dir, Renderer.load(model_dir))
 
 
 def written(path: Path, *rows: object) -> str:

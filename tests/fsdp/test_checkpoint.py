@@ -25,7 +25,7 @@ from areal_sdk.fsdp.checkpoint import (
     whole_weights,
 )
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.policy import load_policy
+from areal_sdk.fsdp.policy import Policy, load_policy
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.telemetry.directories import (
@@ -78,7 +78,7 @@ def test_the_reference_is_the_model_that_the_run_began_with_also_after_a_resume(
     losses(first, range(2))
     save_checkpoint(first, tmp_path / "step-2", {})
     load_checkpoint(second, tmp_path / "step-2")
-    assert second.reference is not None
+    assert isinstance(second.reference, Policy)
     begun = load_policy(spec.model_dir).named_weights()
     for name, weight in second.reference.named_weights().items():
         assert torch.equal(weight, begun[name])

@@ -61,10 +61,13 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
         assert client.info.num_parameters > 100_000
         assert client.info.device == "cpu"
         # The same numbers as in this process: nothing is lost on the wire.
-        ours = RankTrainer(spec).step(groups, version=0)
+        trainer = RankTrainer(spec)
+        ours = trainer.step(groups, version=0)
         theirs = await client.step(groups, version=0, timeout_s=60)
         assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-7)
         assert theirs["num_trained"] == ours["num_trained"]
+        assert client.credit == trainer.credit
+        assert {t.episode_id for g in groups for t in g.trajectories} == client.credit.keys()
 
         update = await client.publish(1)
         assert update.version == 1
@@ -157,7 +160,7 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
     again = RankTrainer(spec)
     assert load_checkpoint(again, tmp_path / "step-1") == {"v": 1}
     assert again.learn(ROWS, learning_rate=1e-3)["loss"] == pytest.approx(
-        alone.learn(ROWS, learning_rate=1e-3)["loss"], rel=1e-3
+        alone.learn(ROWS, learning_rate=1e-3)["loss"], rel=1e-5
     )
 
 

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from areal_sdk.algorithms.advantages import Evidence, GroupRelative
 from areal_sdk.algorithms.objectives import Loss, PolicyTerms
 from areal_sdk.fsdp.spec import TrainerSpec
-from areal_sdk.fsdp.step import BETAS, RankTrainer
+from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import TrajectoryGroup
 
@@ -182,7 +182,7 @@ def test_gradients_are_clipped_by_their_global_norm(spec: TrainerSpec) -> None:
     assert metrics["grad_norm"] > 1e-2
     moments = [state["exp_avg"] for state in trainer.optimizer.state.values()]
     norm = torch.stack([m.norm() for m in moments]).norm().item()
-    assert norm == pytest.approx((1 - BETAS[0]) * 1e-3, rel=1e-3)
+    assert norm == pytest.approx((1 - spec.trainer.beta1) * 1e-3, rel=1e-3)
 
 
 def test_staleness_is_reported_and_the_future_is_refused(spec: TrainerSpec) -> None:
@@ -359,6 +359,6 @@ def test_on_fresh_samples_decoupled_ppo_is_plain_ppo(
 
     one, other = compare(fresh)
     for name in ("loss", "grad_norm", "clip_fraction"):
-        assert one[name] == pytest.approx(other[name], rel=1e-3, abs=1e-5), name
+        assert one[name] == pytest.approx(other[name], rel=1e-5, abs=1e-7), name
     one, other = compare(stale)
     assert abs(one["loss"] - other["loss"]) > 0.01, "p is not b: the two differ"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.testing import ScriptedEngine
 from tests.gateway.model_dirs import TEMPLATES, make_model_dir
 
@@ -29,10 +30,12 @@ async def start_gateway(model_dirs: dict[str, Path]) -> AsyncIterator[StartGatew
             shape: str = "qwen2.5",
             max_context: int = 4096,
             engine_class: type[ScriptedEngine] = ScriptedEngine,
+            tool_format: str | None = None,
             **options: Any,
         ) -> tuple[Gateway, ScriptedEngine]:
             engine = engine_class(script, model_dir=model_dirs[shape], max_context=max_context)
-            gateway = Gateway(engine, model_dir=model_dirs[shape], model_name="policy", **options)
+            renderer = Renderer.load(model_dirs[shape], tool_format=tool_format)
+            gateway = Gateway(engine, renderer=renderer, model_name="policy", **options)
             await gateway.start()
             stack.push_async_callback(gateway.aclose)
             return gateway, engine

@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, Session
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from areal_sdk.types import Message
 from tests.gateway.conftest import StartGateway
@@ -94,7 +95,9 @@ async def test_nobody_speaks_without_a_key(start_gateway: StartGateway) -> None:
 async def test_keys_are_made_anew(model_dirs: dict[str, Any]) -> None:
     directory = model_dirs["qwen3"]
     one, two = (
-        Gateway(ScriptedEngine(model_dir=directory), model_dir=directory, model_name="m")
+        Gateway(
+            ScriptedEngine(model_dir=directory), renderer=Renderer.load(directory), model_name="m"
+        )
         for _ in range(2)
     )
     assert one.admin_key != two.admin_key
@@ -123,7 +126,7 @@ async def test_the_admin_may_chat_and_nothing_is_kept(start_gateway: StartGatewa
 
 async def test_a_generated_key_is_for_loopback_only(model_dirs: dict[str, Any]) -> None:
     engine = ScriptedEngine(model_dir=model_dirs["qwen3"])
-    gateway = Gateway(engine, model_dir=model_dirs["qwen3"], model_name="m")
+    gateway = Gateway(engine, renderer=Renderer.load(model_dirs["qwen3"]), model_name="m")
     with pytest.raises(ConfigError, match="--admin-key"):
         await gateway.start(host="0.0.0.0")
 
@@ -133,7 +136,7 @@ async def test_a_port_in_use_names_the_cure(model_dirs: dict[str, Any]) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         engine = ScriptedEngine(model_dir=model_dirs["qwen3"])
-        gateway = Gateway(engine, model_dir=model_dirs["qwen3"], model_name="m")
+        gateway = Gateway(engine, renderer=Renderer.load(model_dirs["qwen3"]), model_name="m")
         with pytest.raises(ConfigError, match="another port"):
             await gateway.start(port=taken.getsockname()[1])
         await gateway.aclose()

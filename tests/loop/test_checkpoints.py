@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from areal_sdk.loop.state import latest_checkpoint
+from areal_sdk.loop.state import latest_checkpoint, way_around
 
 
 def checkpoints(directory: Path, *names: str) -> Path:
@@ -26,3 +26,12 @@ def test_a_file_of_that_name_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step-000099").touch()
     assert latest_checkpoint(tmp_path) == tmp_path / "step-000000"
     assert latest_checkpoint(tmp_path / "none") is None
+
+
+def test_a_damaged_checkpoint_leads_to_the_one_before_it(tmp_path: Path) -> None:
+    checkpoints(tmp_path, "step-000020", "step-000040", "step-000060", "step-000030-good")
+    told = way_around(tmp_path / "step-000060")
+    assert "the one before, step-000040" in told
+    assert f"mv {tmp_path}/step-000060 {tmp_path}/step-000060-damaged" in told
+    assert "resume" in told
+    assert "no earlier checkpoint" in way_around(tmp_path / "step-000020")

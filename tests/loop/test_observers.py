@@ -82,6 +82,30 @@ def test_on_step_is_given_the_numbers_of_the_metrics(
     assert metrics["train/loss"] == row["train/loss"]
 
 
+def test_every_trained_episode_names_its_step_and_its_advantage(
+    observed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    run = run_dir(observed[0])
+    episodes = list(run.list_episodes())
+    trained = [e for e in episodes if e.step is not None]
+    assert len(trained) == run.read_steps()[-1]["ledger"]["trained"]
+    assert {e.step for e in trained} == {1, 2}
+    assert all(e.split == "train" and e.dropped is None for e in trained)
+    for one in trained:
+        siblings = [e.reward or 0.0 for e in trained if e.group == one.group]
+        above = (one.reward or 0.0) - sum(siblings) / len(siblings)
+        assert one.advantage is not None
+        assert one.advantage * above >= 0.0
+        assert (one.advantage == 0.0) == (above == 0.0)
+    assert all(e.text for e in trained)
+
+
+def test_a_run_ends_with_its_report(observed: tuple[Path, list[dict[str, Any]]]) -> None:
+    report = run_dir(observed[0]).report.read_text()
+    assert "finished</p>" in report
+    assert 'aria-label="training reward"' in report
+
+
 def test_on_run_end_is_told_how_it_went(observed: tuple[Path, list[dict[str, Any]]]) -> None:
     (end,) = told(observed, "on_run_end")
     summary = end["summary"]

@@ -1,6 +1,8 @@
 """Kill and resume: the loss curve is that of the run that was never killed, bit for bit."""
 
 import random
+import re
+import shlex
 import shutil
 import signal
 import time
@@ -33,15 +35,18 @@ def curve(directory: Path) -> dict[int, set[tuple[float, float]]]:
     return found
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("num_kills", "num_steps"), [(2, STEPS), pytest.param(20, 24, marks=pytest.mark.slow)]
+)
 def test_kill_9_and_resume_gives_the_same_losses_bit_for_bit(
-    tmp_path: Path, num_kills: int
+    tmp_path: Path, num_kills: int, num_steps: int
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    finish(start_training(whole, **DETERMINISTIC))
+    settings = DETERMINISTIC | {"run__steps": num_steps}
+    finish(start_training(whole, **settings))
     generator = random.Random(num_kills)
-    moments = sorted(generator.sample(range(1, STEPS), num_kills))
-    process = start_training(killed, **DETERMINISTIC)
+    moments = sorted(generator.sample(range(1, num_steps), num_kills))
+    process = start_training(killed, **settings)
     for moment in moments:
         wait_for_steps(process, killed, moment)
         time.sleep(generator.random() * 0.2)
@@ -50,10 +55,28 @@ def test_kill_9_and_resume_gives_the_same_losses_bit_for_bit(
         process = resume_training(killed)
     finish(process)
     expected, found = curve(whole), curve(killed)
-    assert sorted(expected) == list(range(1, STEPS + 1))
+    assert sorted(expected) == list(range(1, num_steps + 1))
     assert all(len(values) == 1 for values in expected.values())
     assert found == expected
     assert len({value for values in expected.values() for value in values}) > 1
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(tmp_path: Path) -> None:
+    finish(start_training(tmp_path, run__steps=3, run__checkpoint_every=1))
+    newest = run_dir(tmp_path).checkpoints / "step-000003"
+    tensors = newest / "__0_0.distcp"
+    content = bytearray(tensors.read_bytes())
+    content[len(content) // 2] ^= 1
+    tensors.write_bytes(content)
+    output = finish(resume_training(tmp_path, "--steps", "4"), code=1)
+    assert "step-000003 is damaged: the content of __0_0.distcp has changed" in output
+    found = re.search(r"to go on from the one before, step-000002, put it aside \((.*?)\)", output)
+    assert found is not None, output
+    assert shlex.split(found[1]) == ["mv", str(newest), f"{newest}-damaged"]
+    newest.rename(f"{newest}-damaged")
+    output = finish(resume_training(tmp_path, "--steps", "4"))
+    assert "resumed after step 2" in output
 
 
 def test_a_save_that_was_killed_leaves_nothing_once_the_run_goes_on(tmp_path: Path) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from areal_sdk.config import parse_config
+from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.trainer import START_TIMEOUT_S, FSDPTrainer, open_launcher
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
 from areal_sdk.loop.plan.models import find_model
-from areal_sdk.loop.plan.parts import make_trainer
+from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
-from areal_sdk.trainer import PresetSpec, TrainerSetup
+from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
 from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training
 
 COUNTING = """
@@ -23,7 +23,7 @@ COUNTING = """
 import json
 from pathlib import Path
 
-from areal_sdk.trainer import Trainer, TrainerInfo
+from areal_sdk.trainer import IdleGroups, Trainer, TrainerInfo
 
 
 class Counting(Trainer):
@@ -39,7 +39,7 @@ class Counting(Trainer):
 
     @property
     def info(self):
-        return TrainerInfo()
+        return TrainerInfo(idle_groups=IdleGroups.NONE)
 
     async def step(self, groups, *, version, timeout_s):
         assert all(v <= version for g in groups for t in g.trajectories for v in t.versions)
@@ -98,13 +98,19 @@ async def test_ranks_may_take_long_to_load_a_large_model(tmp_path: Path, name: s
     await launcher.aclose()
 
 
+def made(config: Config, model_dir: Path, *, log_dir: Path) -> Trainer:
+    plugins = load_plugins()
+    preset = find_preset(config, plugins)
+    return make_trainer(
+        config, model_dir, plugins=plugins, preset=preset, log_dir=log_dir, say=print
+    )
+
+
 async def test_the_bounds_of_credit_reach_the_trainer(tmp_path: Path) -> None:
     bounds = {"discount": 0.5, "max_surprise": 3.0}
     algorithm = {"name": "running_baseline", "running_baseline": bounds}
     config = parse_config({"algorithm": algorithm})
-    trainer = make_trainer(
-        config, resolve_model("tiny"), plugins=load_plugins(), log_dir=tmp_path, say=print
-    )
+    trainer = made(config, resolve_model("tiny"), log_dir=tmp_path)
     assert isinstance(trainer, FSDPTrainer)
     assert trainer.spec.preset.options == bounds
     assert trainer.spec.preset.reference.endswith(":running_baseline")
@@ -119,13 +125,7 @@ async def test_weights_are_published_in_the_dtype_of_the_checkpoint_unless_one_i
     model = Path(shutil.copytree(resolve_model("tiny"), tmp_path / "model"))
     path = model / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": stored}))
-    trainer = make_trainer(
-        parse_config({"engine": {"dtype": asked}}),
-        model,
-        plugins=load_plugins(),
-        log_dir=tmp_path,
-        say=print,
-    )
+    trainer = made(parse_config({"engine": {"dtype": asked}}), model, log_dir=tmp_path)
     assert isinstance(trainer, FSDPTrainer)
     assert trainer.spec.publish_dtype == (stored if asked == "auto" else asked)
 
@@ -142,12 +142,14 @@ def test_a_plugin_brings_a_trainer_that_a_run_steps_saves_resumes_and_exports(
             "trainer.counting.weight=2.0",
             agent=agent,
             trainer__name="counting",
+            rollout__dynamic_sampling=True,
             run__steps=2,
             run__checkpoint_every=1,
             run__keep_checkpoints=1,
         )
     )
     assert "counting begins" in output
+    assert output.count("rollout.dynamic_sampling = True changes nothing") == 1
     run = run_dir(tmp_path)
     seen = [step["train/seen"] for step in run.read_steps()]
     trained = [step["ledger"]["trained"] for step in run.read_steps()]
@@ -175,6 +177,4 @@ def test_a_trainer_that_nobody_brings_is_named_before_anything_starts(tmp_path: 
 def test_an_option_that_a_trainer_does_not_have_is_refused(tmp_path: Path) -> None:
     config = parse_config({"trainer": {"fsdp": {"sharding": "none"}}})
     with pytest.raises(ConfigError, match=r"\[trainer.fsdp\].*sharding"):
-        make_trainer(
-            config, resolve_model("tiny"), plugins=load_plugins(), log_dir=tmp_path, say=print
-        )
+        made(config, resolve_model("tiny"), log_dir=tmp_path)

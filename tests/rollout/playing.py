@@ -9,6 +9,7 @@ import openai
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.gateway.app import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.testing import ScriptedEngine
@@ -21,7 +22,7 @@ PLAN = EpisodeRequest("task.0.0", Task("task", {"question": "2+2?", "answer": "4
 async def serving(
     agent: Any, engine: ScriptedEngine, model_dir: Path, **options: Any
 ) -> AsyncIterator[EpisodeRunner]:
-    gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
+    gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
     await gateway.start()
     options.setdefault("retry_delay_s", 0.001)
     try:

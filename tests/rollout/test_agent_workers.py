@@ -16,6 +16,7 @@ import pytest
 from areal_sdk.engine import GenerateChunk, GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SessionLimits
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.agents.session_rpc import pack_result, unpack_result
@@ -99,7 +100,7 @@ async def playing(
     options.setdefault("retry_delay_s", 0.001)
     spec = {"name": getattr(agent, "__name__", "agent"), **(spec or {})}
     engine = CountingEngine(script, model_dir=model_dir)
-    gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
+    gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
     await gateway.start()
     try:
         async with (

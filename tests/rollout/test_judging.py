@@ -9,6 +9,7 @@ from typing import Any
 
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.gateway.app import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
@@ -88,7 +89,7 @@ async def judging(
     desk.mkdir()
     given = [Task("held", {"directory": str(desk)}), *(Task(f"t{n}") for n in range(20))]
     engine = ScriptedEngine("ok", model_dir=model_dir)
-    gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
+    gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
     source = TaskSource(given, shuffle=False)
     ledger = Ledger()
     books = TrajectoryBuffer(

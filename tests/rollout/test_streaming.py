@@ -9,6 +9,7 @@ from pathlib import Path
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.gateway.app import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
@@ -44,7 +45,7 @@ class Rollouts:
         max_inflight: int = 160,
     ) -> None:
         self.engine = engine
-        self.gateway = Gateway(engine, model_dir=model_dir, model_name="tiny")
+        self.gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
         self.ledger = Ledger()
         self.buffer = TrajectoryBuffer(
             gate=StalenessGate(batch=batch, max_staleness=eta, max_inflight=max_inflight),

@@ -7,15 +7,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode
+from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode, list_episodes
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_steps
 from areal_sdk.telemetry.run_dir import RunDir, without_secrets
-from areal_sdk.trajectory import Trajectory
+from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import (
     Episode,
     ErrorKind,
@@ -71,6 +72,63 @@ def test_an_episode_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert [summary.id for summary in run.list_episodes()] == ["bad", "episode-1"]
     assert next(run.list_episodes()).error == "reward 'math': hung"
     writer.close()
+
+
+def test_a_trained_episode_names_its_step_and_its_advantage(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    writer = EpisodeWriter(run.episodes, file_bytes=1)  # one episode a file
+    for number in (1, 2, 3):
+        writer.write(episode(number))
+    marks = {"episode-1": Credit(0.5, (None, 0.5)), "episode-3": Credit()}
+    writer.mark_trained(marks, step=7)
+    writer.write(episode(1))  # the same task again, after a resume: not trained yet
+    writer.close()
+    listed = [(e.id, e.step, e.advantage, e.turn_advantages) for e in run.list_episodes()]
+    assert listed == [
+        ("episode-1", None, None, ()),
+        ("episode-3", 7, None, ()),
+        ("episode-2", None, None, ()),
+        ("episode-1", 7, 0.5, (None, 0.5)),
+    ]
+    found = run.find_episode("episode-3")
+    assert (found.step, found.credit) == (7, Credit())
+    found = run.find_episode("episode-2")
+    assert (found.step, found.credit) == (None, None)
+
+
+def test_the_index_has_the_beginning_of_the_last_answer(tmp_path: Path) -> None:
+    call = {"function": {"name": "look", "arguments": '{"at": 1}'}}
+    answers: list[dict[str, Any]] = [
+        {"content": "It is\n  4. " + 400 * "x"},
+        {"content": None, "tool_calls": [call]},
+        {"content": [{"type": "text"}]},
+    ]
+    writer = EpisodeWriter(tmp_path)
+    for answer in answers:
+        turn = Turn((1,), (2,), (-0.5,), (0,), {"role": "assistant", **answer})
+        writer.write(Episode("e", Task("t"), (turn,), Outcome.scored(1.0)))
+    writer.write(Episode("e", Task("t"), (), Outcome.scored(1.0)))
+    writer.close()
+    nothing, parts, called, said = [e.text for e in list_episodes(tmp_path)]
+    assert (nothing, parts, called) == ("", "[{'type': 'text'}]", '-> look({"at": 1})')
+    assert said.startswith("It is 4. xxx")
+    assert len(said) == 160
+
+
+def test_an_index_of_an_older_version_is_read_with_empty_fields(tmp_path: Path) -> None:
+    writer = EpisodeWriter(tmp_path)
+    writer.write(episode(1), trajectories=[TRAJECTORY], version=8)
+    writer.close()
+    index = tmp_path / "000001.index"
+    row = orjson.loads(index.read_bytes())
+    for name in ("text", "step", "advantage", "turn_advantages"):
+        del row[name]
+    index.write_bytes(orjson.dumps(row) + b"\n")
+    [summary] = list_episodes(tmp_path)
+    assert (summary.text, summary.step, summary.advantage) == ("", None, None)
+    record = find_episode(tmp_path, "episode-1")
+    assert record is not None
+    assert (record.step, record.credit, record.episode) == (None, None, episode(1))
 
 
 def _bottomless() -> dict[str, Any]:

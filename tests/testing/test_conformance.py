@@ -224,7 +224,7 @@ class TemperatureOne(ScriptedEngine):
     """Two candidates, logprobs that ignore the temperature."""
 
     async def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
-        first = bool((request.seed or 0) % 2) and request.temperature > 0
+        first = bool((request.seed or 0) % 2) and request.sampling.temperature > 0
         async for chunk in super().stream(request):
             if request.max_new_tokens == 1:
                 yield replace(chunk, tokens=(int(first),), logprobs=((-2.0, -1.0)[not first],))

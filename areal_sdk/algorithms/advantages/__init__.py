@@ -14,6 +14,7 @@ from areal_sdk.algorithms.advantages.estimator import (
     Evidence,
     NamesOutliers,
     PerToken,
+    credit_of_episodes,
 )
 from areal_sdk.algorithms.advantages.group import (
     BatchStd,
@@ -24,7 +25,7 @@ from areal_sdk.algorithms.advantages.group import (
 )
 from areal_sdk.algorithms.advantages.normalised import BatchNormalised
 from areal_sdk.algorithms.advantages.running import RunningBaseline
-from areal_sdk.algorithms.advantages.trials import idle_groups, learns_alone
+from areal_sdk.algorithms.advantages.trials import gives_returns, idle_groups, learns_alone
 
 __all__ = [
     "GAE",
@@ -42,6 +43,8 @@ __all__ = [
     "Returns",
     "RunningBaseline",
     "compare_siblings",
+    "credit_of_episodes",
+    "gives_returns",
     "idle_groups",
     "learns_alone",
 ]

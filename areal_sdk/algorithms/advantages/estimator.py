@@ -1,11 +1,13 @@
 """The contract of an advantage estimator: groups and evidence in, one number a token out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from areal_sdk.algorithms.advantages.returns import Floats
-from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.trajectory import Credit, Trajectory, TrajectoryGroup
 
 PerToken = list[list[Floats]]
 """Per group, per trajectory: one value a token, 0 where nothing is trained."""
@@ -55,3 +57,34 @@ class NamesOutliers(Protocol):
         self, groups: Sequence[TrajectoryGroup], baselines: Baselines
     ) -> Mapping[str, str]:
         """For each source with such a reward in `groups`, a line that names it."""
+
+
+def credit_of_episodes(
+    groups: Sequence[TrajectoryGroup], advantages: PerToken
+) -> dict[str, Credit]:
+    """The credit of every episode in `groups`, by its id: for people, training needs it per token."""
+    rows: dict[str, list[tuple[Trajectory, Floats]]] = {}
+    for group, of_group in zip(groups, advantages, strict=True):
+        for trajectory, row in zip(group.trajectories, of_group, strict=True):
+            rows.setdefault(trajectory.episode_id, []).append((trajectory, row))
+    return {episode_id: _credit(of_episode) for episode_id, of_episode in rows.items()}
+
+
+def _credit(rows: Iterable[tuple[Trajectory, Floats]]) -> Credit:
+    turns, values = [], []
+    for trajectory, row in rows:
+        is_trained = np.asarray(trajectory.loss_mask, dtype=bool)
+        turns.append(np.asarray(trajectory.turn_of_token, dtype=np.int64)[is_trained])
+        values.append(np.asarray(row, dtype=np.float64)[is_trained])
+    turn_of_term, advantage_of_term = np.concatenate(turns), np.concatenate(values)
+    if not len(turn_of_term):
+        return Credit()
+    counts = np.bincount(turn_of_term)
+    sums = np.bincount(turn_of_term, weights=advantage_of_term)
+    return Credit(
+        float(advantage_of_term.mean()),
+        tuple(
+            float(total / count) if count else None
+            for total, count in zip(sums, counts, strict=True)
+        ),
+    )

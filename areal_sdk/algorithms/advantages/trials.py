@@ -1,6 +1,7 @@
 """What an estimator does, found by trying it: so that it holds for a plugin's estimator too."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,14 +45,29 @@ def idle_groups(estimator: AdvantageEstimator) -> IdleGroups:
     return IdleGroups.EQUAL_EPISODES if _teaches(estimator, uneven) else IdleGroups.EQUAL_REWARDS
 
 
+def gives_returns(estimator: AdvantageEstimator) -> bool:
+    """Whether there is something for a critic to learn.
+
+    >>> from areal_sdk.algorithms.advantages import GAE, GroupRelative
+    >>> gives_returns(GAE(discount=1.0, trace=1.0)), gives_returns(GroupRelative(discount=1.0))
+    (True, False)
+    """
+    groups = [_group("0", (0.0, 1.0))]
+    return estimator(groups, _evidence(groups)).returns is not None
+
+
 def _teaches(estimator: AdvantageEstimator, groups: Sequence[TrajectoryGroup]) -> bool:
+    evidence = _evidence(groups)
+    baselines = estimator(groups, evidence).baselines  # there may be a baseline to find first
+    advantages = estimator(groups, replace(evidence, baselines=baselines)).advantages
+    return any(value != 0 for group in advantages for row in group for value in row.tolist())
+
+
+def _evidence(groups: Sequence[TrajectoryGroup]) -> Evidence:
     def zeros() -> PerToken:
         return [[np.zeros(len(t.tokens), np.float32) for t in g.trajectories] for g in groups]
 
-    # There may be a baseline to find first.
-    baselines = estimator(groups, Evidence({}, zeros(), zeros())).baselines
-    advantages = estimator(groups, Evidence(baselines, zeros(), zeros())).advantages
-    return any(value != 0 for group in advantages for row in group for value in row.tolist())
+    return Evidence({}, zeros(), zeros())
 
 
 def _group(

@@ -34,7 +34,7 @@ def kl_estimate(difference_T: "Tensor", kind: KL) -> "Tensor":
         return difference_T
     if kind is KL.K2:
         return difference_T.square() / 2.0
-    return (-difference_T).exp() - 1.0 + difference_T
+    return (-difference_T).expm1() + difference_T  # exp(-d) - 1 would lose all digits near 0
 
 
 class Penalty(Protocol):

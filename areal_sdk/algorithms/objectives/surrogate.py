@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from areal_sdk.algorithms.needs import Needs, needs_of
 from areal_sdk.algorithms.objectives.off_policy import OffPolicyWeight, SecondMoment
-from areal_sdk.algorithms.objectives.penalties import Penalty
+from areal_sdk.algorithms.objectives.penalties import KL, Penalty, kl_estimate
 from areal_sdk.algorithms.objectives.ratio import Ratio, TokenRatio
 from areal_sdk.algorithms.objectives.regions import TrustRegion
 from areal_sdk.algorithms.objectives.terms import Loss, PolicyTerms, masked
@@ -48,7 +48,7 @@ class Surrogate:
         loss_T = -masked(w_T * gain.gain_T, gained_T)
         for penalty in self.penalties:
             loss_T = loss_T + masked(penalty(terms), mask_T)
-        lag_T = masked(terms.proximal_T - terms.behaviour_T, mask_T).detach()
+        away_T = masked(terms.current_T - terms.behaviour_T, mask_T).detach()
         moved_T = log_ratio_T.detach()
         low_T, high_T = mask_T & gain.low_T, mask_T & gain.high_T
         totals = {
@@ -59,17 +59,17 @@ class Surrogate:
             "weight": w_T.sum(),
             "weight_square": w_T.square().sum(),
             "weight_bounded": (mask_T & (log_w_T > math.log(self.weight.maximum))).sum(),
-            # E_b[log b - log p], from samples of b: (w - 1) - log w, never negative.
-            "kl_behaviour": (lag_T.exp() - 1.0 - lag_T).sum(),
+            # E_b[log b - log q], from samples of b: (r - 1) - log r, never negative.
+            "kl_behaviour": kl_estimate(-away_T, KL.K3).sum(),
             # E_p[log p - log q], likewise.
-            "kl_proximal": (moved_T.exp() - 1.0 - moved_T).sum(),
+            "kl_proximal": kl_estimate(-moved_T, KL.K3).sum(),
             **{name: masked(values_T, mask_T).sum() for name, values_T in gain.totals.items()},
         }
         if terms.kept_T is not None:
             totals["screened_out"] = (mask_T & ~terms.kept_T).sum()
         if terms.reference_T is not None:
-            away_T = masked(terms.current_T.detach() - terms.reference_T, mask_T)
-            totals["kl_reference"] = ((-away_T).exp() - 1.0 + away_T).sum()
+            left_T = masked(terms.current_T.detach() - terms.reference_T, mask_T)
+            totals["kl_reference"] = kl_estimate(left_T, KL.K3).sum()
         maxima = {
             "ratio_max": masked(ratio_T.detach(), mask_T).max(),
             "weight_max": masked(log_w_T.exp(), mask_T).max(),

@@ -40,7 +40,8 @@ class PolicyTerms:
     values_T: "Tensor | None" = None
     """The critic's values at the start of the step (`needs.values`)."""
     returns_T: "Tensor | None" = None
-    """What came of each token's turn (`needs.returns`); 0 where nothing was scored."""
+    """The estimator's returns; if it has none, the undiscounted return of each token's turn, 0 where
+    nothing was scored (`needs.returns`)."""
     entropies_T: "Tensor | None" = None
     """The entropy of each token's distribution, with a gradient (`needs.entropy`)."""
     kept_T: "Tensor | None" = None

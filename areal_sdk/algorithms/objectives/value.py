@@ -32,7 +32,9 @@ class Critic:
         error_T = masked(values_T - returns_T, mask_T).square() / 2.0
         if self.clip is None:
             return Loss(error_T)
-        near_T = old_T + (values_T - old_T).clamp(-self.clip, self.clip)
+        moved_T = values_T - old_T
+        near_T = old_T + moved_T.clamp(-self.clip, self.clip)
         near_error_T = masked(near_T - returns_T, mask_T).square() / 2.0
-        held_T = near_error_T > error_T
+        # Within the clip both errors are the same but for rounding.
+        held_T = (moved_T.abs() > self.clip) & (near_error_T > error_T)
         return Loss(error_T.maximum(near_error_T), {"value_clip_fraction": held_T.sum()})

@@ -4,7 +4,7 @@ import hashlib
 import json
 import mmap
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +17,7 @@ from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.model import Model
 from areal_sdk.errors import EngineError
 
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _FLOAT_TYPES = ("F32", "BF16", "F16")
 _IGNORED_SUFFIXES = (".rotary_emb.inv_freq",)  # a constant that old checkpoints saved
 
@@ -39,15 +40,20 @@ class Weights:
     """A checkpoint that was found to fit the model: mapped, not read yet."""
 
     source: Mapping[str, _File]
+    changed: frozenset[str]
+    """The tensors to copy; a layer that is stacked from several is copied whole."""
 
     def copy_into(self, model: Model) -> None:
         with torch.inference_mode():
-            _copy(model, self.source)
+            _copy(model, self.source, self.changed)
 
 
-def open_weights(path: Path, architecture: Architecture, *, checksum: str = "") -> Weights:
+def open_weights(
+    path: Path, architecture: Architecture, *, checksum: str = "", base: Path | None = None
+) -> Weights:
     """The weights at `path`, a safetensors file or a directory.
 
+    With `base`, the checkpoint that the model was loaded from, `path` holds only what differs from it.
     An EngineError if a name, a shape, a type or the checksum is wrong, so that a copy that begins
     also ends: a model never has half of an update. The file's dtype may differ from the model's.
     Safe to call in another thread while the model generates.
@@ -55,13 +61,19 @@ def open_weights(path: Path, architecture: Architecture, *, checksum: str = "") 
     files = weight_files(path)
     if checksum:
         _verify_checksum(files, checksum)
+    given = source = _open(files, path)
+    if base is not None:
+        source = {**_open(weight_files(base), base), **given}
+    _check(source, architecture, path)
+    return Weights(source, frozenset(given))
+
+
+def _open(files: list[Path], path: Path) -> dict[str, _File]:
     try:
         handles: list[_File] = [safe_open(file, framework="pt") for file in files]
     except (SafetensorError, OSError) as exc:
         raise EngineError(f"cannot read the weights at {path}: {exc}") from exc
-    source = {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
-    _check(source, architecture, path)
-    return Weights(source)
+    return {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -147,7 +159,7 @@ def expected_shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
 
 
 def _shapes(a: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield "model.embed_tokens.weight", (a.vocab_size, a.hidden_size)
+    yield _EMBEDDING, (a.vocab_size, a.hidden_size)
     for layer in range(a.num_layers):
         for projection in _projections(a, layer).values():
             for name, size in zip(projection.names, projection.out_features, strict=True):
@@ -158,12 +170,12 @@ def _shapes(a: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield norm, (size,)
     yield "model.norm.weight", (a.hidden_size,)
     if not a.tied_embeddings:
-        yield "lm_head.weight", (a.vocab_size, a.hidden_size)
+        yield _HEAD, (a.vocab_size, a.hidden_size)
 
 
 def _check(source: Mapping[str, _File], a: Architecture, path: Path) -> None:
     expected = expected_shapes(a)
-    optional = {"lm_head.weight"} if a.tied_embeddings else set()
+    optional = {_HEAD} if a.tied_embeddings else set()
     unknown = sorted(
         name
         for name in source.keys() - expected.keys() - optional
@@ -191,25 +203,30 @@ def _check(source: Mapping[str, _File], a: Architecture, path: Path) -> None:
 
 
 def _ties_agree(source: Mapping[str, _File], a: Architecture) -> bool:
-    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
-    if not a.tied_embeddings or head not in source:
+    if not a.tied_embeddings or _HEAD not in source:
         return True
-    return torch.equal(source[head].get_tensor(head), source[embedding].get_tensor(embedding))
+    return torch.equal(source[_HEAD].get_tensor(_HEAD), source[_EMBEDDING].get_tensor(_EMBEDDING))
 
 
-def _copy(model: Model, source: Mapping[str, _File]) -> None:
+def _copy(model: Model, source: Mapping[str, _File], changed: Set[str]) -> None:
     def tensor(name: str) -> Tensor:
         return source[name].get_tensor(name)
 
+    def copy(target: Tensor, name: str) -> None:
+        if name in changed:
+            target.copy_(tensor(name))
+
     a = model.architecture
-    embedding = tensor("model.embed_tokens.weight")
-    model.embedding.copy_(embedding)
+    copy(model.embedding, _EMBEDDING)
     for number, layer in enumerate(model.layers):
         for attribute, projection in _projections(a, number).items():
-            weights = [tensor(f"{name}.weight") for name in projection.names]
-            biases = [tensor(f"{name}.bias") for name in projection.names if projection.has_bias]
-            getattr(layer, attribute).load(weights, biases)
+            weights = [f"{name}.weight" for name in projection.names]
+            biases = [f"{name}.bias" for name in projection.names if projection.has_bias]
+            if not changed.isdisjoint((*weights, *biases)):
+                getattr(layer, attribute).load([*map(tensor, weights)], [*map(tensor, biases)])
         for attribute, (name, _) in _norms(a, number).items():
-            getattr(layer, attribute).copy_(tensor(name))
-    model.norm.copy_(tensor("model.norm.weight"))
-    model.head.load([embedding if a.tied_embeddings else tensor("lm_head.weight")])
+            copy(getattr(layer, attribute), name)
+    copy(model.norm, "model.norm.weight")
+    head = _EMBEDDING if a.tied_embeddings else _HEAD
+    if head in changed:
+        model.head.load([tensor(head)])

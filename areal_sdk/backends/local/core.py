@@ -15,7 +15,7 @@ from areal_sdk.backends.local.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.kv_cache import MIN_ROW_LENGTH, KVRows, PrefixStore
 from areal_sdk.backends.local.model import Model, can_pack
 from areal_sdk.backends.local.protocol import LocalOptions
-from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, RowSampling, sample
+from areal_sdk.backends.local.sampling import Grammar, GrammarCompiler, SamplerRow, sample
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Finish, Sequence, StopRule
 from areal_sdk.engine import GenerateRequest
@@ -45,6 +45,7 @@ class EngineCore:
     """Model, KV, scheduler and sampler. Single-threaded; the caller steps it."""
 
     def __init__(self, model_dir: Path, options: LocalOptions) -> None:
+        self.model_dir = model_dir
         self.architecture = Architecture.load(model_dir)
         self.device = _choose_device(options.device)
         self.dtype = _choose_dtype(options.dtype, self.architecture, self.device)
@@ -75,7 +76,7 @@ class EngineCore:
         grammar = None if schema is None else self._compile(schema)
         sequence = Sequence(
             np.asarray(request.tokens, dtype=np.int32),
-            RowSampling.of(request, grammar),
+            SamplerRow.of(request, grammar),
             StopRule(
                 max_new_tokens,
                 frozenset((*own_stops, *request.stop_tokens)),
@@ -125,7 +126,7 @@ class EngineCore:
 
     def _sample(self, logits: torch.Tensor, complete: list[Work]) -> list[SampledToken]:
         try:
-            sampled = sample(logits, [item.sequence.sampling for item in complete])
+            sampled = sample(logits, [item.sequence.row for item in complete])
         except ValueError as exc:
             raise EngineError(
                 f"the weights of version {self.version} are broken, {exc}: training has diverged "
@@ -137,7 +138,7 @@ class EngineCore:
         ):
             sequence = item.sequence
             sequence.output.append(token)
-            sequence.sampling.note(token)
+            sequence.row.note(token)
             finish = sequence.stop.check(sequence.output)
             results.append(SampledToken(sequence, token, logprob, self.version, top, finish))
         for result in results:

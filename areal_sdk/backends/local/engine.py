@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -28,8 +28,9 @@ from areal_sdk.errors import (
     UnsupportedSchemaError,
     require_package,
 )
-from areal_sdk.models.checkpoint import check_safetensors
+from areal_sdk.models.checkpoint import check_safetensors, fingerprint
 from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, spawn
+from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
 START_TIMEOUT_S = 300.0
@@ -61,6 +62,7 @@ class LocalEngine(ConfiguredEngine):
     """
 
     is_repeatable = True
+    accepts = ("all", "changed")
 
     @classmethod
     def check_installed(cls) -> None:
@@ -105,6 +107,8 @@ class LocalEngine(ConfiguredEngine):
         self._version = 0
         self._weights: WeightUpdate | None = None
         """The last update that brought weights; applied again after a restart."""
+        self._base = ""
+        """Fingerprint of the weights that the first worker was started with."""
         self._update_lock = asyncio.Lock()
         self.last_pause_s = 0.0
         """How long the last weight update held generation."""
@@ -117,6 +121,7 @@ class LocalEngine(ConfiguredEngine):
             self._child = await spawn(
                 self._spec, log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
             )
+        self._base = self._base or await self._fingerprint()
         hello = self._child.hello
         self._info = EngineInfo(
             model=str(self._model_dir),
@@ -207,10 +212,18 @@ class LocalEngine(ConfiguredEngine):
             await child.aclose()
 
     async def _send_update(self, update: WeightUpdate) -> None:
-        payload = {"version": update.version, "path": update.path, "checksum": update.checksum}
+        if update.contents == "changed" and self._base != await self._fingerprint():
+            raise EngineError(
+                f"the weights in {self._model_dir} are others than when the engine was started, and version "
+                f"{update.version} holds only what differs from those: put them back"
+            )
+        payload = asdict(update)
         reply = await self._call("update_weights", payload, timeout_s=UPDATE_TIMEOUT_S)
         self.last_pause_s = float(reply["paused_s"])
         self._version = update.version
+
+    async def _fingerprint(self) -> str:
+        return await in_thread(lambda: fingerprint(self._model_dir), name="fingerprint model")
 
     async def _call(
         self, method: str, payload: JSON = None, *, timeout_s: float = CALL_TIMEOUT_S
@@ -234,14 +247,14 @@ class LocalEngine(ConfiguredEngine):
 
     def _check(self, request: GenerateRequest) -> None:
         """Refuse here, with the cure, what the worker could not do."""
-        info = self.info
+        info, sampling = self.info, request.sampling
         if not request.tokens:
             raise EngineError("the prompt is empty: send at least one token")
         if len(request.tokens) >= info.max_context:
             raise ContextOverflowError(
                 prompt_tokens=len(request.tokens), max_context=info.max_context
             )
-        for name, tokens in (("the prompt", request.tokens), ("logit_bias", request.logit_bias)):
+        for name, tokens in (("the prompt", request.tokens), ("logit_bias", sampling.logit_bias)):
             if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
                 raise EngineError(
                     f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
@@ -249,22 +262,22 @@ class LocalEngine(ConfiguredEngine):
                 )
         if request.max_new_tokens < 1:
             raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-        is_known = request.temperature == 0 or request.temperature >= LEAST_TEMPERATURE
-        if not is_known or not 0 < request.top_p <= 1 or not 0 <= request.min_p <= 1:
+        is_known = sampling.temperature == 0 or sampling.temperature >= LEAST_TEMPERATURE
+        if not is_known or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
             raise EngineError(
-                f"temperature {request.temperature}, top_p {request.top_p}, min_p {request.min_p}: "
+                f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}: "
                 f"expected temperature 0 or at least {LEAST_TEMPERATURE}, 0 < top_p <= 1, "
                 "0 <= min_p <= 1"
             )
-        if not 1 / LARGEST_SHIFT <= request.repetition_penalty <= LARGEST_SHIFT:
+        if not 1 / LARGEST_SHIFT <= sampling.repetition_penalty <= LARGEST_SHIFT:
             raise EngineError(
-                f"repetition_penalty {request.repetition_penalty}: "
+                f"repetition_penalty {sampling.repetition_penalty}: "
                 f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
             )
         shifts = (
-            request.presence_penalty,
-            request.frequency_penalty,
-            *request.logit_bias.values(),
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            *sampling.logit_bias.values(),
         )
         if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
             raise EngineError(
@@ -273,7 +286,7 @@ class LocalEngine(ConfiguredEngine):
             )
         if request.json_schema is not None:
             require_package("llguidance", extra="train", needed_for="JSON output")
-        if self._deterministic and request.temperature > 0 and request.seed is None:
+        if self._deterministic and sampling.temperature > 0 and request.seed is None:
             raise EngineError("a deterministic engine needs a seed in every sampled request")
 
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from areal_sdk.config import EngineSection
-from areal_sdk.engine import GenerateChunk, GenerateRequest
+from areal_sdk.engine import GenerateChunk, GenerateRequest, Sampling
 from areal_sdk.types import FinishReason
 
-_NOT_SENT = {"session"}
+_SENT = [field.name for field in fields(GenerateRequest) if field.name != "session"]
+_SAMPLING = [field.name for field in fields(Sampling)]
 
 
 class LocalOptions(EngineSection):
@@ -29,12 +30,10 @@ class Generate:
 
 def encode_generate(generate: Generate) -> dict[str, Any]:
     request = generate.request
-    payload = {
-        field.name: getattr(request, field.name)
-        for field in fields(GenerateRequest)
-        if field.name not in _NOT_SENT
-    }
-    payload["logit_bias"] = list(request.logit_bias.items())  # JSON keys are strings
+    payload = {name: getattr(request, name) for name in _SENT}
+    payload["sampling"] = {name: getattr(request.sampling, name) for name in _SAMPLING}
+    biases = list(request.sampling.logit_bias.items())  # keys of JSON are strings
+    payload["sampling"] |= {"logit_bias": biases}
     return {"request": payload, "is_streamed": generate.is_streamed}
 
 
@@ -42,7 +41,8 @@ def decode_generate(payload: dict[str, Any]) -> Generate:
     request = dict(payload["request"])
     for name in ("tokens", "stop", "stop_tokens"):
         request[name] = tuple(request[name])
-    request["logit_bias"] = dict(request["logit_bias"])
+    sampling = request["sampling"]
+    request["sampling"] = Sampling(**sampling | {"logit_bias": dict(sampling["logit_bias"])})
     return Generate(GenerateRequest(**request), payload["is_streamed"])
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import UnsupportedSchemaError
 
 if TYPE_CHECKING:
@@ -77,17 +77,10 @@ _BLOCK = 256
 
 
 @dataclass(slots=True)
-class RowSampling:
-    """One request's choices and its random state. Fields as in `GenerateRequest`."""
+class SamplerRow:
+    """One sequence's row of the logits: the request's sampling, and the state of its draws."""
 
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
     num_top_logprobs: int = 0
     generator: Random = field(default_factory=Random)
     """One uniform number a token: seeded, the request's draws are its own."""
@@ -98,20 +91,14 @@ class RowSampling:
     output_counts: Counter[int] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, request: GenerateRequest, grammar: Grammar | None = None) -> "RowSampling":
+    def of(cls, request: GenerateRequest, grammar: Grammar | None = None) -> "SamplerRow":
+        sampling = request.sampling
         return cls(
-            temperature=request.temperature,
-            top_p=request.top_p,
-            top_k=request.top_k,
-            min_p=request.min_p,
-            presence_penalty=request.presence_penalty,
-            frequency_penalty=request.frequency_penalty,
-            repetition_penalty=request.repetition_penalty,
-            logit_bias=request.logit_bias,
+            sampling,
             num_top_logprobs=request.num_top_logprobs,
             generator=Random(request.seed),
             grammar=grammar,
-            prompt_tokens=frozenset(request.tokens if request.repetition_penalty != 1.0 else ()),
+            prompt_tokens=frozenset(request.tokens if sampling.repetition_penalty != 1.0 else ()),
         )
 
     def note(self, token: int) -> None:
@@ -121,22 +108,8 @@ class RowSampling:
             self.grammar.accept(token)
 
     @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0.0
-
-    @property
     def shifts_logits(self) -> bool:
-        return bool(
-            self.presence_penalty
-            or self.frequency_penalty
-            or self.repetition_penalty != 1.0
-            or self.logit_bias
-            or self.grammar
-        )
-
-    @property
-    def cuts_tail(self) -> bool:
-        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+        return bool(self.sampling.has_penalty or self.sampling.logit_bias or self.grammar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +120,7 @@ class SampledRows:
 
 
 @torch.inference_mode()
-def sample(logits_SV: Tensor, rows: Sequence[RowSampling]) -> SampledRows:
+def sample(logits_SV: Tensor, rows: Sequence[SamplerRow]) -> SampledRows:
     """One token per row, with log softmax(logits / T) over the full vocabulary (T = 1 if greedy).
 
     Penalties, biases and top-p, top-k, min-p restrict the choice; they never touch the logprob.
@@ -155,17 +128,17 @@ def sample(logits_SV: Tensor, rows: Sequence[RowSampling]) -> SampledRows:
     ValueError when a row's logits hold no distribution (NaN, or +inf).
     """
     scaled_SV = logits_SV.float()
-    if any(row.temperature not in (0.0, 1.0) for row in rows):
-        inverse = [1.0 if row.is_greedy else 1.0 / row.temperature for row in rows]
+    if any(row.sampling.temperature not in (0.0, 1.0) for row in rows):
+        inverse = [1.0 / (row.sampling.temperature or 1.0) for row in rows]
         inverse += [1.0] * (len(scaled_SV) - len(rows))
         scaled_SV = scaled_SV * torch.tensor(inverse, device=scaled_SV.device)[:, None]
     policy_SV = scaled_SV.softmax(-1)
     choice_SV = policy_SV
-    if any(row.shifts_logits or row.cuts_tail for row in rows):
+    if any(row.shifts_logits or row.sampling.cuts_tail for row in rows):
         choice_SV = _restricted(logits_SV, policy_SV, rows)
     tokens_S = _draw(choice_SV, rows)
-    if any(row.is_greedy for row in rows):
-        greedy = torch.tensor([row.is_greedy for row in rows], device=tokens_S.device)
+    if any(row.sampling.is_greedy for row in rows):
+        greedy = torch.tensor([row.sampling.is_greedy for row in rows], device=tokens_S.device)
         tokens_S = torch.where(greedy, choice_SV[: len(rows)].argmax(-1), tokens_S)
     logprobs_S = _logprob(scaled_SV[: len(rows)], policy_SV[: len(rows)], tokens_S)
     return SampledRows(tokens_S.tolist(), logprobs_S.tolist(), _top_logprobs(scaled_SV, rows))
@@ -182,7 +155,7 @@ def _logprob(scaled_SV: Tensor, policy_SV: Tensor, tokens_S: Tensor) -> Tensor:
     return logprobs_S
 
 
-def _draw(probabilities_SV: Tensor, rows: Sequence[RowSampling]) -> Tensor:
+def _draw(probabilities_SV: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """Inverse transform sampling: one uniform number a row, in two levels.
 
     Much cheaper than noise on every logit (Gumbel, exponential race), and it makes a generator per
@@ -214,63 +187,63 @@ def _first_above(edges: Tensor, target_S1: Tensor) -> Tensor:
     return found.clamp(max=edges.shape[1] - 1)
 
 
-def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[RowSampling]) -> Tensor:
+def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
     """What each row chooses from; rows without restrictions keep the policy."""
     choice_SV = policy_SV.clone()
     for index, row in enumerate(rows):
         if row.shifts_logits:
             shifted_V = _shifted(logits_SV[index].to(torch.float32, copy=True), row)
-            temperature = 1.0 if row.is_greedy else row.temperature
+            temperature = row.sampling.temperature or 1.0
             choice_SV[index] = (shifted_V / temperature).softmax(-1)
-        if row.cuts_tail:
-            choice_SV[index] = _without_tail(choice_SV[index], row)
+        if row.sampling.cuts_tail:
+            choice_SV[index] = _without_tail(choice_SV[index], row.sampling)
     return choice_SV
 
 
-def _shifted(logits_V: Tensor, row: RowSampling) -> Tensor:
+def _shifted(logits_V: Tensor, row: SamplerRow) -> Tensor:
     """Penalties on what was said before (repetition: prompt and output, others: output), biases,
     and minus infinity for what a grammar does not allow.
 
     In place: the caller hands over a copy.
     """
-    device = logits_V.device
-    if row.repetition_penalty != 1.0:
+    device, sampling = logits_V.device, row.sampling
+    if sampling.repetition_penalty != 1.0:
         seen = torch.tensor(sorted(row.prompt_tokens | row.output_counts.keys()), device=device)
         values = logits_V[seen]
-        factor = row.repetition_penalty
+        factor = sampling.repetition_penalty
         logits_V[seen] = torch.where(values > 0, values / factor, values * factor)
-    if row.output_counts and (row.presence_penalty or row.frequency_penalty):
+    if row.output_counts and (sampling.presence_penalty or sampling.frequency_penalty):
         tokens = torch.tensor(list(row.output_counts), device=device)
         counts = torch.tensor(list(row.output_counts.values()), device=device)
-        logits_V[tokens] -= row.presence_penalty + row.frequency_penalty * counts
-    if row.logit_bias:
-        tokens = torch.tensor(list(row.logit_bias), device=device)
-        logits_V[tokens] += torch.tensor(list(row.logit_bias.values()), device=device)
+        logits_V[tokens] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    if sampling.logit_bias:
+        tokens = torch.tensor(list(sampling.logit_bias), device=device)
+        logits_V[tokens] += torch.tensor(list(sampling.logit_bias.values()), device=device)
     if row.grammar is not None:
         allowed_V = torch.from_numpy(row.grammar.allowed()).to(device)
         logits_V.masked_fill_(~allowed_V, -math.inf)
     return logits_V
 
 
-def _without_tail(probabilities_V: Tensor, row: RowSampling) -> Tensor:
+def _without_tail(probabilities_V: Tensor, sampling: Sampling) -> Tensor:
     """top-k, then top-p over what is left, then min-p against the most likely token."""
     sorted_V, order_V = probabilities_V.sort(descending=True)
     keep_V = torch.ones_like(sorted_V, dtype=torch.bool)
-    if row.top_k > 0:
-        keep_V[row.top_k :] = False
-    if row.top_p < 1.0:
+    if sampling.top_k > 0:
+        keep_V[sampling.top_k :] = False
+    if sampling.top_p < 1.0:
         kept_V = torch.where(keep_V, sorted_V, 0.0)
         before_V = kept_V.cumsum(-1) - kept_V
-        keep_V &= before_V < row.top_p * kept_V.sum()
-    if row.min_p > 0.0:
-        keep_V &= sorted_V >= row.min_p * sorted_V[0]
+        keep_V &= before_V < sampling.top_p * kept_V.sum()
+    if sampling.min_p > 0.0:
+        keep_V &= sorted_V >= sampling.min_p * sorted_V[0]
     keep_V[0] = True  # the most likely token is always a choice
     result_V = torch.zeros_like(probabilities_V)
     result_V[order_V[keep_V]] = sorted_V[keep_V]
     return result_V
 
 
-def _top_logprobs(scaled_SV: Tensor, rows: Sequence[RowSampling]) -> list[dict[int, float]]:
+def _top_logprobs(scaled_SV: Tensor, rows: Sequence[SamplerRow]) -> list[dict[int, float]]:
     most = max((row.num_top_logprobs for row in rows), default=0)
     if most == 0:
         return [{} for _ in rows]

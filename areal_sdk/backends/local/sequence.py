@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from areal_sdk.backends.local.kv_cache import Tokens
-from areal_sdk.backends.local.sampling import RowSampling
+from areal_sdk.backends.local.sampling import SamplerRow
 from areal_sdk.types import FinishReason
 
 
@@ -58,7 +58,7 @@ class Sequence:
     """Prompt, output so far, and how much of both has its KV computed."""
 
     prompt: Tokens
-    sampling: RowSampling
+    row: SamplerRow
     stop: StopRule
     output: list[int] = field(default_factory=list)
     num_computed: int = 0

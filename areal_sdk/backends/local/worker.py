@@ -56,7 +56,7 @@ class _Answer:
         self.tokens.append(sampled.token)
         self.logprobs.append(sampled.logprob)
         self.versions.append(sampled.version)
-        if self.sequence.sampling.num_top_logprobs:
+        if self.sequence.row.num_top_logprobs:
             self.top_logprobs.append(sampled.top_logprobs)
 
     def send(self, finish: Finish | None = None) -> None:
@@ -152,7 +152,11 @@ class Worker:
             request.reply({"paused_s": 0.0})
             return
         checked = self._checker.submit(
-            open_weights, Path(path), self._core.architecture, checksum=checksum
+            open_weights,
+            Path(path),
+            self._core.architecture,
+            checksum=checksum,
+            base=self._core.model_dir if request.payload["contents"] == "changed" else None,
         )
         self._update = _Update(request, checked)
 

@@ -96,7 +96,10 @@ def fitted(request: GenerateRequest, info: EngineInfo, *, reserved_tokens: int) 
         raise EngineError("the prompt is empty: send at least one token")
     if request.max_new_tokens < 1:
         raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-    for name, tokens in (("the prompt", request.tokens), ("logit_bias", request.logit_bias)):
+    for name, tokens in (
+        ("the prompt", request.tokens),
+        ("logit_bias", request.sampling.logit_bias),
+    ):
         if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
             raise EngineError(
                 f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "

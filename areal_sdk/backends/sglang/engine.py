@@ -18,6 +18,7 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
 
     client = SGLangClient
     table = SGLangSection
+    accepts = ("all", "changed")
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "SGLangEngine":

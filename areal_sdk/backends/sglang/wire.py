@@ -29,33 +29,34 @@ def generate_body(
     cache_key: str | None = None,
 ) -> JSON:
     """The JSON of one attempt; `sampled` is what earlier attempts already produced."""
-    sampling: JSON = {
+    sampling = request.sampling
+    parameters: JSON = {
         "max_new_tokens": request.max_new_tokens - len(sampled),
-        "temperature": request.temperature,
-        "top_p": request.top_p,
-        "top_k": request.top_k if request.top_k > 0 else -1,
-        "min_p": request.min_p,
-        "presence_penalty": request.presence_penalty,
-        "frequency_penalty": request.frequency_penalty,
-        "repetition_penalty": request.repetition_penalty,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k if sampling.top_k > 0 else -1,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
         "ignore_eos": request.ignore_eos,
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }
     if request.stop:
-        sampling["stop"] = list(request.stop)
+        parameters["stop"] = list(request.stop)
     if request.stop_tokens:
-        sampling["stop_token_ids"] = list(request.stop_tokens)
-    if request.logit_bias:
-        sampling["logit_bias"] = {str(token): bias for token, bias in request.logit_bias.items()}
+        parameters["stop_token_ids"] = list(request.stop_tokens)
+    if sampling.logit_bias:
+        parameters["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     if request.json_schema is not None:
-        sampling["json_schema"] = _dumps(request.json_schema)
+        parameters["json_schema"] = _dumps(request.json_schema)
     if request.seed is not None:
-        sampling["sampling_seed"] = request.seed & 0x7FFFFFFF
+        parameters["sampling_seed"] = request.seed & 0x7FFFFFFF
     body: JSON = {
         "rid": request_id,
         "input_ids": [*request.tokens, *sampled],
-        "sampling_params": sampling,
+        "sampling_params": parameters,
         "stream": True,
         "return_logprob": True,
     }

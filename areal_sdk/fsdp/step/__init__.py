@@ -8,7 +8,6 @@ Each rank gets the same groups and derives the same plan from them, so that noth
 needs to be agreed upon; only scores, gradients and metrics are reduced.
 """
 
-from areal_sdk.fsdp.step.optimizer import BETAS
 from areal_sdk.fsdp.step.rank_trainer import RankTrainer
 
-__all__ = ["BETAS", "RankTrainer"]
+__all__ = ["RankTrainer"]

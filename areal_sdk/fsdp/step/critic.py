@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import Critic
 from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.adapter import trained_weights
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.memory.activations import recompute_activations
 from areal_sdk.fsdp.policy import hidden_states, load_policy
 from areal_sdk.fsdp.step.metrics import Meter
 from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer
@@ -43,7 +45,8 @@ class ValueModel(nn.Module):
         return layers
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        return dict(self.named_parameters())
+        """What is trained."""
+        return trained_weights(self)
 
 
 class CriticTrainer:
@@ -61,8 +64,11 @@ class CriticTrainer:
         self.settings = settings
         self.ranks = ranks
         self.autocast = autocast
-        trunk = load_policy(model_dir).model.base_model
+        trunk = load_policy(
+            model_dir, lora=settings.lora, precision=settings.precision
+        ).model.base_model
         self.model = ValueModel(trunk).to(ranks.device)
+        recompute_activations(self.model, settings.activation_checkpointing)
         ranks.shard(self.model)
         self.optimizer = make_optimizer(self.model, settings)
         self.num_updates = 0
@@ -72,8 +78,13 @@ class CriticTrainer:
             values_T: Tensor = self.model(batch)
         return values_T
 
-    def update(self, minibatches: Sequence[Minibatch], meter: Meter) -> dict[str, float]:
-        """One update for each minibatch, on the returns that its batches hold."""
+    def update(
+        self, minibatches: Sequence[Minibatch], meter: Meter, *, rate: float
+    ) -> dict[str, float]:
+        """One update for each minibatch, on the returns that its batches hold.
+
+        `rate`: the part of its learning rate that the schedule leaves.
+        """
         totals = {"value_loss": 0.0}
         norms, num_terms = [], 0
         with meter.phase("critic"):
@@ -94,7 +105,7 @@ class CriticTrainer:
                     self.model,
                     self.optimizer,
                     self.settings,
-                    learning_rate=self.spec.learning_rate,
+                    learning_rate=self.spec.learning_rate * rate,
                     num_updates=self.num_updates,
                 )
                 self.num_updates += applied.is_updated

@@ -1,5 +1,6 @@
-"""AdamW, its warm-up and its gradient bound: the same for the policy and for a critic."""
+"""AdamW, its learning rate and its gradient bound: the same for the policy and for a critic."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -8,15 +9,34 @@ from torch import nn
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import global_grad_norm
 
-BETAS = (0.9, 0.999)
-"""Of AdamW. The second remembers the large gradients of the start: with a short memory, a nearly
-solved task's tiny, noisy gradients would be scaled up to full steps and undo what was learned."""
-
 
 def make_optimizer(model: nn.Module, settings: TrainerSection) -> torch.optim.AdamW:
     return torch.optim.AdamW(
-        model.parameters(), betas=BETAS, weight_decay=settings.weight_decay, fused=True
+        model.parameters(),
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        weight_decay=settings.weight_decay,
+        fused=True,
     )
+
+
+def scheduled(settings: TrainerSection, *, step: int, num_steps: int) -> float:
+    """The part of the learning rate that is left in `step`, counted from 0; the warm-up aside.
+
+    >>> line = TrainerSection(schedule="linear", warmup_steps=2)
+    >>> [scheduled(line, step=step, num_steps=6) for step in range(7)]
+    [1.0, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    if settings.schedule == "constant":
+        return 1.0
+    if settings.schedule == "wsd":
+        left = (num_steps - step) / (settings.decay_share * num_steps)
+    else:
+        left = (num_steps - step) / max(1, num_steps - settings.warmup_steps)
+    left = min(1.0, max(0.0, left))
+    if settings.schedule == "cosine":
+        left = (1.0 - math.cos(math.pi * left)) / 2.0
+    return left + (1.0 - left) * settings.schedule_end
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Planner:
         version: int,
     ) -> StepPlan:
         """The minibatches of a step: whole groups, about equally many trained tokens in each."""
-        if estimate.returns is None and (algorithm.needs.returns or algorithm.critic is not None):
+        if estimate.returns is None and algorithm.needs.returns:
             estimate = replace(estimate, returns=turn_returns(groups))
         counts = [sum(t.num_trained for t in group.trajectories) for group in groups]
         parts = split_evenly(counts, self.settings.num_minibatches)

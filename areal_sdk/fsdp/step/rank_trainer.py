@@ -8,7 +8,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from areal_sdk.algorithms.advantages import Baselines, Evidence, NamesOutliers, PerToken
+from areal_sdk.algorithms.advantages import (
+    Baselines,
+    Evidence,
+    NamesOutliers,
+    PerToken,
+    credit_of_episodes,
+)
 from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.examples import Example, make_demonstration
@@ -21,19 +27,21 @@ from areal_sdk.algorithms.objectives import (
     interpolate,
     masked,
 )
+from areal_sdk.fsdp.adapter import WithoutAdapter, dropout
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.memory.activations import recompute_activations
 from areal_sdk.fsdp.policy import Policy, load_policy
 from areal_sdk.fsdp.reward_model import RewardModel, judged, load_reward_model
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
 from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement, disagreement_notice
-from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer
+from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, scheduled
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer import Demonstration
-from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.trajectory import Credit, TrajectoryGroup
 
 LossOf = Callable[[Tensor, Tensor, Minibatch, Batch, float], Loss]
 """The loss of (logprobs, entropies, minibatch, batch, fraction of the step's minibatches done)."""
@@ -64,14 +72,20 @@ class RankTrainer:
         """`policy` or `imitation`: an optimiser's state does not outlive its loss."""
         self.num_updates = 0
         """Optimiser updates of this phase; drives the warm-up."""
+        self.num_steps = 0
+        """Steps of this phase, those without an update too; drives the schedule."""
         self.baselines: Baselines = {}
         self.notices: list[str] = []
         """What the latest step says to the user: each source with a wrong reward once."""
+        self.credit: dict[str, Credit] = {}
+        """Of the episodes of the latest step, by id."""
         self._named: set[str] = set()
         self._planner = Planner(self.settings, self.ranks)
 
-    def _load_reference(self) -> Policy:
+    def _load_reference(self) -> Policy | WithoutAdapter:
         """The checkpoint that the run began with, also where the run was resumed; never trained."""
+        if self.settings.lora.rank:
+            return WithoutAdapter(self.policy)
         return self._load_policy().requires_grad_(False)
 
     def _load_policy(self) -> Policy:
@@ -79,12 +93,23 @@ class RankTrainer:
             self.spec.model_dir,
             device=self.ranks.device,
             exact_head=self.settings.head_precision == "float32",
+            lora=self.settings.lora,
+            seed=self.spec.run.seed,
+            precision=self.settings.precision,
         )
+        recompute_activations(policy, self.settings.activation_checkpointing)
         self.ranks.shard(policy)
         return policy
 
     def _load_reward_model(self) -> RewardModel:
-        model = load_reward_model(self.spec.model_dir, device=self.ranks.device)
+        model = load_reward_model(
+            self.spec.model_dir,
+            device=self.ranks.device,
+            lora=self.settings.lora,
+            seed=self.spec.run.seed,
+            precision=self.settings.precision,
+        )
+        recompute_activations(model, self.settings.activation_checkpointing)
         self.ranks.shard(model)
         return model
 
@@ -102,6 +127,7 @@ class RankTrainer:
             outliers = self._find_outliers(groups)
             estimate = self.algorithm.advantages(groups, evidence)
             self.baselines = estimate.baselines
+            self.credit = credit_of_episodes(groups, estimate.advantages)
             plan = self._planner.plan(groups, self.algorithm, estimate, evidence, version=version)
         counted = metrics["num_counted"]
         metrics |= {
@@ -110,15 +136,20 @@ class RankTrainer:
             "num_idle_groups": float(plan.num_idle_groups),
             "share_without_advantage": 1.0 - plan.num_with_advantage / counted if counted else 0.0,
         }
+        self._enter("policy")
         if plan.minibatches:
-            self._enter("policy")
             with meter.phase("proximal"):
                 minibatches = self._with_proximal(plan.minibatches)
+            rate = self._scheduled()
             metrics |= self._update(
-                minibatches, self._policy_loss, meter, learning_rate=self.settings.learning_rate
+                minibatches,
+                self._policy_loss,
+                meter,
+                learning_rate=self.settings.learning_rate * rate,
             )
             if self.critic is not None:
-                metrics |= self.critic.update(minibatches, meter)
+                metrics |= self.critic.update(minibatches, meter, rate=rate)
+        self.num_steps += 1
         self._notice_disagreement(metrics)
         return metrics | self._cost(plan.minibatches, meter, began)
 
@@ -138,16 +169,19 @@ class RankTrainer:
             "num_trained": float(count),
             "num_updates": 0.0,
         }
+        self._enter("imitation")
         if count:
-            self._enter("imitation")
-            metrics |= self._update(
-                [minibatch],
-                lambda logprobs_T, _entropies, _minibatch, batch, _progress: imitation(
-                    logprobs_T, batch.advantages_T, batch.mask_T
-                ),
-                meter,
-                learning_rate=learning_rate,
-            )
+            learning_rate *= self._scheduled() if self.spec.fine_tunes else 1.0
+            with dropout(self.policy):
+                metrics |= self._update(
+                    [minibatch],
+                    lambda logprobs_T, _entropies, _minibatch, batch, _progress: imitation(
+                        logprobs_T, batch.advantages_T, batch.mask_T
+                    ),
+                    meter,
+                    learning_rate=learning_rate,
+                )
+        self.num_steps += 1
         return metrics | self._cost([minibatch], meter, began)
 
     def score(self, rows: Sequence[Demonstration]) -> list[float]:
@@ -351,8 +385,11 @@ class RankTrainer:
 
     def _enter(self, phase: str) -> None:
         if phase != self.phase:
-            self.phase, self.num_updates = phase, 0
+            self.phase, self.num_updates, self.num_steps = phase, 0, 0
             self.optimizer.state.clear()
+
+    def _scheduled(self) -> float:
+        return scheduled(self.settings, step=self.num_steps, num_steps=self.spec.run.steps)
 
     def _autocast(self) -> torch.autocast:
         enabled = self.settings.precision == "bfloat16"

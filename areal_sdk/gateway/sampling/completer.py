@@ -99,7 +99,9 @@ class Completer:
         self, session: Session, request: ChatRequest, *, num_bytes: int | None = None
     ) -> int:
         """Prompt tokens that the request would have in this session."""
-        placed = await self._placer.place_messages(session, request, num_bytes, num_bytes)
+        placed = await self._placer.place_messages(
+            session, request, num_bytes, num_bytes, is_counted=True
+        )
         return len(placed.prompt.tokens)
 
     async def prepare(
@@ -219,21 +221,14 @@ class Completer:
         yield completed
 
     def _engine_request(self, session: Session, prepared: Prepared) -> GenerateRequest:
-        request, sampling = prepared.request, prepared.sampling
+        request = prepared.request
         seed = session.next_seed()
         if seed is None and session.sampling.keeps_seeds:
             seed = request.seed
         return GenerateRequest(
             tokens=prepared.prompt.tokens,
             max_new_tokens=prepared.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            presence_penalty=sampling.presence_penalty,
-            frequency_penalty=sampling.frequency_penalty,
-            repetition_penalty=sampling.repetition_penalty,
-            logit_bias=sampling.logit_bias,
+            sampling=prepared.sampling,
             stop=request.stop,
             seed=seed,
             num_top_logprobs=request.num_top_logprobs,

@@ -3,7 +3,9 @@
 A prompt that continues a recorded turn is that turn's tokens plus the tokens of the new messages.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import orjson
@@ -12,6 +14,7 @@ from areal_sdk.gateway.errors import (
     CONTEXT_OVERFLOW,
     ApiError,
     TemplateRefusalError,
+    TooManyTokensError,
     bad_request,
     context_overflow,
 )
@@ -21,7 +24,7 @@ from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
-from areal_sdk.gateway.untrusted import LARGE, LargeWork, is_small
+from areal_sdk.gateway.untrusted import LargeWork, is_small
 from areal_sdk.types import ForkReason, Message, Tool
 
 _LEFT_OUT = "the oldest messages were left out: the client asked for truncation"
@@ -50,7 +53,11 @@ class PromptPlacer:
         if request.prompt_text is not None:
             text = request.prompt_text
             self._check_length(session, len(text), param="prompt")
-            tokens = await self._large.run(len(text), lambda: self._tokenizer.encode_document(text))
+            most = self._most_tokens(len(text))
+            with self._refusing_overflow(param="prompt"):
+                tokens = await self._large.run(
+                    len(text), lambda: self._tokenizer.encode_document(text, most=most)
+                )
             if not tokens:
                 raise bad_request("prompt is empty: send at least one token", param="prompt")
             request = replace(request, prompt_tokens=tokens, prompt_text=None)
@@ -119,9 +126,35 @@ class PromptPlacer:
                 prompt_tokens=least, max_context=self._max_context(), at_least=True, param=param
             )
 
+    def _most_tokens(self, size: int, *, is_counted: bool = False) -> int | None:
+        """As many tokens of a large text are encoded before it is refused."""
+        if is_small(size):
+            return None
+        return sys.maxsize if is_counted else self._max_context()
+
+    @contextmanager
+    def _refusing_overflow(self, *, num_before: int = 0, param: str = "messages") -> Iterator[None]:
+        """`num_before`: tokens of the prompt before the text that is encoded."""
+        try:
+            yield
+        except TooManyTokensError as exc:
+            raise context_overflow(
+                prompt_tokens=num_before + exc.num_tokens,
+                max_context=self._max_context(),
+                at_least=True,
+                param=param,
+            ) from exc
+
     async def place_messages(
-        self, session: Session, request: ChatRequest, num_bytes: int | None, num_new: int | None
+        self,
+        session: Session,
+        request: ChatRequest,
+        num_bytes: int | None,
+        num_new: int | None,
+        *,
+        is_counted: bool = False,
     ) -> Prepared:
+        """`is_counted`: a text that might fit is encoded to its end even if it does not."""
         if is_small(num_new or 0) and not session.placing.locked():
             messages, placement = self._place(session.history, request, num_bytes)
         else:
@@ -132,7 +165,7 @@ class PromptPlacer:
         opening = self._opening(session, request)
         chat = TemplateInput(messages, self._tools_to_render(request), request.template_options)
         if placement.parent is None:
-            prompt = await self._first(chat, opening, num_bytes)
+            prompt = await self._first(chat, opening, num_bytes, is_counted=is_counted)
             return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
         turn = session.turns[placement.parent]
         known = placement.num_matched
@@ -140,16 +173,18 @@ class PromptPlacer:
         size = num_bytes or 0
         if num_bytes is None or not is_small(num_bytes):
             size = sum(map(_num_characters, messages[known:]))
+        most = self._most_tokens(size, is_counted=is_counted)
         try:
-            added = await self._large.run(
-                size,
-                lambda: self._renderer.addition(
-                    last_token, chat, known, opening=opening, apart=size > LARGE
-                ),
-            )
+            with self._refusing_overflow(num_before=turn.num_tokens):
+                added = await self._large.run(
+                    size,
+                    lambda: self._renderer.addition(
+                        last_token, chat, known, opening=opening, most=most
+                    ),
+                )
         except TemplateRefusalError:
             unstable = replace(placement, parent=None, num_matched=0)
-            prompt = await self._first(chat, opening, num_bytes)
+            prompt = await self._first(chat, opening, num_bytes, is_counted=is_counted)
             fork = ForkReason.TEMPLATE_UNSTABLE
             return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
         return Prepared(
@@ -173,14 +208,18 @@ class PromptPlacer:
         options = request.template_options
         return messages, history.place(messages, tools=request.tools, options=options)
 
-    async def _first(self, chat: TemplateInput, opening: str, num_bytes: int | None) -> Prompt:
+    async def _first(
+        self, chat: TemplateInput, opening: str, num_bytes: int | None, *, is_counted: bool
+    ) -> Prompt:
         size = num_bytes
         if size is None:
             size = sum(map(_num_characters, chat.messages)) + len(orjson.dumps(chat.tools))
+        most = self._most_tokens(size, is_counted=is_counted)
         try:
-            return await self._large.run(
-                size, lambda: self._renderer.first(chat, opening=opening, apart=size > LARGE)
-            )
+            with self._refusing_overflow():
+                return await self._large.run(
+                    size, lambda: self._renderer.first(chat, opening=opening, most=most)
+                )
         except TemplateRefusalError as exc:
             raise bad_request(
                 f"the model's chat template does not accept these messages: {exc}", param="messages"

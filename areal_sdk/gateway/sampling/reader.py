@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from areal_sdk.engine import GenerateChunk
+from areal_sdk.engine import GenerateChunk, Sampling
 from areal_sdk.gateway.errors import ApiError, SessionClosedError, session_closed
-from areal_sdk.gateway.sampling.request import ChatRequest, Sampling, ToolUse
+from areal_sdk.gateway.sampling.request import ChatRequest, ToolUse
 from areal_sdk.gateway.sessions.history import Placement
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, cast
 
-from areal_sdk.types import Exclusion, Message, Tool
+from areal_sdk.engine import Sampling
+from areal_sdk.types import Message, Tool
 
 _LEADING = ("system", "developer")
 
@@ -23,33 +24,6 @@ class ToolChoice:
     """The tool that must be called, when the client names one."""
     allowed: frozenset[str] | None = None
     """The only tools that may be called, when the client names some of those on offer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """What decides the distribution that tokens are drawn from."""
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-
-    @property
-    def exclusion(self) -> Exclusion | None:
-        """Why tokens sampled so do not follow log softmax(logits / T), which training assumes."""
-        if self.temperature == 0.0:
-            return Exclusion.GREEDY
-        if self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0:
-            return Exclusion.TRUNCATED_DISTRIBUTION
-        if self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0:
-            return Exclusion.PENALTY
-        if self.logit_bias:
-            return Exclusion.LOGIT_BIAS
-        return None
 
 
 @dataclass(frozen=True, slots=True)

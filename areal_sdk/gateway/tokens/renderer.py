@@ -8,6 +8,7 @@ answer itself never matters, because the answer's tokens are the ones that were 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from areal_sdk.gateway.tokens.template_traits import (
     PROBE_RESULT,
     PROBE_TOOL,
     TemplateTraits,
+    as_it_is,
 )
 from areal_sdk.gateway.tokens.tokenizer import BREAKER, Tokenizer
 from areal_sdk.gateway.tool_calls import FORMATS, choose_format, weave
@@ -57,11 +59,11 @@ class Renderer:
         self, tokenizer: Tokenizer, template: ChatTemplate, *, tool_format: str | None = None
     ) -> None:
         """`tool_format` overrules what the template's source says about how it writes calls."""
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._template = template
-        self._dialect = TemplateTraits.of(template)
+        self._traits = TemplateTraits.of(template)
         self._added_ids = frozenset(tokenizer.added.values())
-        self.weaves_tools = not (self._dialect.writes_calls and self._dialect.describes_tools)
+        self.weaves_tools = not (self._traits.writes_calls and self._traits.describes_tools)
         self.tool_format = (
             _format_named(tool_format or "plain")
             if tool_format or self.weaves_tools
@@ -72,9 +74,17 @@ class Renderer:
         )
         """Special tokens that the parser must see."""
         self.reasons = "<think>" in template.source or "reasoning_content" in template.source
+        self._disarm = as_it_is  # probes hold no special tokens
         self.end_of_turn = self._probe_end_of_turn()
         """The special token that the template writes after an answer; empty if there is none."""
         self._is_local = self._probe_locality()
+        self._disarm = self._defuse
+
+    @classmethod
+    def load(cls, model_dir: Path, *, tool_format: str | None = None) -> "Renderer":
+        """The renderer of the model in `model_dir`; ConfigError without a template or a tokenizer."""
+        template = ChatTemplate.load(model_dir)
+        return cls(Tokenizer.load(model_dir), template, tool_format=tool_format)
 
     def parser(self, tools: Sequence[Tool], *, opens_reasoning: bool) -> Parser:
         """Reads one completion of a request with these tools."""
@@ -87,13 +97,13 @@ class Renderer:
         """What the template makes of a chat, up to where the model is asked for an answer."""
         return self._render(chat.messages, chat, add_generation_prompt=asks).replace(BREAKER, "")
 
-    def first(self, chat: TemplateInput, *, opening: str = "", apart: bool = False) -> Prompt:
+    def first(self, chat: TemplateInput, *, opening: str = "", most: int | None = None) -> Prompt:
         """The prompt of a conversation that continues no recorded turn.
 
-        `opening` begins the answer: the model goes on from there. `apart` as in `Tokenizer.encode`.
+        `opening` begins the answer: the model goes on from there. `most` as in `Tokenizer.encode`.
         """
         text, opens_reasoning = _open(self._render(chat.messages, chat), opening)
-        return Prompt(self._tokenizer.encode(text, apart=apart), opens_reasoning)
+        return Prompt(self.tokenizer.encode(text, most=most), opens_reasoning)
 
     def extend(
         self, before: tuple[int, ...], chat: TemplateInput, num_known: int, *, opening: str = ""
@@ -112,13 +122,13 @@ class Renderer:
         num_known: int,
         *,
         opening: str = "",
-        apart: bool = False,
+        most: int | None = None,
     ) -> Prompt:
         """What `extend` adds to tokens that end with `last_token`."""
         head = self._short_head(chat.messages) if self._is_local else chat.messages[: num_known - 1]
         answer, new = chat.messages[num_known - 1], chat.messages[num_known:]
         text, opens_reasoning = _open(self._after_answer(head, answer, new, chat), opening)
-        tokens = self._tokenizer.encode_continuation(text, apart=apart)
+        tokens = self.tokenizer.encode_continuation(text, most=most)
         if tokens and tokens[0] == last_token and last_token in self._added_ids:
             tokens = tokens[1:]  # the model ended its turn itself
         return Prompt(tokens, opens_reasoning)
@@ -133,7 +143,7 @@ class Renderer:
         if not whole.startswith(before):
             raise TemplateRefusalError("it writes an answer differently from what it asks for")
         said, end, _ = whole[len(before) :].rpartition(self.end_of_turn or "\0")
-        return self._tokenizer.encode_continuation(said + end if end else whole[len(before) :])
+        return self.tokenizer.encode_continuation(said + end if end else whole[len(before) :])
 
     def _after_answer(
         self, head: Sequence[Message], answer: Message, new: Sequence[Message], chat: TemplateInput
@@ -184,7 +194,7 @@ class Renderer:
         if self.weaves_tools:
             messages, tools = weave(messages, chat.tools), None
         return self._template.render(
-            [self._dialect.write(message, self._defuse) for message in messages],
+            [self._traits.write(message, self._disarm) for message in messages],
             tools=tools,
             add_generation_prompt=add_generation_prompt,
             options=chat.options,
@@ -195,14 +205,14 @@ class Renderer:
         if not tools:
             return None
         text = orjson.dumps(tools).decode()
-        safe = self._tokenizer.defuse(text)
+        safe = self.tokenizer.defuse(text)
         return tools if safe == text else orjson.loads(safe)
 
     def _defuse(self, text: str, ours: bool) -> str:
         """No text becomes a special token; an assistant's own `<think>` and `<tool_call>` may."""
         if _SENTINEL in text and text != _SENTINEL:
             text = text.translate(_RESERVED)
-        return self._tokenizer.defuse(text, only_special=ours)
+        return self.tokenizer.defuse(text, only_special=ours)
 
     @staticmethod
     def _short_head(messages: Sequence[Message]) -> list[Message]:
@@ -216,7 +226,7 @@ class Renderer:
             text = self._render(messages, TemplateInput(()), add_generation_prompt=False)
         except TemplateRefusalError:
             return ""
-        return self._tokenizer.leading_added_token(text.rpartition(_SENTINEL)[2])
+        return self.tokenizer.leading_added_token(text.rpartition(_SENTINEL)[2])
 
     def _probe_locality(self) -> bool:
         """Whether what follows an answer does not depend on what came long before it.

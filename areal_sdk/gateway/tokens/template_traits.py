@@ -59,11 +59,12 @@ class TemplateTraits:
     @classmethod
     def of(cls, template: ChatTemplate) -> "TemplateTraits":
         knows_developer = "developer" in template.source
+        describes_tools = _describes_tools(template)
         for as_text in (False, True):
             for empty in ("", None):
-                dialect = cls(as_text, empty, knows_developer, True, _describes_tools(template))
-                if _writes_calls(template, dialect):
-                    return dialect
+                traits = cls(as_text, empty, knows_developer, True, describes_tools)
+                if _writes_calls(template, traits):
+                    return traits
         return cls(knows_developer=knows_developer)
 
     def write(self, message: Message, defuse: Callable[[str, bool], str]) -> dict[str, Any]:
@@ -111,10 +112,10 @@ def _as_object(arguments: str) -> Any:
         return arguments
 
 
-def _writes_calls(template: ChatTemplate, dialect: TemplateTraits) -> bool:
+def _writes_calls(template: ChatTemplate, traits: TemplateTraits) -> bool:
     messages = [{"role": "user", "content": "probe"}, PROBE_CALL, PROBE_RESULT]
     try:
-        text = template.render([dialect.write(m, _as_it_is) for m in messages], tools=[PROBE_TOOL])
+        text = template.render([traits.write(m, as_it_is) for m in messages], tools=[PROBE_TOOL])
     except TemplateRefusalError:
         return False
     return all(word in text for word in ("probe_tool", "probe_value", "probe_result"))
@@ -128,5 +129,5 @@ def _describes_tools(template: ChatTemplate) -> bool:
     return "probe_description" in text
 
 
-def _as_it_is(text: str, ours: bool) -> str:
+def as_it_is(text: str, ours: bool) -> str:
     return text

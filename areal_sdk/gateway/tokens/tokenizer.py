@@ -12,7 +12,8 @@ from tokenizers import AddedToken
 from tokenizers import Tokenizer as HfTokenizer
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.tokens.word_encoder import WordEncoder, word_pattern
+from areal_sdk.gateway.errors import TooManyTokensError
+from areal_sdk.gateway.tokens.word_encoder import WordEncoder, windows, word_pattern
 from areal_sdk.gateway.untrusted import LARGE
 
 BREAKER = "\ufdd0"
@@ -55,12 +56,16 @@ class Tokenizer:
         self._splits_cleanly = _splits_cleanly(document, added.values())
         self._is_byte_level = b'"ByteLevel"' in orjson.dumps(document.get("decoder"))
         self._normalizes_added = _normalizes(document) and any(t.normalized for t in added.values())
+        self.most_characters_a_token = _most_characters_a_token(document, self._splits_cleanly)
+        """No text has more characters than this many times its tokens; None where that is not sure."""
         self._pieces: dict[str, tuple[int, ...]] = {}
         self._num_cached = 0
         self._one_of_each: dict[int, int] = {}
         self._encode_text = self._encode_at_once
+        self._has_word_pattern = False
         if self._splits_cleanly and (cut := word_pattern(document)) is not None:
             self._encode_text = WordEncoder(cut, self._encode_at_once).encode
+            self._has_word_pattern = True
         self.bytes_of: Callable[[int], bytes] = _TokenBytes(self._decode_bytes).__getitem__
         """The bytes a token stands for; a character may be spread over several tokens."""
 
@@ -79,25 +84,6 @@ class Tokenizer:
             raise
         except Exception as exc:
             raise ConfigError(f"{path} cannot be read as a tokenizer: {exc}") from exc
-
-    @cached_property
-    def most_characters_a_token(self) -> int | None:
-        """No text has more characters than this many times its tokens; None where that is not sure."""
-        document = orjson.loads(self._source)
-        normalizer, model = document.get("normalizer"), document.get("model") or {}
-        kinds = orjson.dumps(document.get("pre_tokenizer"))
-        composes = normalizer == {"type": "NFC"}
-        is_sure = (
-            self._is_byte_level
-            and self._splits_cleanly
-            and b'"Removed"' not in kinds
-            and model.get("type") == "BPE"
-            and (composes or normalizer in (None, {"type": "Sequence", "normalizers": []}))
-        )
-        if not is_sure:
-            return None
-        longest = max(map(len, self._hf.get_vocab(with_added_tokens=True)))
-        return longest * (_COMPOSED if composes else 1)
 
     @property
     def vocab_size(self) -> int:
@@ -142,45 +128,69 @@ class Tokenizer:
         match = self._any_added.match(text)
         return match[0] if match else ""
 
-    def encode(self, text: str, *, apart: bool = False) -> tuple[int, ...]:
+    def encode(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
         """Ids of a whole rendered chat; added tokens are recognised unless `defuse` broke them.
 
-        `apart` neither reads nor fills the caches: for large texts, and for threads.
+        `most` is for large texts, and for threads. The caches are neither read nor filled, and a text
+        with more tokens raises `TooManyTokensError` as soon as its beginning has so many.
         """
         if self._splits_cleanly:
-            return self._encode_pieces(text, apart=apart)
+            return self._encode_pieces(text) if most is None else self._encode_large(text, most)
         if BREAKER in text:
             return self._encode_broken(text)
         return tuple(_ids(self._hf, text))
 
-    def encode_document(self, text: str) -> tuple[int, ...]:
-        """Ids of raw text, with what the tokenizer puts at the start of every text (a BOS)."""
+    def encode_document(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
+        """Ids of raw text, with what the tokenizer puts at the start of every text (a BOS).
+
+        `most` as in `encode`; here a text that is not refused is encoded twice.
+        """
+        if most is not None and self._splits_cleanly:
+            self._encode_large(text, most)
         return tuple(_ids(self._hf, text, add_special_tokens=True))
 
-    def encode_continuation(self, text: str, *, apart: bool = False) -> tuple[int, ...]:
+    def encode_continuation(self, text: str, *, most: int | None = None) -> tuple[int, ...]:
         """Ids of `text` where it follows other tokens, so without what a string's start gets."""
         if self._splits_cleanly:
-            return self._encode_pieces(text, apart=apart)
+            return self._encode_pieces(text) if most is None else self._encode_large(text, most)
         if BREAKER in text:
             return self._encode_broken(text)
         return tuple(_after_anchor(self._anchored, text))
 
-    def _encode_pieces(self, text: str, *, apart: bool) -> tuple[int, ...]:
-        piece = self._piece_apart if apart else self._piece
+    def _encode_pieces(self, text: str) -> tuple[int, ...]:
         ids: list[int] = []
         position = 0
-        any_added = self._any_added
-        for match in self._matches(any_added, text) if apart else any_added.finditer(text):
+        for match in self._any_added.finditer(text):
             if match.start() > position:
-                ids += piece(text[position : match.start()])
+                ids += self._piece(text[position : match.start()])
             ids.append(self.added[match[0]])
             position = match.end()
         if position < len(text):
-            ids += piece(text[position:])
+            ids += self._piece(text[position:])
         return tuple(ids)
 
-    def _piece_apart(self, text: str) -> Sequence[int]:
-        return self._encode_as_text(text) if BREAKER in text else _ids(self._hf, text)
+    def _encode_large(self, text: str, most: int) -> tuple[int, ...]:
+        ids: list[int] = []
+        for part in self._parts(text):
+            if (added := self.added.get(part)) is not None:
+                ids.append(added)
+            else:
+                ids += self._encode_as_text(part) if BREAKER in part else _ids_apart(self._hf, part)
+            if len(ids) > most:
+                raise TooManyTokensError(len(ids))
+        return tuple(ids)
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """The added tokens of a large text, and what is between them, cut where that changes no token."""
+        position = 0
+        for match in self._matches(self._any_added, text):
+            yield from self._windows(text[position : match.start()])
+            yield match[0]
+            position = match.end()
+        yield from self._windows(text[position:])
+
+    def _windows(self, text: str) -> Sequence[str]:
+        return windows(text, LARGE) if self._has_word_pattern else (text,) if text else ()
 
     def _piece(self, text: str) -> tuple[int, ...]:
         known = self._pieces.get(text)
@@ -295,13 +305,20 @@ def _after_anchor(tokenizer: HfTokenizer, text: str) -> list[int]:
 
 
 def _ids(tokenizer: HfTokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
-    """Of a large text without the offsets, which nobody reads: half the time, and less memory."""
-    ids: list[int]
-    if len(text) <= LARGE:
-        ids = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-    else:
-        (found,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        ids = found.ids
+    """Of a small text at once, of a large one in `_ids_apart`."""
+    if len(text) > LARGE:
+        return _ids_apart(tokenizer, text, add_special_tokens=add_special_tokens)
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    return ids
+
+
+def _ids_apart(tokenizer: HfTokenizer, text: str, *, add_special_tokens: bool = False) -> list[int]:
+    """Without the interpreter, which `encode` keeps for a millisecond a thousand characters.
+
+    And without the offsets, which nobody reads: half the time, and less memory.
+    """
+    (found,) = tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+    ids: list[int] = found.ids
     return ids
 
 
@@ -321,6 +338,22 @@ def _splits_cleanly(document: dict[str, object], added: Iterable[AddedToken]) ->
         and b'"Prepend"' not in kinds
         and b'"Metaspace"' not in kinds
     )
+
+
+def _most_characters_a_token(document: dict[str, Any], splits_cleanly: bool) -> int | None:
+    normalizer, model = document.get("normalizer"), document.get("model") or {}
+    composes = normalizer == {"type": "NFC"}
+    is_sure = (
+        b'"ByteLevel"' in orjson.dumps(document.get("decoder"))
+        and splits_cleanly
+        and b'"Removed"' not in orjson.dumps(document.get("pre_tokenizer"))
+        and model.get("type") == "BPE"
+        and (composes or normalizer in (None, {"type": "Sequence", "normalizers": []}))
+    )
+    if not is_sure:
+        return None
+    added = [token["content"] for token in document.get("added_tokens") or ()]
+    return max(map(len, (*model["vocab"], *added))) * (_COMPOSED if composes else 1)
 
 
 def _normalizes(document: dict[str, Any]) -> bool:

@@ -71,6 +71,23 @@ class WordEncoder:
         return ids
 
 
+_WORD_BEGINS = re.compile(r"(?<=[A-Za-z])(?= [A-Za-z])")
+"""With its space. Each pattern above ends a word before it, and no normalizer composes across it."""
+
+
+def windows(text: str, size: int) -> list[str]:
+    """`text` cut between words into parts of about `size` characters, for a tokenizer with a known pattern.
+
+    >>> windows("one two three", 4)
+    ['one two', ' three']
+    """
+    parts, begin = [], 0
+    while match := _WORD_BEGINS.search(text, begin + size):
+        parts.append(text[begin : match.start()])
+        begin = match.start()
+    return [*parts, text[begin:]] if begin < len(text) else parts
+
+
 def word_pattern(document: dict[str, Any]) -> re.Pattern[str] | None:
     """What cuts ASCII text as this `tokenizer.json` does; None where that is not known."""
     model, normalizer = document.get("model") or {}, document.get("normalizer")

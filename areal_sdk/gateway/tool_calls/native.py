@@ -12,15 +12,11 @@ GLM 4.5 and later, and Qwen 3 Coder: the arguments one by one between tags, with
 import re
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
+
+import orjson
 
 from areal_sdk.gateway.errors import MalformedCallError
-from areal_sdk.gateway.tool_calls.json_calls import (
-    as_call,
-    declared_types,
-    make_call,
-    parse_json,
-    unquoted,
-)
 from areal_sdk.gateway.tool_calls.parser import (
     Event,
     TaggedCalls,
@@ -28,11 +24,12 @@ from areal_sdk.gateway.tool_calls.parser import (
     ToolCall,
     ToolFormat,
 )
+from areal_sdk.gateway.untrusted import loads
 from areal_sdk.types import Tool
 
 
 def _parser(tools: Sequence[Tool]) -> TaggedCalls:
-    return TaggedCalls("<tool_call>", "</tool_call>", lambda body: [as_call(parse_json(body))])
+    return TaggedCalls("<tool_call>", "</tool_call>", lambda body: [_as_call(_parse_json(body))])
 
 
 def _opening(name: str | None) -> str:
@@ -87,7 +84,7 @@ class WholeJson:
             return [TextDelta(held)]
 
     def _read(self, text: str) -> list[ToolCall]:
-        calls = [as_call(parse_json(part)) for part in _BETWEEN_CALLS.split(text.strip())]
+        calls = [_as_call(_parse_json(part)) for part in _BETWEEN_CALLS.split(text.strip())]
         unknown = next((call.name for call in calls if call.name not in self._names), None)
         if unknown is not None:  # an answer that is JSON is not a call
             raise MalformedCallError(f"{unknown!r} is not one of the tools")
@@ -121,13 +118,13 @@ def _mistral_decode(body: str) -> list[ToolCall]:
 def _mistral_decode_one(part: str) -> list[ToolCall]:
     part = part.strip()
     if part.startswith("["):
-        values = parse_json(part)
-        return [as_call(value) for value in values]
+        values = _parse_json(part)
+        return [_as_call(value) for value in values]
     head, brace, rest = part.partition("{")
     name = head.partition("[ARGS]")[0].partition("[CALL_ID]")[0].strip()
     if not name or not brace:
         raise MalformedCallError("neither a list of calls nor a name and its arguments")
-    return [as_call({"name": name, "arguments": parse_json(brace + rest)})]
+    return [_as_call({"name": name, "arguments": _parse_json(brace + rest)})]
 
 
 def _mistral_parser(tools: Sequence[Tool]) -> TaggedCalls:
@@ -170,7 +167,7 @@ def _deepseek_decode_one(text: str) -> ToolCall:
         name, arguments = fenced["name"], fenced["arguments"]
     else:
         name, arguments = first, second
-    return as_call({"name": name.strip(), "arguments": parse_json(arguments)})
+    return _as_call({"name": name.strip(), "arguments": _parse_json(arguments)})
 
 
 def _deepseek_parser(tools: Sequence[Tool]) -> TaggedCalls:
@@ -209,13 +206,13 @@ def _glm_decode(
     head = name.match(body)
     if head is None:
         raise MalformedCallError("no tool name before the arguments")
-    types = declared_types(tools, head["name"])
+    types = _declared_types(tools, head["name"])
     arguments = {
-        key: unquoted(match["value"], types.get(key))
+        key: _unquoted(match["value"], types.get(key))
         for match in argument.finditer(body, head.end())
         for key in (match["key"].strip(),)
     }
-    return [make_call(head["name"].strip(), arguments)]
+    return [_make_call(head["name"].strip(), arguments)]
 
 
 def _glm_parser(tools: Sequence[Tool]) -> TaggedCalls:
@@ -243,3 +240,51 @@ QWEN_CODER = ToolFormat(
     opening=lambda name: f"{_GLM_START}\n<function=" + (f"{name}>\n" if name else ""),
     detect=("<function=",),
 )
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return loads(text)
+    except orjson.JSONDecodeError as exc:
+        raise MalformedCallError(f"not JSON: {exc}") from exc
+
+
+def _as_call(value: Any) -> ToolCall:
+    """`{"name": ..., "arguments" or "parameters": {...}}` as a call."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise MalformedCallError('not an object with a "name"')
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):
+        arguments = _parse_json(arguments)
+    if not isinstance(arguments, dict):
+        raise MalformedCallError("the arguments are not an object")
+    return _make_call(value["name"], arguments)
+
+
+def _make_call(name: str, arguments: dict[str, Any]) -> ToolCall:
+    if not name:
+        raise MalformedCallError("a call without a name")
+    return ToolCall(name, orjson.dumps(arguments).decode())
+
+
+def _declared_types(tools: Sequence[Tool], name: str) -> dict[str, object]:
+    """The JSON type of each parameter that the tool of that name declares."""
+    for tool in tools:
+        if tool["function"]["name"] == name:
+            properties = (tool["function"].get("parameters") or {}).get("properties") or {}
+            return {key: _type_of(schema) for key, schema in properties.items()}
+    return {}
+
+
+def _type_of(schema: Any) -> object:
+    return schema.get("type") if isinstance(schema, dict) else None
+
+
+def _unquoted(text: str, declared: object) -> object:
+    """A value written without quotes: text where the tool declares a string, else JSON if it is."""
+    if declared == "string":
+        return text
+    try:
+        return loads(text)
+    except orjson.JSONDecodeError:
+        return text

@@ -72,9 +72,9 @@ class Endpoint:
 
         Where much of it is new it is read in a thread, as a whole.
         """
-        if is_small(len(raw)) or weight(raw) <= _LARGE_BODY:
+        if is_small(len(raw)) or weight(raw, enough=_LARGE_BODY) <= _LARGE_BODY:
             return *session.body.read(raw, parse=self._parse_body), 0
-        new = weight(raw[len(raw) - session.body.num_new(raw) :])
+        new = weight(raw[len(raw) - session.body.num_new(raw) :], enough=_LARGE_BODY)
         if new <= _LARGE_BODY:
             return *session.body.read(raw, parse=self._parse_body), 0
         body, digest = await self._completer.large.run(

@@ -168,32 +168,35 @@ def _check_range(name: str, value: float, least: float, most: float | None) -> N
 
 _LEAST_LOGPROB = -9999.0
 """JSON has no minus infinity."""
-_LARGEST_BIAS = 100.0
+LARGEST_BIAS = 100.0
 """As at OpenAI: it forces or forbids a token."""
 MOST_STOPS = 64
 LONGEST_STOP = 1024
 
 
-_SAMPLING = (
-    *("temperature", "top_p", "top_k", "min_p", "logit_bias"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-)
+SAMPLING_BOUNDS = {
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.01, 100.0),
+}
+"""Bounds of the float fields of `Sampling`, for clients."""
+
+_SAMPLING = {*SAMPLING_BOUNDS, "top_k", "logit_bias"}
 
 
 def parse_sampling(fields: Fields) -> dict[str, Any]:
-    """The sampling parameters that the client set, under our names."""
+    """The fields of `Sampling` that the client set."""
     if not fields.holds_any(_SAMPLING):
         return {}
     given: dict[str, Any] = {
-        "temperature": fields.number("temperature", least=0.0, most=2.0),
-        "top_p": fields.number("top_p", least=0.0, most=1.0),
-        "top_k": fields.integer("top_k", least=-1),
-        "min_p": fields.number("min_p", least=0.0, most=1.0),
-        "presence_penalty": fields.number("presence_penalty", least=-2.0, most=2.0),
-        "frequency_penalty": fields.number("frequency_penalty", least=-2.0, most=2.0),
-        "repetition_penalty": fields.number("repetition_penalty", least=0.01, most=100.0),
-        "logit_bias": _parse_logit_bias(fields.mapping("logit_bias")),
+        name: fields.number(name, least=least, most=most)
+        for name, (least, most) in SAMPLING_BOUNDS.items()
     }
+    given["top_k"] = fields.integer("top_k", least=-1)
+    given["logit_bias"] = _parse_logit_bias(fields.mapping("logit_bias"))
     if given["top_k"] == -1:
         given["top_k"] = 0  # vLLM's way to say "off"
     return {name: value for name, value in given.items() if value is not None}
@@ -206,9 +209,9 @@ def _parse_logit_bias(value: dict[str, Any] | None) -> dict[int, float] | None:
         biases = {int(token): float(bias) for token, bias in value.items() if bias}
     except (TypeError, ValueError):
         raise bad_request("logit_bias must map token ids to numbers", param="logit_bias") from None
-    if not all(abs(bias) <= _LARGEST_BIAS for bias in biases.values()):
+    if not all(abs(bias) <= LARGEST_BIAS for bias in biases.values()):
         raise bad_request(
-            f"logit_bias must be between {-_LARGEST_BIAS:g} and {_LARGEST_BIAS:g}",
+            f"logit_bias must be between {-LARGEST_BIAS:g} and {LARGEST_BIAS:g}",
             param="logit_bias",
             code="invalid_value",
         )

@@ -33,6 +33,12 @@ MOST_VALUES = 1_000_000
 BODY_S = 120.0
 """Deadline for a whole request body."""
 
+UNREAD_BODY_S = 10.0
+"""A client may go on for so long with a body that was answered before it was read."""
+
+_PAUSE_S = 0.02
+"""Between two reads of such a body, of about 256 kB each. Nobody needs it, so all others go first."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ErrorBody = Callable[[ApiError], dict[str, Any]]
@@ -121,14 +127,35 @@ def guarded(
             errors[exc.code or exc.type] += 1
             if exc.fault is not None:
                 logger.warning("%s %s: %s", request.method, request.path, exc)
-            return json_response(error_body(exc), status=exc.status, headers=exc.headers())
+            response = json_response(error_body(exc), status=exc.status, headers=exc.headers())
         except Exception:
             errors["internal"] += 1
             logger.exception("%s %s failed", request.method, request.path)
             error = ApiError(500, "The gateway failed; its log has the details.", retry=False)
-            return json_response(error_body(error), status=500, headers=error.headers())
+            response = json_response(error_body(error), status=500, headers=error.headers())
+        if not request.content.is_eof():
+            await _send_and_discard(request, response)
+        return response
 
     return answer
+
+
+async def _send_and_discard(request: web.Request, response: web.Response) -> None:
+    """Answer, then throw away what still comes of the body, slowly, and close the connection.
+
+    Most clients stop when they see the answer. Some read nothing before they have sent everything: if
+    their connection broke first, they would see that instead of the answer.
+    """
+    response.force_close()
+    await response.prepare(request)
+    await response.write_eof()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(UNREAD_BODY_S):
+            while not request.content.is_eof():
+                await request.content.readany()
+                await asyncio.sleep(_PAUSE_S)
+    if not request.content.is_eof() and request.transport is not None:
+        request.transport.abort()
 
 
 def json_response(

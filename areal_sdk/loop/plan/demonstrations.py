@@ -9,8 +9,6 @@ from areal_sdk.config import SftSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.tokens.demonstrations import to_demonstrations
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message
@@ -58,9 +56,7 @@ def _checked_rows(conversations: Iterable[Conversation], what: str) -> list[Conv
 
 
 def as_demonstrations(
-    conversations: Iterable[Conversation], model_dir: Path, *, tool_format: str | None
+    conversations: Iterable[Conversation], renderer: Renderer
 ) -> list[Demonstration]:
     """The conversations in tokens, exactly as the gateway would render them."""
-    template = ChatTemplate.load(model_dir)
-    renderer = Renderer(Tokenizer.load(model_dir), template, tool_format=tool_format)
     return [row for given in conversations for row in to_demonstrations(given, renderer)]

@@ -4,39 +4,58 @@ A model is named as in `--model`: a name that `areal_sdk.models` knows, a direct
 """
 
 import fcntl
-import hashlib
 import json
 import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import Config, RunSection, load_config
 from areal_sdk.errors import ArealError, ConfigError
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.tokens.template import ChatTemplate
-from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.loop.plan.parts import (
     check_engine_serves,
     engine_class,
+    find_preset,
     load_plugins_of,
     make_trainer,
 )
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.state import latest_checkpoint, step_of
 from areal_sdk.models import resolve_model
-from areal_sdk.models.checkpoint import copy_all_but_weights, write_json
+from areal_sdk.models.checkpoint import copy_all_but_weights, fingerprint, write_json
 from areal_sdk.models.families import check_speaks, read_config, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
+from areal_sdk.trainer import PresetSpec, Trainer
 
 logger = logging.getLogger(__name__)
 
-EXPORTS = (BEST, "final", WAITING)
+FINAL = "final"
+EXPORTS = (BEST, FINAL, WAITING)
 """The last: of a run that did not get to its end, weights whose evaluation they changed under."""
 
-FINGERPRINT_BYTES = 2**20
-"""Of the beginning and the end of each file of weights."""
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """The model of a run, found and checked."""
+
+    directory: Path
+    renderer: Renderer
+    """Writes the model's chats. Reading the tokenizer takes a while, so it is read once."""
+
+    def of(self, directory: Path, config: Config) -> "FoundModel":
+        """The model in `directory`, which may be this one."""
+        if directory == self.directory:
+            return self
+        return FoundModel(directory, load_renderer(directory, config))
+
+
+def load_renderer(directory: Path, config: Config) -> Renderer:
+    return Renderer.load(directory, tool_format=config.gateway.tool_format)
 
 
 def find_model(name: str) -> Path:
@@ -58,20 +77,27 @@ def find_model(name: str) -> Path:
                 f"no {path.name} in {path.parent}; there: {', '.join(there) or 'none'}"
             )
         return resolve_model(name)
-    checkpoints = path / "checkpoints"
-    latest = latest_checkpoint(checkpoints)
-    for export in EXPORTS:
-        directory = checkpoints / export
-        is_outdated = export == "final" and latest is not None and _is_newer(latest, directory)
+    weights = weights_of(RunDir(path))
+    if not _is_checkpoint(weights):
+        return weights
+    logger.warning("%s is not finished: the weights are those of %s", path, weights.name)
+    return _exported(weights)
+
+
+def weights_of(run: RunDir, among: Sequence[str] = EXPORTS) -> Path:
+    """The weights that a run gives: the first model of `among`, else its newest checkpoint."""
+    latest = latest_checkpoint(run.checkpoints)
+    for export in among:
+        directory = run.checkpoints / export
+        is_outdated = export == FINAL and latest is not None and _is_newer(latest, directory)
         if (directory / "config.json").is_file() and not is_outdated:
             return directory
     if latest is None:
         raise ConfigError(
-            f"{path} has no weights yet (checkpoints/best, /final or /step-N): "
-            f"finish it with: {RunDir(path).how_to_resume()}"
+            f"{run.path} has no weights yet (checkpoints/best, /final or /step-N): "
+            f"finish it with: {run.how_to_resume()}"
         )
-    logger.warning("%s is not finished: the weights are those of %s", path, latest.name)
-    return _exported(latest)
+    return latest
 
 
 def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path:
@@ -81,47 +107,73 @@ def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path
     this run began with. ConfigError if the first weights are gone and `must_be_same`.
     """
     if not run_dir.origin.is_file():
-        began = {"directory": str(model_dir.absolute()), "weights": _fingerprint(model_dir)}
+        began = {"directory": str(model_dir.absolute()), "weights": fingerprint(model_dir)}
         write_json(run_dir.origin, began)
         return model_dir
     began = json.loads(run_dir.origin.read_text())
     for candidate in (Path(began["directory"]), model_dir):
-        if _fingerprint(candidate) == began["weights"]:
+        if fingerprint(candidate) == began["weights"]:
             return candidate
     if must_be_same:
         raise ConfigError(
-            f"the weights in {began['directory']} are not those that the run began with, and its KL "
-            "holds the policy to those: put them back, or begin a new run"
+            f"the weights in {began['directory']} are not those that the run began with, and its KL or "
+            "its adapter needs those: put them back, or begin a new run"
         )
     return model_dir
 
 
-def find_served_model(config: Config, *, plugins: Plugins) -> Path:
-    """The directory of the model to sample from; ConfigError where gateway or engine would refuse it."""
+def at_origin(
+    model: FoundModel, run_dir: RunDir, config: Config, *, reads_reference: bool = False
+) -> FoundModel:
+    """`model` with the weights that the run began with.
+
+    An adapter, and a KL to the reference, are nothing without these weights: ConfigError if they are gone.
+    """
+    must_be_same = reads_reference or bool(config.trainer.lora.rank)
+    return model.of(find_origin(model.directory, run_dir, must_be_same=must_be_same), config)
+
+
+def find_base(run_dir: RunDir, config: Config) -> Path:
+    """The model whose adapter the run trains; ConfigError where it is gone or has changed."""
+    began = json.loads(run_dir.origin.read_text())
+    directory = Path(began["directory"])
+    if fingerprint(directory) == began["weights"]:
+        return directory
+    with suppress(ConfigError):
+        named = find_model(config.init_from or config.model)
+        if fingerprint(named) == began["weights"]:
+            return named
+    raise ConfigError(
+        f"{run_dir.path} trains an adapter, which is nothing without its model, and the weights in "
+        f"{directory} are gone or have changed: put them back there"
+    )
+
+
+def find_served_model(config: Config, *, plugins: Plugins) -> FoundModel:
+    """The model to sample from; ConfigError where gateway or engine would refuse it."""
     engine_class(config, plugins).check_installed()
-    directory = find_model(config.model)
-    check_served(config, directory, plugins)
-    return directory
+    return check_served(config, find_model(config.model), plugins)
 
 
-def find_trained_model(config: Config, *, plugins: Plugins) -> Path:
-    """The directory of the model that a run starts from; ConfigError unless the run can use it.
+def find_trained_model(config: Config, *, plugins: Plugins, preset: PresetSpec) -> FoundModel:
+    """The model that a run starts from; ConfigError unless the run can use it.
 
     Installed packages are looked at first, since a model may have to be fetched.
     """
     engine_class(config, plugins).check_installed()
     directory = find_model(config.init_from or config.model)
-    make_trainer(config, directory, plugins=plugins, log_dir=Path(), say=logger.warning)
-    check_served(config, directory, plugins)
-    return directory
+    make_trainer(
+        config, directory, plugins=plugins, preset=preset, log_dir=Path(), say=logger.warning
+    )
+    return check_served(config, directory, plugins)
 
 
-def check_served(config: Config, directory: Path, plugins: Plugins) -> None:
-    """ConfigError for a model that the gateway or the engine would refuse."""
+def check_served(config: Config, directory: Path, plugins: Plugins) -> FoundModel:
+    """The model in `directory`; ConfigError if the gateway or the engine would refuse it."""
     check_speaks(directory)
-    template = ChatTemplate.load(directory)
-    Renderer(Tokenizer.load(directory), template, tool_format=config.gateway.tool_format)
+    model = FoundModel(directory, load_renderer(directory, config))
     check_engine_serves(config, directory, plugins)
+    return model
 
 
 def whose_weights(model_dir: Path) -> str:
@@ -135,19 +187,6 @@ def whose_weights(model_dir: Path) -> str:
     doubt = ", while they changed" if name == WAITING else ""
     step = f"step {measured['step']}" if measured["step"] else "before training"
     return f"{found}: {step}, {scores_of(measured)}{doubt}"
-
-
-def _fingerprint(model_dir: Path) -> str:
-    """Tells weights apart by the names, sizes and ends of their files: training changes all of them."""
-    digest = hashlib.sha256()
-    for path in sorted(model_dir.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(FINGERPRINT_BYTES))
-            file.seek(max(0, size - FINGERPRINT_BYTES))
-            digest.update(file.read())
-    return digest.hexdigest()
 
 
 def _is_among_runs(path: Path) -> bool:
@@ -176,6 +215,25 @@ def _exported(checkpoint: Path) -> Path:
     directory = checkpoint / "export"
     if (directory / "config.json").is_file():
         return directory
+    trainer = trainer_of(checkpoint)
+    with (checkpoint / ".export.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (directory / "config.json").is_file():
+            return directory  # another process made it meanwhile
+        export_checkpoint(trainer, checkpoint, directory)
+    return directory
+
+
+def export_checkpoint(trainer: Trainer, checkpoint: Path, directory: Path) -> None:
+    """Write the weights of `checkpoint` as a model; ConfigError where they cannot be read or written."""
+    try:
+        trainer.export_checkpoint(checkpoint, directory)
+    except ArealError as exc:
+        raise ConfigError(f"the weights of {checkpoint} cannot be exported ({exc})") from exc
+
+
+def trainer_of(checkpoint: Path, *, dtype: str | None = None) -> Trainer:
+    """The trainer of the run that wrote `checkpoint`, not started; it exports as `dtype`."""
     run = RunDir(checkpoint.absolute().parent.parent)
     if not run.config.is_file():
         raise ConfigError(
@@ -183,25 +241,22 @@ def _exported(checkpoint: Path) -> Path:
             "put it back into the run's checkpoints/"
         )
     config = load_config(file=run.config)
-    is_kept = run.model.is_dir()
-    model_dir = run.model if is_kept else find_model(config.init_from or config.model)
-    trainer = make_trainer(
+    plugins = _plugins_of_run(config)
+    if config.trainer.lora.rank:
+        model_dir = find_base(run, config)
+    else:
+        is_kept = run.model.is_dir()
+        model_dir = run.model if is_kept else find_model(config.init_from or config.model)
+    return make_trainer(
         config,
         model_dir,
-        plugins=_plugins_of_run(config),
+        plugins=plugins,
+        preset=find_preset(config, plugins),
         log_dir=run.logs,
         say=logger.info,
         only_exports=True,
+        dtype=dtype,
     )
-    with (checkpoint / ".export.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if (directory / "config.json").is_file():
-            return directory  # another process made it meanwhile
-        try:
-            trainer.export_checkpoint(checkpoint, directory)
-        except ArealError as exc:
-            raise ConfigError(f"the weights of {checkpoint} cannot be exported ({exc})") from exc
-    return directory
 
 
 def _plugins_of_run(config: Config) -> Plugins:

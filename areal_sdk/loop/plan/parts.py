@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from areal_sdk.algorithms.algorithm import Algorithm, make_algorithm
+from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.builtin import ADDRESS_ENGINE
 from areal_sdk.config import Config, EngineSection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
@@ -103,46 +104,49 @@ def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
     return specs
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenAlgorithm:
+    """The algorithm that `algorithm.name` names, found and checked."""
+
+    preset: PresetSpec
+    reads_reference: bool = False
+    """It compares with the weights that the run began with."""
+
+
+def choose_algorithm(config: Config, plugins: Plugins) -> ChosenAlgorithm:
+    """ConfigError for an algorithm whose parts do not go together, or that could not learn.
+
+    Another trainer than ours may read another kind of preset: it checks that itself.
+    """
+    chosen = ChosenAlgorithm(find_preset(config, plugins))
+    if not has_own_trainer(config):
+        return chosen
+    name = config.algorithm.name
+    algorithm = make_algorithm(name, plugins.algorithms.get(name), chosen.preset.options)
+    check_learns(config, learns_alone=algorithm.learns_alone)
+    if warning := dynamic_sampling_warning(config, algorithm.idle_groups):
+        logger.warning("%s", warning)
+    reads_reference = algorithm.needs.reference
+    if reads_reference and config.sft.steps:
+        raise ConfigError(
+            f"sft.steps = {config.sft.steps} moves the policy away from the checkpoint that the KL "
+            f"of algorithm {name!r} pulls it back to: warm up in a run of its own (areal-sdk sft, "
+            "then --init-from here), or leave the KL out"
+        )
+    return replace(chosen, reads_reference=reads_reference)
+
+
 def find_preset(config: Config, plugins: Plugins) -> PresetSpec:
-    """What `algorithm.name` names, with the options of its table checked."""
+    """The preset that `algorithm.name` names, with the options of its table checked."""
     name = config.algorithm.name
     options = config.options.get(f"algorithm.{name}", {})
     validate_options(plugins.algorithms.get(name), options, table=f"algorithm.{name}")
     return PresetSpec(plugins.algorithms.reference(name), options)
 
 
-def check_algorithm(config: Config, plugins: Plugins) -> None:
-    """ConfigError for an algorithm whose parts do not go together, or that could not learn.
-
-    Another trainer than ours may read another kind of preset: it checks that itself.
-    """
-    if (algorithm := _algorithm(config, plugins)) is not None:
-        name = config.algorithm.name
-        check_learns(config, learns_alone=algorithm.learns_alone)
-        if config.rollout.dynamic_sampling and algorithm.idle_groups is IdleGroups.NONE:
-            logger.warning(
-                "rollout.dynamic_sampling = True changes nothing: every group teaches %r", name
-            )
-        if algorithm.needs.reference and config.sft.steps:
-            raise ConfigError(
-                f"sft.steps = {config.sft.steps} moves the policy away from the checkpoint that the KL "
-                f"of algorithm {name!r} pulls it back to: warm up in a run of its own (areal-sdk sft, "
-                "then --init-from here), or leave the KL out"
-            )
-
-
-def reads_reference(config: Config, plugins: Plugins) -> bool:
-    """Whether the algorithm compares with the weights that the run began with."""
-    algorithm = _algorithm(config, plugins)
-    return algorithm is not None and algorithm.needs.reference
-
-
-def _algorithm(config: Config, plugins: Plugins) -> Algorithm | None:
-    """The algorithm as the built-in trainer makes it; None for another trainer."""
-    name, preset = config.algorithm.name, find_preset(config, plugins)
-    if config.trainer.name != TrainerSection().name:
-        return None
-    return make_algorithm(name, plugins.algorithms.get(name), preset.options)
+def has_own_trainer(config: Config) -> bool:
+    """Whether the built-in trainer learns, and not a plugin's."""
+    return config.trainer.name == TrainerSection().name
 
 
 def make_trainer(
@@ -150,24 +154,35 @@ def make_trainer(
     model_dir: Path,
     *,
     plugins: Plugins,
+    preset: PresetSpec,
     log_dir: Path,
     say: Callable[[str], None],
     only_exports: bool = False,
+    dtype: str | None = None,
 ) -> Trainer:
-    """The trainer that `trainer.name` names, not started."""
+    """The trainer that `trainer.name` names, not started; it exports weights as `dtype`."""
     name = config.trainer.name
     make = plugins.configure("trainer", name, config.options.get(f"trainer.{name}", {}))
     return make(
         TrainerSetup(
             config,
             model_dir,
-            preset=find_preset(config, plugins),
-            publish_dtype=sampling_dtype(config, model_dir),
+            preset=preset,
+            publish_dtype=dtype or sampling_dtype(config, model_dir),
             log_dir=log_dir,
             say=say,
+            engine_accepts=engine_class(config, plugins).accepts,
             only_exports=only_exports,
         )
     )
+
+
+def dynamic_sampling_warning(config: Config, idle_groups: IdleGroups) -> str | None:
+    """A line for the user where dynamic sampling has nothing to replace."""
+    if not config.rollout.dynamic_sampling or idle_groups is not IdleGroups.NONE:
+        return None
+    name = config.algorithm.name
+    return f"rollout.dynamic_sampling = True changes nothing: every group teaches {name!r}"
 
 
 def check_learns(config: Config, *, learns_alone: bool) -> None:

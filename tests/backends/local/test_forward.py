@@ -20,7 +20,7 @@ from areal_sdk.backends.local.model import (
     can_pack,
     decode_attention,
 )
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import EngineError
 from tests.backends.local.reference import FAMILIES, Reference, make_checkpoint, run
 
@@ -65,7 +65,7 @@ def test_logits_of_every_family_match_transformers(
 def test_sampled_logprobs_of_every_family_match_a_full_forward(family: str, tmp_path: Path) -> None:
     directory = make_checkpoint(tmp_path, family)
     core = EngineCore(directory, LocalOptions(kv_memory_gb=0.1))
-    request = GenerateRequest(PROMPT, 60, temperature=0.7, seed=1, ignore_eos=True)
+    request = GenerateRequest(PROMPT, 60, Sampling(temperature=0.7), seed=1, ignore_eos=True)
 
     (outcome,) = run(core, core.add(request))
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from areal_sdk.backends.local import LocalOptions
 from areal_sdk.backends.local.core import EngineCore
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason
 from tests.backends.local.reference import Reference, run
@@ -40,7 +40,11 @@ def test_requests_of_all_lengths_together_equal_each_alone(
 ) -> None:
     requests = [
         GenerateRequest(
-            prompt(length, salt=length), new, temperature=t, seed=length, ignore_eos=True
+            prompt(length, salt=length),
+            new,
+            sampling=Sampling(temperature=t),
+            seed=length,
+            ignore_eos=True,
         )
         for length, new, t in [
             (1, 40, 1.0),
@@ -55,7 +59,7 @@ def test_requests_of_all_lengths_together_equal_each_alone(
 
     for request, outcome in zip(requests, outcomes, strict=True):
         expected = reference.logprobs(
-            request.tokens, outcome.tokens, temperature=request.temperature or 1.0
+            request.tokens, outcome.tokens, temperature=request.sampling.temperature or 1.0
         )
         assert outcome.logprobs == pytest.approx(expected, abs=1e-4)
         alone = make_core(checkpoint)
@@ -64,7 +68,7 @@ def test_requests_of_all_lengths_together_equal_each_alone(
 
 def test_greedy_tokens_are_those_of_the_reference(checkpoint: Path, reference: Reference) -> None:
     core = make_core(checkpoint)
-    request = GenerateRequest(prompt(20), 15, temperature=0.0, ignore_eos=True)
+    request = GenerateRequest(prompt(20), 15, Sampling(temperature=0.0), ignore_eos=True)
     (outcome,) = run(core, core.add(request))
     for i, token in enumerate(outcome.tokens):
         logits = reference.logits([*request.tokens, *outcome.tokens[:i]])[-1]

@@ -11,8 +11,8 @@ import torch
 
 from areal_sdk.backends.local import LocalOptions
 from areal_sdk.backends.local.core import EngineCore
-from areal_sdk.backends.local.sampling import GrammarCompiler, RowSampling, sample
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.backends.local.sampling import GrammarCompiler, SamplerRow, sample
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import UnsupportedSchemaError
 from areal_sdk.models import resolve_model
 
@@ -45,7 +45,7 @@ def test_every_completion_is_json_of_the_schema(model_dir: Path, temperature: fl
             GenerateRequest(
                 (65, 66 + seed),
                 200,
-                temperature=temperature,
+                sampling=Sampling(temperature=temperature),
                 json_schema=SCHEMA if seed % 4 else None,
                 seed=seed,
             )
@@ -70,7 +70,7 @@ def test_draws_follow_the_masked_softmax_and_logprobs_the_policy(compiler: Gramm
     random = Random(0)
     counts: Counter[int] = Counter()
     for _ in range(50):
-        rows = [RowSampling(generator=random, grammar=compiler.compile({"type": "boolean"}))] * 20
+        rows = [SamplerRow(generator=random, grammar=compiler.compile({"type": "boolean"}))] * 20
         sampled = sample(logits.expand(20, -1), rows)
         counts.update(sampled.tokens)
         for token, logprob in zip(sampled.tokens, sampled.logprobs, strict=True):
@@ -83,7 +83,7 @@ def test_draws_follow_the_masked_softmax_and_logprobs_the_policy(compiler: Gramm
 def test_a_likely_token_that_is_not_allowed_is_never_drawn(compiler: GrammarCompiler) -> None:
     logits = torch.zeros(263)
     logits[ord("x")] = 300.0  # everything else underflows in the policy's own softmax
-    row = RowSampling(generator=Random(0), grammar=compiler.compile({"type": "boolean"}))
+    row = SamplerRow(generator=Random(0), grammar=compiler.compile({"type": "boolean"}))
     sampled = sample(logits[None], [row])
     assert sampled.tokens[0] in (ord("t"), ord("f"))
     assert sampled.logprobs[0] == pytest.approx(-300.0, abs=1e-3)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -12,7 +13,7 @@ import pytest_asyncio
 from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
-from areal_sdk.engine import GenerateRequest, collect
+from areal_sdk.engine import GenerateRequest, Sampling, collect
 from areal_sdk.errors import ContextOverflowError, EngineError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -71,13 +72,18 @@ async def test_a_stream_and_a_whole_answer_are_the_same(
 async def test_every_field_of_a_request_reaches_the_sampler(engine: LocalEngine) -> None:
     forced = await engine.generate(
         GenerateRequest(
-            prompt(10), 5, logit_bias={42: 100.0}, num_top_logprobs=2, stop_tokens=(42,), seed=1
+            prompt(10),
+            5,
+            sampling=Sampling(logit_bias={42: 100.0}),
+            num_top_logprobs=2,
+            stop_tokens=(42,),
+            seed=1,
         )
     )
     assert (forced.tokens, forced.stop_matched) == ((42,), 42)
     assert len(forced.top_logprobs[0]) == 2
-    greedy = GenerateRequest(prompt(10), 5, temperature=0.0, ignore_eos=True)
-    certain = GenerateRequest(prompt(10), 5, top_k=1, ignore_eos=True)
+    greedy = GenerateRequest(prompt(10), 5, Sampling(temperature=0.0), ignore_eos=True)
+    certain = GenerateRequest(prompt(10), 5, Sampling(top_k=1), ignore_eos=True)
     assert (await engine.generate(greedy)).tokens == (await engine.generate(certain)).tokens
 
 
@@ -134,14 +140,14 @@ async def test_prompts_that_cannot_be_served_are_refused_with_the_cure(
         "empty": GenerateRequest((), 5),
         "token 300": GenerateRequest((5, 300), 5),
         "at least 1": GenerateRequest((5,), 0),
-        "temperature": GenerateRequest((5,), 5, temperature=-1.0),
-        "repetition_penalty": GenerateRequest((5,), 5, repetition_penalty=0.0),
-        "repetition_penalty 1e-40": GenerateRequest((5,), 5, repetition_penalty=1e-40),
-        "temperature 1e-40": GenerateRequest((5,), 5, temperature=1e-40),
-        "temperature nan": GenerateRequest((5,), 5, temperature=float("nan")),
-        "logit_bias": GenerateRequest((5,), 5, logit_bias={5: 1e39}),
-        "and logit_bias": GenerateRequest((5,), 5, logit_bias={5: float("nan")}),
-        "presence_penalty": GenerateRequest((5,), 5, presence_penalty=-1e39),
+        "temperature": GenerateRequest((5,), 5, Sampling(temperature=-1.0)),
+        "repetition_penalty": GenerateRequest((5,), 5, Sampling(repetition_penalty=0.0)),
+        "repetition_penalty 1e-40": GenerateRequest((5,), 5, Sampling(repetition_penalty=1e-40)),
+        "temperature 1e-40": GenerateRequest((5,), 5, Sampling(temperature=1e-40)),
+        "temperature nan": GenerateRequest((5,), 5, Sampling(temperature=float("nan"))),
+        "logit_bias": GenerateRequest((5,), 5, Sampling(logit_bias={5: 1e39})),
+        "and logit_bias": GenerateRequest((5,), 5, Sampling(logit_bias={5: float("nan")})),
+        "presence_penalty": GenerateRequest((5,), 5, Sampling(presence_penalty=-1e39)),
         "tokenizer.json": GenerateRequest((5,), 5, stop=("x",)),
     }
     for named, request in refused.items():
@@ -230,6 +236,29 @@ async def test_a_dead_worker_fails_its_streams_by_name_and_a_restart_brings_the_
         assert result.logprobs == pytest.approx(expected, abs=1e-4)
     finally:
         await engine.aclose()
+        await engine.aclose()
+
+
+async def test_a_part_of_an_update_is_for_the_weights_that_the_engine_was_started_with(
+    checkpoint: Path, new_weights: Path, tmp_path: Path
+) -> None:
+    """After a restart, and beside a tensor that is stacked with it, the engine reads the others again."""
+    base = Path(shutil.copytree(checkpoint, tmp_path / "base"))
+    name = "model.layers.0.self_attn.q_proj.weight"
+    part = tmp_path / "part.safetensors"
+    save_file({name: load_file(new_weights)[name]}, part)
+    engine = await started(base, tmp_path)
+    told = rf"the weights in {base} are others .* version [12] holds only what differs"
+    try:
+        await engine.update_weights(WeightUpdate(1, str(part), contents="changed"))
+        shutil.copyfile(new_weights, base / "model.safetensors.new")
+        (base / "model.safetensors.new").rename(base / "model.safetensors")
+        with pytest.raises(EngineError, match=told):
+            await engine.update_weights(WeightUpdate(2, str(part), contents="changed"))
+        assert engine.version == 1
+        with pytest.raises(EngineError, match=told):
+            await engine.restart()
+    finally:
         await engine.aclose()
 
 

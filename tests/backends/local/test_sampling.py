@@ -7,7 +7,8 @@ from random import Random
 import pytest
 import torch
 
-from areal_sdk.backends.local.sampling import RowSampling, sample
+from areal_sdk.backends.local.sampling import SamplerRow, sample
+from areal_sdk.engine import Sampling
 
 NUM_DRAWS = 4000
 VOCAB = 300  # not a multiple of the block size
@@ -17,7 +18,7 @@ def random_logits(seed: int = 0, scale: float = 2.0) -> torch.Tensor:
     return torch.randn(VOCAB, generator=torch.Generator().manual_seed(seed)) * scale
 
 
-def draw(logits: torch.Tensor, sampling: RowSampling) -> Counter[int]:
+def draw(logits: torch.Tensor, sampling: SamplerRow) -> Counter[int]:
     counts: Counter[int] = Counter()
     batch = logits.expand(100, -1)
     for _ in range(NUM_DRAWS // 100):
@@ -43,13 +44,13 @@ def assert_follows(counts: Counter[int], probabilities: torch.Tensor) -> None:
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_draws_follow_the_softmax_at_the_temperature(temperature: float) -> None:
     logits = random_logits()
-    counts = draw(logits, RowSampling(temperature=temperature, generator=Random(1)))
+    counts = draw(logits, SamplerRow(Sampling(temperature=temperature), generator=Random(1)))
     assert_follows(counts, (logits / temperature).softmax(-1))
 
 
 def test_top_k_keeps_the_k_most_likely() -> None:
     logits = random_logits()
-    counts = draw(logits, RowSampling(top_k=12, generator=Random(1)))
+    counts = draw(logits, SamplerRow(Sampling(top_k=12), generator=Random(1)))
     kept = torch.full_like(logits, -math.inf)
     top = logits.topk(12)
     kept[top.indices] = top.values
@@ -62,7 +63,7 @@ def test_top_p_keeps_the_smallest_set_that_reaches_p() -> None:
     num_kept = int((probabilities.cumsum(-1) < 0.8).sum()) + 1
     expected = torch.zeros(VOCAB)
     expected[order[:num_kept]] = probabilities[:num_kept] / probabilities[:num_kept].sum()
-    counts = draw(logits, RowSampling(top_p=0.8, generator=Random(1)))
+    counts = draw(logits, SamplerRow(Sampling(top_p=0.8), generator=Random(1)))
     assert_follows(counts, expected)
 
 
@@ -70,21 +71,23 @@ def test_min_p_is_relative_to_the_most_likely() -> None:
     logits = random_logits()
     probabilities = logits.softmax(-1)
     expected = torch.where(probabilities >= 0.1 * probabilities.max(), probabilities, 0.0)
-    counts = draw(logits, RowSampling(min_p=0.1, generator=Random(1)))
+    counts = draw(logits, SamplerRow(Sampling(min_p=0.1), generator=Random(1)))
     assert_follows(counts, expected / expected.sum())
 
 
 def test_restrictions_do_not_touch_the_logprob() -> None:
     logits = random_logits()
     rows = [
-        RowSampling(temperature=0.7, top_k=3, generator=Random(1)),
-        RowSampling(temperature=0.7, top_p=0.3, min_p=0.2, generator=Random(2)),
-        RowSampling(
-            temperature=0.7,
-            presence_penalty=1.0,
-            frequency_penalty=0.5,
-            repetition_penalty=1.3,
-            logit_bias={7: 2.0},
+        SamplerRow(Sampling(temperature=0.7, top_k=3), generator=Random(1)),
+        SamplerRow(Sampling(temperature=0.7, top_p=0.3, min_p=0.2), generator=Random(2)),
+        SamplerRow(
+            Sampling(
+                temperature=0.7,
+                presence_penalty=1.0,
+                frequency_penalty=0.5,
+                repetition_penalty=1.3,
+                logit_bias={7: 2.0},
+            ),
             prompt_tokens=frozenset({3, 4}),
             output_counts=Counter({5: 2}),
             generator=Random(3),
@@ -98,7 +101,7 @@ def test_restrictions_do_not_touch_the_logprob() -> None:
 
 def test_greedy_takes_the_maximum_and_reports_the_logprob_of_temperature_one() -> None:
     logits = random_logits()
-    sampled = sample(logits[None], [RowSampling(temperature=0.0)])
+    sampled = sample(logits[None], [SamplerRow(Sampling(temperature=0.0))])
     assert sampled.tokens == [int(logits.argmax())]
     assert sampled.logprobs[0] == pytest.approx(float(logits.log_softmax(-1).max()), abs=1e-5)
 
@@ -110,10 +113,8 @@ def test_penalties_and_bias_shift_the_choice_as_documented() -> None:
     shifted[5] -= 0.5 + 0.3 * 2
     shifted[9] -= 0.5 + 0.3
     shifted[11] += 3.0
-    row = RowSampling(
-        presence_penalty=0.5,
-        frequency_penalty=0.3,
-        logit_bias={11: 3.0},
+    row = SamplerRow(
+        Sampling(presence_penalty=0.5, frequency_penalty=0.3, logit_bias={11: 3.0}),
         output_counts=said,
         generator=Random(1),
     )
@@ -123,7 +124,9 @@ def test_penalties_and_bias_shift_the_choice_as_documented() -> None:
 def test_the_repetition_penalty_makes_seen_tokens_less_likely_whatever_their_sign() -> None:
     logits = torch.zeros(VOCAB)
     logits[3], logits[4] = 4.0, -4.0
-    row = RowSampling(repetition_penalty=2.0, prompt_tokens=frozenset({3, 4}), generator=Random(1))
+    row = SamplerRow(
+        Sampling(repetition_penalty=2.0), prompt_tokens=frozenset({3, 4}), generator=Random(1)
+    )
     expected = logits.clone()
     expected[3], expected[4] = 2.0, -8.0
     assert_follows(draw(logits, row), expected.softmax(-1))
@@ -132,7 +135,7 @@ def test_the_repetition_penalty_makes_seen_tokens_less_likely_whatever_their_sig
 def test_a_large_bias_forces_a_token_and_its_tiny_logprob_stays_finite() -> None:
     logits = torch.zeros(VOCAB)
     logits[7] = -200.0
-    row = RowSampling(logit_bias={7: 1000.0}, generator=Random(1))
+    row = SamplerRow(Sampling(logit_bias={7: 1000.0}), generator=Random(1))
     sampled = sample(logits[None], [row])
     assert sampled.tokens == [7]
     assert sampled.logprobs[0] == pytest.approx(float(logits.log_softmax(-1)[7]), rel=1e-5)
@@ -151,7 +154,7 @@ def test_an_impossible_token_is_never_drawn_even_at_the_edges() -> None:
             return self.value
 
     values = [0.0, 1 / 3, 2 / 3, 1 - 2**-53, math.nextafter(1 / 3, 0), math.nextafter(2 / 3, 1)]
-    rows = [RowSampling(generator=Edge(value)) for value in values]
+    rows = [SamplerRow(generator=Edge(value)) for value in values]
     tokens = sample(logits.expand(len(rows), -1), rows).tokens
     assert set(tokens) <= {255, 511, 599}
     assert tokens[0] == 255
@@ -160,10 +163,10 @@ def test_an_impossible_token_is_never_drawn_even_at_the_edges() -> None:
 
 def test_a_seed_fixes_a_requests_draws_whoever_else_is_in_the_batch() -> None:
     logits = torch.randn(8, VOCAB, generator=torch.Generator().manual_seed(3))
-    alone = RowSampling(generator=Random(42))
-    together = RowSampling(generator=Random(42))
+    alone = SamplerRow(generator=Random(42))
+    together = SamplerRow(generator=Random(42))
     for step in range(8):
-        others = [RowSampling(generator=Random()) for _ in range(step)]
+        others = [SamplerRow(generator=Random()) for _ in range(step)]
         batch = logits[step].expand(step + 1, -1)
         assert (
             sample(logits[step : step + 1], [alone]).tokens[0]
@@ -173,7 +176,7 @@ def test_a_seed_fixes_a_requests_draws_whoever_else_is_in_the_batch() -> None:
 
 def test_top_logprobs_are_the_most_likely_tokens_of_the_policy() -> None:
     logits = random_logits()
-    rows = [RowSampling(num_top_logprobs=3, top_k=1), RowSampling()]
+    rows = [SamplerRow(Sampling(top_k=1), num_top_logprobs=3), SamplerRow()]
     sampled = sample(logits.expand(2, -1), rows)
     top = logits.log_softmax(-1).topk(3)
     assert list(sampled.top_logprobs[0]) == top.indices.tolist()

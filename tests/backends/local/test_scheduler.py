@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.backends.local.kv_cache import KVRows, PrefixStore
-from areal_sdk.backends.local.sampling import RowSampling
+from areal_sdk.backends.local.sampling import SamplerRow
 from areal_sdk.backends.local.scheduler import Scheduler, Work
 from areal_sdk.backends.local.sequence import Sequence, StopRule
 
@@ -43,7 +43,7 @@ class World:
         tokens = [*range(1, shared + 1), *(1000 + own * 500 + i for i in range(own))]
         sequence = Sequence(
             np.asarray(tokens, dtype=np.int32),
-            RowSampling(),
+            SamplerRow(),
             StopRule(min(num_new, MAX_LENGTH - len(tokens)), frozenset()),
         )
         self.unfinished.append(sequence)

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.backends.local import LocalOptions
 from areal_sdk.backends.local.core import EngineCore
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.models import resolve_model
 from tests.backends.local.reference import run
 
@@ -39,7 +39,9 @@ def chat(tokenizer: Tokenizer, question: str) -> tuple[int, ...]:
 
 
 def test_it_says_something_sane(core: EngineCore, tokenizer: Tokenizer) -> None:
-    request = GenerateRequest(chat(tokenizer, QUESTIONS[0]), 20, temperature=0.0, stop=("Paris",))
+    request = GenerateRequest(
+        chat(tokenizer, QUESTIONS[0]), 20, Sampling(temperature=0.0), stop=("Paris",)
+    )
     (outcome,) = run(core, core.add(request))
     assert tokenizer.decode(outcome.tokens) == "The capital of France is Paris"
     assert outcome.last is not None

@@ -194,6 +194,48 @@ def test_weights_may_come_as_a_directory(
     assert outcome.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+PART = (
+    "model.layers.0.self_attn.k_proj.weight",  # the engine stacks it with q_proj and v_proj
+    "model.layers.1.mlp.down_proj.weight",
+    "model.layers.2.input_layernorm.weight",
+)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])  # bfloat16: repacked as a whole
+def test_an_update_of_some_tensors_leaves_the_others_as_the_engine_was_started_with(
+    dtype: str, checkpoint: Path, new_weights: Path, tmp_path: Path
+) -> None:
+    old, new = load_file(checkpoint / "model.safetensors"), load_file(new_weights)
+    save_file({name: new[name] for name in PART}, tmp_path / "part.safetensors")
+    save_file(old | {name: new[name] for name in PART}, tmp_path / "whole.safetensors")
+    request = GenerateRequest(prompt(30), 20, seed=1, ignore_eos=True)
+
+    def sampled(*paths: Path, base: Path | None) -> Outcome:
+        core = make_core(checkpoint, dtype=dtype)
+        for version, path in enumerate(paths, start=1):
+            core.update_weights(version, open_weights(path, core.architecture, base=base))
+        (outcome,) = run(core, core.add(request))
+        return outcome
+
+    whole = sampled(tmp_path / "whole.safetensors", base=None)
+    assert sampled(tmp_path / "part.safetensors", base=checkpoint).logprobs == whole.logprobs
+    twice = [tmp_path / "part.safetensors"] * 2
+    assert sampled(*twice, base=checkpoint).logprobs == whole.logprobs
+
+
+def test_a_part_of_the_weights_is_refused_where_all_were_announced(
+    checkpoint: Path, new_weights: Path, tmp_path: Path
+) -> None:
+    new = load_file(new_weights)
+    save_file({name: new[name] for name in PART}, tmp_path / "part.safetensors")
+    core = make_core(checkpoint)
+    with pytest.raises(EngineError, match="missing lm_head"):
+        open_weights(tmp_path / "part.safetensors", core.architecture)
+    save_file({"model.layers.9.mlp.up_proj.weight": new[PART[1]]}, tmp_path / "odd.safetensors")
+    with pytest.raises(EngineError, match=r"unknown model\.layers\.9"):
+        open_weights(tmp_path / "odd.safetensors", core.architecture, base=checkpoint)
+
+
 def test_weights_without_a_distribution_are_named_and_leave_no_trace(
     checkpoint: Path, new_weights: Path, new_reference: Reference, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.remote.processes import ServerProcess
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from tests.backends.sglang.conftest import MakeEngine
 
 PROMPTS = [tuple(text.encode()) for text in ("What is 11+22?", "a", "The weather today", "{}[]")]
@@ -25,7 +25,7 @@ async def test_greedy_tokens_and_logprobs_are_those_of_the_local_engine(
         assert local.info.stop_tokens == sglang.info.stop_tokens
         assert local.info.vocab_size == sglang.info.vocab_size
         for prompt in PROMPTS:
-            request = GenerateRequest(prompt, 64, temperature=0.0)
+            request = GenerateRequest(prompt, 64, Sampling(temperature=0.0))
             ours, theirs = await local.generate(request), await sglang.generate(request)
             assert ours.tokens == theirs.tokens
             assert ours.finish_reason == theirs.finish_reason

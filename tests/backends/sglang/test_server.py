@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.remote.processes import ServerProcess
-from areal_sdk.engine import GenerateChunk, GenerateRequest, collect
+from areal_sdk.engine import GenerateChunk, GenerateRequest, Sampling, collect
 from areal_sdk.errors import ContextOverflowError, EngineError, UnsupportedSchemaError
 from areal_sdk.testing import check_engine
 from areal_sdk.types import FinishReason, WeightUpdate
@@ -28,7 +28,7 @@ async def test_every_token_rescores_under_the_version_it_names(
 ) -> None:
     engine = await make_engine(server.address)
     await engine.update_weights(weights(checkpoints[1], 1))
-    request = GenerateRequest(PROMPT, 600, temperature=0.7, ignore_eos=True)
+    request = GenerateRequest(PROMPT, 600, Sampling(temperature=0.7), ignore_eos=True)
     sampled: list[GenerateChunk] = []
     update: asyncio.Task[None] | None = None
     async for chunk in engine.stream(request):
@@ -61,11 +61,13 @@ async def test_requests_end_as_they_should(server: ServerProcess, make_engine: M
     assert stopped.finish_reason is FinishReason.STOP
     assert stopped.stop_matched == stopped.tokens[-1]
 
-    greedy = await engine.generate(GenerateRequest(PROMPT, 12, temperature=0.0, ignore_eos=True))
+    greedy = await engine.generate(
+        GenerateRequest(PROMPT, 12, Sampling(temperature=0.0), ignore_eos=True)
+    )
     text = engine._decode(list(greedy.tokens))
     wanted = text[6:9]
     request = GenerateRequest(
-        PROMPT, 12, temperature=0.0, ignore_eos=True, stop=("<never>", wanted)
+        PROMPT, 12, sampling=Sampling(temperature=0.0), ignore_eos=True, stop=("<never>", wanted)
     )
     stopped = await engine.generate(request)
     assert (stopped.finish_reason, stopped.stop_matched) == (FinishReason.STOP, wanted)

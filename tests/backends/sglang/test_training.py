@@ -72,6 +72,16 @@ def test_the_same_holds_for_every_transport(
 
 
 @pytest.mark.slow
+def test_an_adapter_trains_on_sglang_whose_servers_get_merged_weights(
+    environment: SGLangEnvironment, tmp_path: Path
+) -> None:
+    settings = ["engine.sglang.servers=2", "trainer.lora.rank=4", "trainer.learning_rate=1e-2"]
+    output = train(tmp_path, environment, steps=4, settings=settings)
+    assert not re.findall(r"weights \d+(?: again)?: .*", output)
+    check(tmp_path)
+
+
+@pytest.mark.slow
 def test_engine_and_trainer_take_turns_on_one_device(
     environment: SGLangEnvironment, tmp_path: Path
 ) -> None:

@@ -1,9 +1,11 @@
 """Every transport, every interrupt mode: the right weights, on the right side of every token."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.processes import ServerProcess
@@ -44,6 +46,34 @@ async def test_weights_swap_in_the_middle_of_generations(
         assert worst_error(PROMPT, result, wrong) > 0.05
     if interrupt != "drain":
         assert any(len(set(result.versions)) > 1 for result in results)
+
+
+@pytest.mark.parametrize("transport", ["disk", "tensor", "distributed"])
+async def test_an_update_of_some_tensors_leaves_the_others_as_they_were(
+    transport: str,
+    server: ServerProcess,
+    checkpoints: list[Path],
+    make_engine: MakeEngine,
+    tmp_path: Path,
+) -> None:
+    """As an adapter's updates are: some are fused in the server with others that did not change."""
+    engine = await make_engine(server.address, transport=transport)
+    base = load_file(checkpoints[0] / "model.safetensors")
+    by_version = [checkpoints[0]]
+    for version in (1, 2):
+        new = load_file(checkpoints[version] / "model.safetensors")
+        part = {n: t for n, t in new.items() if n.endswith(("q_proj.weight", "down_proj.weight"))}
+        directory = tmp_path / f"v{version}"
+        shutil.copytree(checkpoints[0], directory)
+        save_file(base | part, directory / "model.safetensors")
+        by_version.append(directory)
+        path = tmp_path / f"part-{version}.safetensors"
+        save_file(part, path)
+        await engine.update_weights(WeightUpdate(version, str(path), contents="changed"))
+        result = await engine.generate(GenerateRequest(PROMPT, 20, ignore_eos=True))
+        assert set(result.versions) == {version}
+        assert worst_error(PROMPT, result, by_version) < 1e-3
+        assert worst_error(PROMPT, result, [checkpoints[0]] * 3) > 0.01
 
 
 async def test_in_place_swaps_say_so_and_mark_what_was_sampled_on_old_kv(

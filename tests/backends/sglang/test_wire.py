@@ -1,12 +1,13 @@
 """Events to tokens with versions: the streamed version is right, or the token is held back."""
 
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
 
 from areal_sdk.backends.remote.client import Delta, RequestRefusedError
 from areal_sdk.backends.sglang.wire import EventReader, generate_body
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import EngineError, StaleWeightsError
 from areal_sdk.types import FinishReason
 
@@ -137,7 +138,7 @@ def test_a_refused_request_brings_no_tokens() -> None:
 
 
 def test_a_continuation_asks_for_the_rest() -> None:
-    request = GenerateRequest((1, 2), 10, temperature=0.5, stop=("x",), seed=7, top_k=0)
+    request = GenerateRequest((1, 2), 10, Sampling(temperature=0.5, top_k=0), stop=("x",), seed=7)
     body = generate_body(request, sampled=(3, 4, 5), request_id="r")
     assert body["input_ids"] == [1, 2, 3, 4, 5]
     sampling = body["sampling_params"]
@@ -145,6 +146,14 @@ def test_a_continuation_asks_for_the_rest() -> None:
     assert (sampling["temperature"], sampling["top_k"], sampling["stop"]) == (0.5, -1, ["x"])
     assert sampling["sampling_seed"] == 7
     assert body["return_logprob"] is True
+
+
+def test_every_field_of_sampling_reaches_the_server() -> None:
+    values: dict[str, Any] = {field.name: 2 for field in fields(Sampling)}
+    sampling = Sampling(**values | {"logit_bias": {5: 2}})
+    body = generate_body(GenerateRequest((1,), 1, sampling), request_id="r")
+    assert asdict(sampling).items() <= (body["sampling_params"] | {"logit_bias": {5: 2}}).items()
+    assert body["sampling_params"]["logit_bias"] == {"5": 2}
 
 
 def test_nothing_is_handed_out_twice() -> None:

@@ -22,6 +22,7 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
 from tests.gateway.sessions.test_external import ALICE, call, until
 from tests.gateway.test_bad_clients import BODY, close, connect, raw_request
@@ -49,7 +50,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Loca
 async def gateway(engine: LocalEngine) -> AsyncIterator[Gateway]:
     gateway = Gateway(
         engine,
-        model_dir=resolve_model("tiny"),
+        renderer=Renderer.load(resolve_model("tiny")),
         model_name="policy",
         sampling=SamplingPolicy(mode="respect"),
         users=[ALICE, FLOODER],

@@ -1,6 +1,7 @@
 """Requests as large as a client likes: refused before they cost much, or worked on beside the loop."""
 
 import asyncio
+import http.client
 import io
 import sys
 import threading
@@ -13,15 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.config import Quota
+from areal_sdk.gateway.errors import TooManyTokensError
 from areal_sdk.gateway.sessions import incremental_json
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.history import History, Placement
 from areal_sdk.gateway.sessions.meaning import meaning
 from areal_sdk.gateway.tokens.renderer import Prompt, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
+from areal_sdk.gateway.tokens.word_encoder import windows
 from areal_sdk.gateway.untrusted import LARGE, LargeWork
 from areal_sdk.gateway.wire import http as http_bodies
 from areal_sdk.gateway.wire.http import body_limit
+from areal_sdk.models import resolve_model
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
 from tests.gateway.sessions.test_external import ALICE, call, until
@@ -89,7 +93,7 @@ async def test_space_that_a_template_trims_counts_for_nothing(start_gateway: Sta
     request = asked("chat/completions", " " * 300_000)
     status, body = await post(gateway.sessions.open("e"), gateway, request)
     assert status == 400
-    assert "at least" not in body["error"]["message"], "it was encoded, for it might have fitted"
+    assert "300003 tokens" in body["error"]["message"], "it was encoded, for it might have fitted"
 
 
 async def test_more_messages_than_tokens_are_refused_unread(start_gateway: StartGateway) -> None:
@@ -127,10 +131,10 @@ async def test_others_are_answered_while_a_large_prompt_is_prepared(
         assert go_on.wait(20)
         return encode(*args, **options)
 
-    def document(text: str) -> tuple[int, ...]:
+    def document(text: str, **options: Any) -> tuple[int, ...]:
         begun.set()
         assert go_on.wait(20)
-        return encode_document(text)
+        return encode_document(text, **options)
 
     session = gateway.sessions.open("e")
     with monkeypatch.context() as patch:
@@ -167,11 +171,48 @@ def test_a_large_text_has_the_tokens_that_it_has_piece_by_piece(
         m.span() for m in pattern.finditer(text)
     ]
     safe = tokenizer.defuse(text)
-    assert tokenizer.encode(safe, apart=True) == tokenizer.encode(safe)
-    assert tokenizer.encode(text, apart=True) == tokenizer.encode(text)
-    assert tokenizer.encode_continuation(one_by_one, apart=True) == tokenizer.encode_continuation(
+    assert tokenizer.encode(safe, most=10**9) == tokenizer.encode(safe)
+    assert tokenizer.encode(text, most=10**9) == tokenizer.encode(text)
+    assert tokenizer.encode_continuation(one_by_one, most=10**9) == tokenizer.encode_continuation(
         one_by_one
     )
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Tokenizer:
+    return Tokenizer.load(resolve_model("smollm2"))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    words=st.lists(st.one_of(st.sampled_from([" the", "s", " 12", "'s", "\n a", " "]), st.text())),
+    size=st.integers(1, 40),
+)
+def test_a_text_cut_into_windows_has_the_tokens_of_the_whole(
+    smollm2: Tokenizer, words: list[str], size: int
+) -> None:
+    text = "".join(words)
+    cut = windows(text, size)
+    assert "".join(cut) == text
+    whole = smollm2._hf.encode(text, add_special_tokens=False).ids
+    assert [i for part in cut for i in smollm2._hf.encode(part).ids] == whole
+
+
+def test_a_long_text_is_refused_by_its_beginning(smollm2: Tokenizer) -> None:
+    with pytest.raises(TooManyTokensError) as refused:
+        smollm2.encode("some words " * 200_000, most=1000)
+    assert 1000 < refused.value.num_tokens < 10_000
+    assert len(smollm2.encode("some words " * 4000, most=10_000)) == 8001
+
+
+async def test_counting_tells_how_long_a_text_beyond_the_context_is(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", max_context=8192, users=[ALICE])
+    body = {"model": "m", **asked("messages/count_tokens", "word " * 8000)}
+    status, counted, _ = await call(gateway, "/v1/messages/count_tokens", body, key=ALICE.api_key)
+    assert status == 200
+    assert counted["input_tokens"] > 3 * 8000, "three tokens a word"
 
 
 @pytest.mark.parametrize("shape", list(TEMPLATES))
@@ -218,6 +259,45 @@ async def test_a_body_that_says_it_is_too_long_is_refused_unread(
     )
     head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)).decode()
     assert " 413 " in head.splitlines()[0]
+    await close(writer)
+
+
+async def test_a_client_that_sends_everything_before_it_reads_sees_the_refusal(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("ok", users=[ALICE])
+
+    def send() -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", address(gateway), timeout=30)
+        headers = {"Authorization": f"Bearer {ALICE.api_key}"}
+        connection.request("POST", "/v1/chat/completions", b" " * 12_000_000, headers)
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    assert await asyncio.to_thread(send) == 413
+
+
+async def test_who_never_ends_a_refused_body_is_cut_off(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("areal_sdk.gateway.wire.http.UNREAD_BODY_S", 0.1)
+    gateway, _ = await start_gateway("ok", users=[ALICE])
+    reader, writer = await asyncio.open_connection("127.0.0.1", address(gateway))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: g\r\nContent-Length: 50000000\r\n"
+        + f"Authorization: Bearer {ALICE.api_key}\r\n\r\n".encode()
+    )
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20)
+
+    async def send_for_ever() -> None:
+        while True:
+            writer.write(b" " * 1000)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(send_for_ever(), 20)
     await close(writer)
 
 

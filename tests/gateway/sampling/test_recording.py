@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import aclosing
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from areal_sdk.engine import Sampling
 from areal_sdk.gateway import ApiError, SamplingPolicy, SessionClosedError, SessionLimits
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import ChatRequest
@@ -85,7 +87,7 @@ async def test_training_samples_from_the_policy_whatever_the_client_asks(
             assert turn.temperature == 1.0
             assert turn.excluded is None
             assert "temperature=0.0" in session.notices[0]
-    assert engine.requests[-1].temperature == 1.0
+    assert engine.requests[-1].sampling.temperature == 1.0
     assert len(caplog.records) == 1, "the override is said once, not once an episode"
 
 
@@ -178,9 +180,19 @@ async def test_respected_sampling_is_context_only_where_it_is_not_the_policys(
     (turn,) = session.turns
     assert turn.excluded == reason
     assert turn.temperature == (asked.get("temperature") or 1.0)
-    assert engine.requests[-1].temperature == asked.get("temperature", 1.0)
+    assert engine.requests[-1].sampling.temperature == asked.get("temperature", 1.0)
     num = len(turn.output_tokens)
     assert session.excluded == ({reason: num} if reason else {})
+
+
+async def test_every_field_of_sampling_can_be_asked_for(start_gateway: StartGateway) -> None:
+    from tests.gateway.test_http import post
+
+    gateway, engine = await start_gateway(sampling=SamplingPolicy(mode="respect"))
+    session = gateway.sessions.open("e")
+    asked = {field.name: 1 for field in fields(Sampling)} | {"logit_bias": {"65": 1}}
+    assert (await post(session, gateway, {"messages": HI, **asked}))[0] == 200
+    assert asdict(engine.requests[-1].sampling) == asked | {"logit_bias": {65: 1}}
 
 
 async def test_logprobs_that_are_missing_are_not_trained(start_gateway: StartGateway) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models import resolve_model
 from areal_sdk.types import Exclusion
 from tests.gateway.test_http import HI
@@ -41,7 +42,7 @@ async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gat
         model_dir, log_dir=tmp_path_factory.mktemp("logs"), options=LocalOptions(max_context=2048)
     )
     await engine.start()
-    gateway = Gateway(engine, model_dir=model_dir, model_name="policy")
+    gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="policy")
     await gateway.start()
     yield gateway
     await gateway.aclose()

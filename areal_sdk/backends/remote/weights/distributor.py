@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 
 from areal_sdk.backends.remote.client import InterruptMode
 from areal_sdk.backends.remote.pool import Pool, Server, State
@@ -131,7 +132,7 @@ class WeightDistributor:
             await server.client.set_label(self.label(self.version))
             server.version = self.version
         else:
-            weights = WeightUpdate(self.version, self.weights.path, self.weights.checksum)
+            weights = replace(self.weights, version=self.version)
             await self._prepare([server], weights, self._disk)
             (error,) = await self._push([server], weights, self._disk)
             if error is not None:

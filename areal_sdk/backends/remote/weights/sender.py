@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class WeightSender:
         await self._started()
         if self._opened != update:
             self._filled = []
-            await self.call("open", {"path": update.path, "checksum": update.checksum})
+            await self.call("open", asdict(update))
             self._opened = update
 
     async def fill(self) -> list[list[tuple[str, str, Sequence[int]]]]:

@@ -65,34 +65,43 @@ class PublishedWeights:
     """One published version, mapped from its files and cast to what servers hold."""
 
     dtype: torch.dtype | None
-    files: list[Path]
-    _names: dict[str, Path] = field(default_factory=dict)
-    _handles: dict[Path, Any] = field(default_factory=dict)
+    sent: list[str] = field(default_factory=list)
+    """What is sent to servers. They have the rest: it is as in the checkpoint they were started with."""
+    _handles: dict[str, Any] = field(default_factory=dict)
+    """By tensor: the file that holds it."""
 
     @classmethod
-    def open(cls, path: Path, *, dtype: str) -> "PublishedWeights":
-        files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-        if not files:
-            raise ConfigError(f"{path} holds no safetensors file")
-        weights = cls(None if dtype == "auto" else getattr(torch, dtype), files)
-        for file in files:
-            handle = safe_open(file, framework="pt")
-            weights._handles[file] = handle
-            weights._names |= dict.fromkeys(handle.keys(), file)  # type: ignore[no-untyped-call]
+    def open(cls, path: Path, *, dtype: str, base: Path | None = None) -> "PublishedWeights":
+        """The weights at `path`; with `base`, only those that differ from that checkpoint are there."""
+        weights = cls(None if dtype == "auto" else getattr(torch, dtype))
+        if base is not None:
+            weights._handles |= _handles_of(base)
+        published = _handles_of(path)
+        weights._handles |= published
+        weights.sent = sorted(published)
         return weights
 
     @property
     def names(self) -> list[str]:
-        return sorted(self._names)
+        return sorted(self._handles)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._handles
 
     def get(self, name: str) -> torch.Tensor:
-        tensor: torch.Tensor = self._handles[self._names[name]].get_tensor(name)
+        tensor: torch.Tensor = self._handles[name].get_tensor(name)
         if self.dtype is not None and tensor.is_floating_point():
             tensor = tensor.to(self.dtype)
         return tensor.contiguous()
+
+
+def _handles_of(path: Path) -> dict[str, Any]:
+    """By tensor: the open file that holds it."""
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    if not files:
+        raise ConfigError(f"{path} holds no safetensors file")
+    handles: list[Any] = [safe_open(file, framework="pt") for file in files]
+    return {name: handle for handle in handles for name in handle.keys()}  # noqa: SIM118
 
 
 class Sender:
@@ -135,13 +144,14 @@ class Sender:
         """Map a version; everything below is about this one from now on."""
         path = Path(payload["path"])
         _verify(path, payload["checksum"])
-        self._weights = PublishedWeights.open(path, dtype=self._dtype)
+        base = self._model if payload["contents"] == "changed" else None
+        self._weights = PublishedWeights.open(path, dtype=self._dtype, base=base)
         return None
 
     def fill(self, payload: Mapping[str, Any]) -> JSON:
         """Copy the mapped version into the buckets; they keep their memory between versions."""
         weights = self._current()
-        if not self._buckets:
+        if sorted(name for b in self._buckets for name, _, _ in b.parameters) != weights.sent:
             self._buckets = self._plan(weights)
         for bucket in self._buckets:
             offset = 0
@@ -253,7 +263,7 @@ class Sender:
 
     def _plan(self, weights: PublishedWeights) -> list[Bucket]:
         """Buckets of about `bucket_bytes`, wide types first so that every offset is aligned."""
-        tensors = [(name, weights.get(name)) for name in weights.names]
+        tensors = [(name, weights.get(name)) for name in weights.sent]
         tensors.sort(key=lambda item: (-item[1].itemsize, item[0]))
         plan: list[list[tuple[str, torch.Tensor]]] = [[]]
         size = 0

@@ -16,7 +16,7 @@ from typing import Any
 from aiohttp import web
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
-from areal_sdk.engine import GenerateRequest
+from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.types import WeightUpdate
 
 NEVER_TAGGED = "checkpoint"
@@ -56,7 +56,9 @@ class ToyServer:
 
     async def generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        body["logit_bias"] = {int(token): bias for token, bias in body["logit_bias"].items()}
+        sampling = body["sampling"]
+        biases = {int(token): bias for token, bias in sampling["logit_bias"].items()}
+        body["sampling"] = Sampling(**sampling | {"logit_bias": biases})
         body |= {name: tuple(body[name]) for name in ("tokens", "stop", "stop_tokens")}
         asked = GenerateRequest(**body)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -80,12 +82,12 @@ class ToyServer:
         return response
 
     async def ping(self, request: web.Request) -> web.Response:
-        await self._engine.generate(GenerateRequest((0,), 1, temperature=0.0))
+        await self._engine.generate(GenerateRequest((0,), 1, Sampling(temperature=0.0)))
         return web.json_response({})
 
     async def score(self, request: web.Request) -> web.Response:
         body = await request.json()
-        asked = GenerateRequest(tuple(body["token_ids"]), 1, temperature=0.0)
+        asked = GenerateRequest(tuple(body["token_ids"]), 1, Sampling(temperature=0.0))
         everything = replace(asked, num_top_logprobs=self._engine.info.vocab_size)
         result = await self._engine.generate(everything)
         logprobs = [result.top_logprobs[0][token] for token in body["of"]]

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from areal_sdk.cli.finetuning import find_config, finetuning_options, print_finetuning
+from areal_sdk.cli.finetune.options import find_config, finetuning_options, print_finetuning
 from areal_sdk.cli.main import OnceCommand
 
 

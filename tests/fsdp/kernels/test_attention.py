@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from areal_sdk.algorithms.packing import build_trees
-from areal_sdk.fsdp.tree_attention import attention_blocks, tree_attention
+from areal_sdk.fsdp.kernels.tree_attention import attention_blocks, tree_attention
 
 HEADS, KEY_HEADS, DIM = 6, 2, 8
 

@@ -1,0 +1,1 @@
+"""The commands that learn from data: `sft`, `dpo`, `reward-model`, `distill`."""

@@ -1,0 +1,202 @@
+"""LoRA through peft: small trained matrices beside frozen weights. The only module that knows of them.
+
+A target layer computes `W x + s B A x` with `s = alpha / rank`. `W` never changes, `A` and `B` are
+trained. `B` begins with zeros, so that the adapted model begins as its base. Any model, adapted or
+not, has two sets of tensors:
+
+* the trained ones, which the optimiser and checkpoints hold;
+* the served ones, which engines and exports hold under the names of a plain checkpoint. Those of a
+  target layer are merged, `W + s B A`, when they are asked for.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from areal_sdk.algorithms.batch import Batch
+from areal_sdk.config import LoraSection
+from areal_sdk.fsdp.collectives import full
+from areal_sdk.models.checkpoint import stored_dtypes
+from areal_sdk.models.families import adapted_layers
+
+_A, _B = ".lora_A.weight", ".lora_B.weight"
+_OWN_NAME = ".default"
+"""peft's name for the only adapter of a model, inside the names of its parameters."""
+_BASE = ".base_layer"
+
+
+def add_adapter(
+    model: nn.Module, lora: LoraSection, model_dir: Path, *, seed: int, dtype: torch.dtype
+) -> None:
+    """Freeze `model`, the checkpoint of `model_dir`, and give it an adapter. Every rank draws the same one.
+
+    The weights that it is added to are kept in `dtype`, in which they are computed, where their files hold
+    no more than that.
+    """
+    from peft import inject_adapter_in_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        inject_adapter_in_model(_peft_config(lora, model_dir), model)
+    model.eval()
+    stored = stored_dtypes(model_dir)
+    for name, weight in served_weights(model).items():
+        if weight.a is not None and stored[name] == str(dtype).removeprefix("torch."):
+            weight.base.data = weight.base.data.to(dtype)
+
+
+def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """What is trained, by name: `A` and `B` of each target, and what else is not frozen."""
+    return {
+        name.replace(_OWN_NAME, ""): parameter
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class ServedWeight:
+    """A tensor as engines hold it."""
+
+    base: Tensor
+    a: Tensor | None = None
+    b: Tensor | None = None
+    scaling: float = 0.0
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it may differ from the tensor of the checkpoint that the run began with."""
+        return self.a is not None or self.base.requires_grad
+
+    def gathered(self) -> "ServedWeight":
+        """The same from all shards. A collective."""
+        if self.a is None or self.b is None:
+            return replace(self, base=full(self.base.detach()))
+        return ServedWeight(
+            full(self.base.detach()), full(self.a.detach()), full(self.b.detach()), self.scaling
+        )
+
+    def merged(self) -> Tensor:
+        """The plain tensor; in float32 where an adapter is added."""
+        if self.a is None or self.b is None:
+            return self.base
+        return self.base.float() + (self.b @ self.a) * self.scaling
+
+
+def served_weights(model: nn.Module) -> dict[str, ServedWeight]:
+    """All tensors of the model under the names that its checkpoint gives them; tied ones once."""
+    parameters = {
+        name.replace(_OWN_NAME, ""): parameter for name, parameter in model.named_parameters()
+    }
+    served = {}
+    for name, parameter in parameters.items():
+        if name.endswith((_A, _B)):
+            continue
+        layer = name.partition(f"{_BASE}.weight")[0]
+        if f"{layer}{_A}" in parameters:
+            scaling = _scaling(model.get_submodule(layer))
+            weight = ServedWeight(
+                parameter, parameters[f"{layer}{_A}"], parameters[f"{layer}{_B}"], scaling
+            )
+        else:
+            weight = ServedWeight(parameter)
+        served[name.replace(_BASE, "")] = weight
+    return served
+
+
+@contextmanager
+def dropout(model: nn.Module) -> Iterator[None]:
+    """Leave out a share of the adapter's inputs (`trainer.lora.dropout`)."""
+    for layer in _layers(model):
+        layer.lora_dropout.train()
+    try:
+        yield
+    finally:
+        for layer in _layers(model):
+            layer.lora_dropout.eval()
+
+
+class WithoutAdapter:
+    """A policy as it was before it got its adapter: a reference that takes no memory."""
+
+    def __init__(self, policy: nn.Module) -> None:
+        self._policy = policy
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logprobs and entropies of the base."""
+        with _disabled(self._policy):
+            found: tuple[Tensor, Tensor] = self._policy(batch)
+        return found
+
+
+@contextmanager
+def _disabled(model: nn.Module) -> Iterator[None]:
+    # peft's own switch also freezes the adapter, and FSDP notes at the first forward what is frozen.
+    for layer in _layers(model):
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in _layers(model):
+            layer._disable_adapters = False
+
+
+def merged_files(
+    model_dir: Path, lora: LoraSection, adapter: Mapping[str, Tensor]
+) -> Iterator[tuple[str, ServedWeight]]:
+    """What engines hold of a saved adapter: the files of its base, one tensor read at a time."""
+    heads = {name: tensor for name, tensor in adapter.items() if not name.endswith((_A, _B))}
+    for path in sorted(model_dir.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                if heads and name == "lm_head.weight":
+                    continue  # a reward model has its own
+                layer = name.removesuffix(".weight")
+                a, b = adapter.get(f"{layer}{_A}"), adapter.get(f"{layer}{_B}")
+                yield name, ServedWeight(file.get_tensor(name), a, b, lora.alpha / lora.rank)
+    for name, tensor in heads.items():
+        yield name, ServedWeight(tensor)
+
+
+def write_adapter(
+    directory: Path, weights: Mapping[str, Tensor], lora: LoraSection, base: Path
+) -> None:
+    """The adapter in `weights` as peft saves it: `PeftModel.from_pretrained(base, directory)` loads it."""
+    config = _peft_config(lora, base)
+    heads = [name.removesuffix(".weight") for name in weights if not name.endswith((_A, _B))]
+    if heads:
+        config.task_type, config.modules_to_save = "SEQ_CLS", heads
+    config.target_modules = sorted(config.target_modules)
+    config.base_model_name_or_path = str(base)
+    config.inference_mode = True
+    config.save_pretrained(directory)
+    tensors = {f"base_model.model.{name}": tensor for name, tensor in weights.items()}
+    save_file(tensors, directory / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _peft_config(lora: LoraSection, model_dir: Path) -> Any:
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=adapted_layers(model_dir, lora.targets),
+        task_type="CAUSAL_LM",
+    )
+
+
+def _layers(model: nn.Module) -> list[Any]:
+    """peft's layers: the targets."""
+    return [module for module in model.modules() if hasattr(module, "lora_A")]
+
+
+def _scaling(layer: Any) -> float:
+    return float(layer.scaling["default"])

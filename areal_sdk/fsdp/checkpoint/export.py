@@ -1,0 +1,125 @@
+"""Exports: the weights of a trainer, or of a checkpoint, as a model that transformers loads.
+
+python -m areal_sdk.fsdp.checkpoint.export CHECKPOINT DIRECTORY MODEL DTYPE
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from areal_sdk.config import LoraSection, TrainerSection
+from areal_sdk.fsdp.adapter import merged_files, write_adapter
+from areal_sdk.fsdp.checkpoint.manifest import check_files
+from areal_sdk.fsdp.checkpoint.saving import MODEL, alone_is_fine, check_adapter, read_state
+from areal_sdk.fsdp.collectives import full
+from areal_sdk.fsdp.reward_model import HEAD, as_classifier
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.models.checkpoint import ADAPTER, copy_all_but_weights
+from areal_sdk.telemetry.directories import whole_directory
+
+
+def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -> None:
+    """A directory that transformers loads: safetensors, config, tokenizer. A collective.
+
+    Of an adapter, the merged model, and beside it the adapter alone.
+    """
+    weights = whole_weights(trainer, dtype=dtype)
+    lora = trainer.spec.trainer.lora
+    adapter = {
+        name: full(parameter.detach()).to("cpu")
+        for name, parameter in trainer.policy.named_weights().items()
+        if lora.rank
+    }
+    trainer.ranks.on_first(
+        lambda: _write_export(trainer.spec.model_dir, directory, weights, lora, adapter)
+    )
+
+
+def export_checkpoint(
+    checkpoint: Path, directory: Path, *, model_dir: Path, dtype: torch.dtype
+) -> None:
+    """Write the weights of `checkpoint` as `export_model` does; takes no ranks and no trainer.
+
+    One tensor is read at a time: in memory the model is as large as it is exported. The weights of an
+    adapter are merged into those of `model_dir`.
+    """
+    check_files(checkpoint)
+    saved = read_state(checkpoint).get("adapter")
+    if saved is None:
+        weights = {name: t.to(dtype).contiguous() for name, t in _saved_weights(checkpoint)}
+        _write_export(model_dir, directory, weights)
+        return
+    lora = LoraSection(**{key: value for key, value in saved.items() if key != "base"})
+    check_adapter(checkpoint, saved, TrainerSpec(model_dir, trainer=TrainerSection(lora=lora)))
+    adapter = dict(_saved_weights(checkpoint))
+    weights = {
+        name: weight.merged().to(dtype).contiguous()
+        for name, weight in merged_files(model_dir, lora, adapter)
+    }
+    _write_export(model_dir, directory, weights, lora, adapter)
+
+
+def whole_weights(trainer: RankTrainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The model in host memory, on rank 0; elsewhere nothing stays. A collective."""
+    weights: dict[str, Tensor] = {}
+    for name, weight in trainer.policy.served_weights().items():
+        whole = weight.gathered()
+        if trainer.ranks.rank == 0:
+            weights[name] = whole.merged().to("cpu", dtype).contiguous()
+    return weights
+
+
+def _saved_weights(checkpoint: Path) -> Iterator[tuple[str, Tensor]]:
+    """The trained weights in a checkpoint, one after the other."""
+    saved = FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    for name, stored in saved.items():
+        if name.startswith(MODEL):
+            assert isinstance(stored, TensorStorageMetadata)
+            tensor = {name: torch.empty(stored.size, dtype=stored.properties.dtype)}
+            with alone_is_fine():
+                load(tensor, checkpoint_id=checkpoint, no_dist=True)
+            yield name.removeprefix(MODEL), tensor[name]
+
+
+def _write_export(
+    model_dir: Path,
+    directory: Path,
+    weights: Mapping[str, Tensor],
+    lora: LoraSection | None = None,
+    adapter: Mapping[str, Tensor] | None = None,
+) -> None:
+    dtype = next(iter(weights.values())).dtype
+    with whole_directory(directory) as partial:
+        copy_all_but_weights(model_dir, partial)
+        config = json.loads((partial / "config.json").read_text())
+        config.pop("torch_dtype", None)
+        config["dtype"] = str(dtype).removeprefix("torch.")
+        if HEAD in weights:
+            config = as_classifier(config)
+        (partial / "config.json").write_text(json.dumps(config, indent=2))
+        save_file(dict(weights), partial / "model.safetensors", metadata={"format": "pt"})
+        if lora is not None and adapter:
+            write_adapter(partial / ADAPTER, adapter, lora, model_dir)
+        mode = (partial / "config.json").stat().st_mode
+        for path in partial.rglob("*.safetensors"):
+            path.chmod(mode)  # `save_file` lets nobody else read it
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Export a checkpoint without its trainer."""
+    checkpoint, directory, model_dir = map(Path, arguments[:3])
+    dtype = getattr(torch, arguments[3])
+    export_checkpoint(checkpoint, directory, model_dir=model_dir, dtype=dtype)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

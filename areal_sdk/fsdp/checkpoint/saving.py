@@ -1,0 +1,293 @@
+"""A checkpoint is copied in the step, written beside the next steps, and loaded by any number of ranks."""
+
+import copy
+import json
+import shutil
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from areal_sdk.fsdp.checkpoint.manifest import check_files, write_manifest
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.directories import STATE_FILE
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.models.checkpoint import fingerprint
+from areal_sdk.telemetry.directories import (
+    CheckpointError,
+    begin,
+    cannot_write,
+    commit,
+    partial_of,
+)
+
+JSON = Any
+
+FORMAT = 1
+
+MODEL = "model."
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that `load_checkpoint` needs to go on bit by bit, as it was at one moment, in host memory."""
+
+    ranks: Ranks
+    state: Mapping[str, JSON]
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, trainer: RankTrainer, extra: Mapping[str, JSON]) -> Self:
+        """Copy the state of `trainer`, which may change as soon as this returns."""
+        state = {
+            "format": FORMAT,
+            "phase": trainer.phase,
+            "num_updates": trainer.num_updates,
+            "num_steps": trainer.num_steps,
+            "critic_updates": None if trainer.critic is None else trainer.critic.num_updates,
+            "baselines": trainer.baselines,
+            "adapter": _adapter_of(trainer.spec),
+            "extra": extra,
+        }
+        rng = {f"rng.{trainer.ranks.rank}": torch.get_rng_state()}
+        tensors = _tensors(trainer) | rng
+        plainly = StagingOptions(
+            use_pinned_memory=False,
+            use_shared_memory=False,
+            use_async_staging=False,
+            use_non_blocking_copy=False,
+        )
+        copied = DefaultStager(plainly).stage(tensors)
+        assert isinstance(copied, dict), "a future comes only of asynchronous staging"
+        return cls(trainer.ranks.aside, copy.deepcopy(state), copied)
+
+    def write(self, directory: Path) -> None:
+        """Write the checkpoint `directory`. A collective, in any thread.
+
+        Where one rank fails, all raise, and what was at `directory` before is still there.
+        """
+        try:
+            self.ranks.on_first(lambda: begin(directory))
+            self._write_tensors(directory)
+            self.ranks.on_first(lambda: self._finish(directory))
+        finally:
+            if self.ranks.rank == 0:
+                shutil.rmtree(partial_of(directory), ignore_errors=True)
+
+    def _write_tensors(self, directory: Path) -> None:
+        try:
+            with alone_is_fine():
+                save(
+                    dict(self.tensors),
+                    checkpoint_id=partial_of(directory),
+                    process_group=self.ranks.group,
+                    no_dist=not self.ranks.is_distributed,
+                )
+        except CheckpointException as exc:
+            failure = _first_failure(exc)
+            if isinstance(failure, OSError):
+                raise cannot_write(directory, failure) from exc
+            raise
+
+    def _finish(self, directory: Path) -> None:
+        partial = partial_of(directory)
+        try:
+            (partial / STATE_FILE).write_text(json.dumps(self.state, indent=1))
+            write_manifest(partial)
+        except OSError as exc:
+            raise cannot_write(directory, exc) from exc
+        commit(directory)
+
+
+class Saver:
+    """Writes the checkpoints of one trainer in a thread, one at a time, while the trainer goes on."""
+
+    def __init__(self, trainer: RankTrainer) -> None:
+        self._trainer = trainer
+        self._writing: Future[None] | None = None
+
+    def begin(self, directory: Path, extra: Mapping[str, JSON]) -> None:
+        """Copy the state, once the checkpoint before is written, and begin to write the copy."""
+        if self._writing is not None:
+            wait([self._writing])  # its error, if any, is told to those who wait for it
+        snapshot, written = Snapshot.of(self._trainer, extra), Future[None]()
+        self._writing = written
+
+        def write() -> None:
+            try:
+                snapshot.write(directory)
+            except BaseException as exc:  # noqa: BLE001 - for those who wait
+                written.set_exception(exc)
+            else:
+                written.set_result(None)
+
+        # A daemon: nobody waits for a checkpoint of a process that is to end.
+        threading.Thread(target=write, name=f"write {directory.name}", daemon=True).start()
+
+    def when_written(self, tell: Callable[[BaseException | None], None]) -> None:
+        """Call `tell` with the failure, if any, of the checkpoint that was begun last, at its end."""
+        assert self._writing is not None, "no checkpoint was begun"
+        self._writing.add_done_callback(lambda written: tell(written.exception()))
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
+
+def save_checkpoint(trainer: RankTrainer, directory: Path, extra: Mapping[str, JSON]) -> None:
+    """Write a checkpoint of `trainer` as it is now. A collective."""
+    Snapshot.of(trainer, extra).write(directory)
+
+
+def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]:
+    """Bring `trainer` to where it was; returns the saved `extra`. A collective."""
+    trainer.ranks.on_first(lambda: check_files(directory))
+    state = read_state(directory)
+    check_adapter(directory, state.get("adapter"), trainer.spec)
+    trainer.phase = state["phase"]
+    trainer.num_updates = state["num_updates"]
+    trainer.num_steps = state.get("num_steps", trainer.num_updates)
+    trainer.baselines = state["baselines"]
+    if trainer.critic is not None:  # none was saved where another algorithm was trained: it begins
+        trainer.critic.num_updates = state.get("critic_updates") or 0
+    has_critic = state.get("critic_updates") is not None
+    tensors = _tensors(trainer, with_critic=has_critic, allocate=True)
+    own_rng = f"rng.{trainer.ranks.rank}"
+    saved = FileSystemReader(directory).read_metadata().state_dict_metadata
+    rng = {own_rng: torch.get_rng_state()} if own_rng in saved else {}  # a rank may be new
+    try:
+        with alone_is_fine():
+            load(tensors | rng, checkpoint_id=directory, no_dist=not trainer.ranks.is_distributed)
+    except CheckpointException as exc:
+        raise CheckpointError(f"{directory} cannot be read: {_first_failure(exc)}") from exc
+    if rng:
+        torch.set_rng_state(rng[own_rng])
+    extra: Mapping[str, JSON] = state["extra"]
+    return extra
+
+
+def read_state(directory: Path) -> dict[str, JSON]:
+    """What a checkpoint holds beside tensors."""
+    try:
+        state: dict[str, JSON] = json.loads((directory / STATE_FILE).read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory} is not a checkpoint: it has no {STATE_FILE}") from None
+    if state["format"] != FORMAT:
+        raise CheckpointError(
+            f"{directory} has format {state['format']}, this version reads {FORMAT}"
+        )
+    return state
+
+
+def _adapter_of(spec: TrainerSpec) -> JSON:
+    """Which adapter, of which model; None where all weights are trained."""
+    lora = spec.trainer.lora
+    if not lora.rank:
+        return None
+    base = {"directory": str(spec.model_dir), "weights": fingerprint(spec.model_dir)}
+    return {**lora.model_dump(mode="json", exclude={"dropout"}), "base": base}
+
+
+def check_adapter(directory: Path, saved: JSON, spec: TrainerSpec) -> None:
+    """CheckpointError unless `saved` is the adapter that is trained now, of the same model."""
+    now = _adapter_of(spec)
+    if saved == now:
+        return
+    if saved is None or now is None:
+        held, wanted = (
+            ("all weights", "an adapter") if saved is None else ("an adapter", "all weights")
+        )
+        raise CheckpointError(
+            f"{directory} holds {held}, and the run trains {wanted} (trainer.lora.rank): begin a new run, "
+            "with init_from to start from these weights"
+        )
+    for key in ("rank", "alpha", "targets"):
+        if saved[key] != now[key]:
+            raise CheckpointError(
+                f"{directory} holds an adapter of trainer.lora.{key} = {saved[key]}, and the run has "
+                f"{now[key]}: set it as it was"
+            )
+    if saved["base"]["weights"] != now["base"]["weights"]:
+        raise CheckpointError(
+            f"{directory} holds an adapter of the weights in {saved['base']['directory']}, and those in "
+            f"{spec.model_dir} are others: put the former back"
+        )
+
+
+@contextmanager
+def alone_is_fine() -> Iterator[None]:
+    """DCP warns about a single process although it was told that there is one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        yield
+
+
+def _first_failure(error: CheckpointException) -> BaseException:
+    """What explains it: torch's writer hides that the disk is full behind an error of its own."""
+    failures = list(error.failures.values())
+    failure: BaseException = failures[0][0] if failures else error
+    behind: BaseException | None = failure
+    while behind is not None and not isinstance(behind, OSError):
+        behind = behind.__cause__ or behind.__context__
+    return behind or failure
+
+
+def _tensors(
+    trainer: RankTrainer, *, with_critic: bool = True, allocate: bool = False
+) -> dict[str, Tensor]:
+    """Weights and optimiser moments under stable names; `allocate` makes moments to load into."""
+    tensors = _learned(
+        trainer.policy.named_weights(),
+        trainer.optimizer,
+        names=(MODEL, "optimizer."),
+        with_moments=trainer.num_updates > 0,
+        allocate=allocate,
+    )
+    if trainer.critic is not None and with_critic:
+        tensors |= _learned(
+            trainer.critic.model.named_weights(),
+            trainer.critic.optimizer,
+            names=("critic.", "critic_optimizer."),
+            with_moments=trainer.critic.num_updates > 0,
+            allocate=allocate,
+        )
+    return tensors
+
+
+def _learned(
+    weights: Mapping[str, nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    *,
+    names: tuple[str, str],
+    with_moments: bool,
+    allocate: bool,
+) -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in weights.items():
+        tensors[f"{names[0]}{name}"] = parameter.detach()
+        if not with_moments:
+            continue
+        if allocate:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter.detach()),
+                "exp_avg_sq": torch.zeros_like(parameter.detach()),
+            }
+        for key, value in optimizer.state[parameter].items():
+            tensors[f"{names[1]}{name}.{key}"] = value
+    if allocate and not with_moments:
+        optimizer.state.clear()
+    return tensors

@@ -1,0 +1,1 @@
+"""What the trainer computes in a way of its own: attention over trees, and the output layer."""

@@ -1,0 +1,153 @@
+"""The output layer: logprobs of trained tokens and the entropies of what they were drawn from.
+
+The logits of a row are as many as the vocabulary has tokens, so logits exist a chunk of rows at a
+time. Of the first chunk they are kept for the backward pass; those of the others are computed again
+there. A batch of one chunk costs no computation twice, and a batch of a hundred takes no more memory
+than one of two.
+
+Shapes: R rows whose logits are needed, T loss terms, H hidden, V vocabulary; r rows of a chunk.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 2**28
+"""Logits of a chunk, in the type of the matrix product."""
+PIECE_ELEMENTS = 2**22
+"""Logits that are worked on in float32 at once: small enough to stay in a cache meanwhile."""
+
+
+def token_logprobs(
+    hidden_RH: Tensor,
+    weight_VH: Tensor,
+    temperatures_R: Tensor,
+    rows_T: Tensor,
+    targets_T: Tensor,
+    *,
+    entropy_gradient: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
+
+    Both (T,), in float32; the entropy has a gradient where `entropy_gradient` asks for one. The matrix
+    products are in the type of autocast, else in that of the arguments.
+    """
+    if torch.is_autocast_enabled(hidden_RH.device.type):
+        hidden_RH = hidden_RH.to(torch.get_autocast_dtype(hidden_RH.device.type))
+    logprobs_T, entropies_R = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
+        hidden_RH,
+        weight_VH,
+        temperatures_R,
+        rows_T,
+        targets_T,
+        entropy_gradient,
+        torch.is_grad_enabled(),
+    )
+    return logprobs_T, entropies_R[rows_T]
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_RH: Tensor,
+        weight_VH: Tensor,
+        temperatures_R: Tensor,
+        rows_T: Tensor,
+        targets_T: Tensor,
+        entropy_gradient: bool,
+        has_backward: bool,
+    ) -> tuple[Tensor, Tensor]:
+        # The weight's copy in another type is not kept: it is made again in the backward pass.
+        weight = weight_VH.to(hidden_RH.dtype)
+        chosen_T = torch.empty_like(targets_T, dtype=temperatures_R.dtype)
+        normalisers_R = torch.empty_like(temperatures_R)
+        entropies_R = torch.empty_like(temperatures_R)
+        kept: list[Tensor] = []
+        for chunk in _chunks(hidden_RH, weight):
+            logits_rV = torch.mm(hidden_RH[chunk], weight.t())
+            terms, where = _terms(chunk, rows_T, targets_T)
+            chosen_T[terms] = logits_rV[where].float() / temperatures_R[rows_T[terms]]
+            for piece, rows in _pieces(logits_rV, chunk):
+                part = logits_rV[piece] / temperatures_R[rows, None]  # float32 by promotion
+                normalisers_R[rows] = torch.logsumexp(part, dim=-1)
+                part.sub_(normalisers_R[rows, None])
+                # Not as normaliser - sum p logit: where logits are large, their digits would cancel.
+                entropies_R[rows] = -part.exp().mul_(part).sum(-1)
+            if has_backward and not kept:
+                kept.append(logits_rV)
+        ctx.save_for_backward(
+            hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, normalisers_R, *kept
+        )
+        ctx.entropies_R = entropies_R.detach().clone() if entropy_gradient else None
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropies_R)
+        return chosen_T - normalisers_R[rows_T], entropies_R
+
+    @staticmethod
+    def backward(ctx: Any, grad_T: Tensor, grad_R: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, normalisers_R, first_rV = (
+            ctx.saved_tensors
+        )
+        weight = weight_VH.to(hidden_RH.dtype)
+        # d logprob_t / d logits = (onehot(target) - softmax) / T; terms that share a row add up.
+        weights_T = grad_T / temperatures_R[rows_T]
+        total_R = torch.zeros_like(temperatures_R).index_add_(0, rows_T, weights_T)
+        grad_RH = torch.empty_like(hidden_RH)
+        grad_VH: Tensor | None = None
+        for chunk in _chunks(hidden_RH, weight):
+            if chunk.start == 0:
+                logits_rV, grad_rV = first_rV, torch.empty_like(first_rV)
+            else:
+                logits_rV = grad_rV = torch.mm(hidden_RH[chunk], weight.t())  # overwritten
+            for piece, rows in _pieces(logits_rV, chunk):
+                part = logits_rV[piece] / temperatures_R[rows, None]  # float32 by promotion
+                part.sub_(normalisers_R[rows, None])
+                slope = -total_R[rows, None]
+                if ctx.entropies_R is not None:
+                    # d entropy / d logits = -softmax (log softmax + entropy) / T
+                    share = grad_R[rows] / temperatures_R[rows]
+                    slope = slope - share[:, None] * (part + ctx.entropies_R[rows, None])
+                part.exp_().mul_(slope)
+                # Before rounding: where a token is nearly certain, one and its probability cancel.
+                terms, where = _terms(rows, rows_T, targets_T)
+                part.index_put_(where, weights_T[terms], accumulate=True)
+                grad_rV[piece] = part
+            grad_RH[chunk] = torch.mm(grad_rV, weight)
+            if ctx.needs_input_grad[1]:
+                grad_VH = _add_product(grad_VH, grad_rV, hidden_RH[chunk])
+        return grad_RH, grad_VH, *(None,) * 5
+
+
+def _chunks(hidden_RH: Tensor, weight_VH: Tensor) -> list[slice]:
+    """Rows whose logits exist at once."""
+    size = CHUNK_BYTES // (len(weight_VH) * hidden_RH.element_size())
+    return _slices(len(hidden_RH), size)
+
+
+def _pieces(logits_rV: Tensor, chunk: slice) -> list[tuple[slice, slice]]:
+    """Rows of a chunk whose float32 logits exist at once, counted in the chunk and in the batch."""
+    pieces = _slices(len(logits_rV), PIECE_ELEMENTS // logits_rV.shape[1])
+    return [(p, slice(chunk.start + p.start, chunk.start + p.stop)) for p in pieces]
+
+
+def _slices(count: int, size: int) -> list[slice]:
+    size = max(1, size)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _terms(rows: slice, rows_T: Tensor, targets_T: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Which terms are read off `rows`, and where in the logits of these rows."""
+    terms = torch.nonzero((rows_T >= rows.start) & (rows_T < rows.stop))[:, 0]
+    return terms, (rows_T[terms] - rows.start, targets_T[terms])
+
+
+def _add_product(total_VH: Tensor | None, grad_rV: Tensor, hidden_rH: Tensor) -> Tensor:
+    """`total + grad' hidden`; a sum of several products is in float32, as that of one product was."""
+    if total_VH is None:
+        return torch.mm(grad_rV.t(), hidden_rH)
+    total_VH = total_VH.to(torch.promote_types(total_VH.dtype, torch.float32))
+    if total_VH.dtype == hidden_rH.dtype:
+        return total_VH.addmm_(grad_rV.t(), hidden_rH)
+    return total_VH.add_(torch.mm(grad_rV.t(), hidden_rH))

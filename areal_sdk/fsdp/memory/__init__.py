@@ -1,0 +1,1 @@
+"""What a step of the trainer holds in memory."""

@@ -1,0 +1,34 @@
+"""The memory that torch takes on the CPU while something runs: what predictions are held against."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.profiler import ProfilerActivity, profile
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredBytes:
+    """Bytes of tensors, and of what operators take for themselves, beside what was there before."""
+
+    peak: int
+    left: int
+    """Still taken at the end."""
+
+
+def measure_bytes(action: Callable[[], object]) -> MeasuredBytes:
+    """Run `action`; every allocation counts when it is made, to the byte.
+
+    A file that is mapped into memory is no allocation; nor is what matrix libraries hold for good.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        result = action()
+    assert recorded.profiler is not None
+    assert recorded.profiler.kineto_results is not None
+    events = recorded.profiler.kineto_results.events()
+    changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
+    total = peak = 0
+    for _, num_bytes in sorted(changes, key=lambda change: change[0]):
+        total += num_bytes
+        peak = max(peak, total)
+    del result  # what is returned is still taken
+    return MeasuredBytes(peak, total)

@@ -1,0 +1,209 @@
+"""The model card of an export: README.md with the figures of its run.
+
+It names no path of the machine that trained: the card may be published.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import areal_sdk
+from areal_sdk.loop.export.choice import Choice
+from areal_sdk.loop.progress import BEFORE
+from areal_sdk.models import HUB_IDS, is_hub_id
+from areal_sdk.models.families import is_reward_model
+from areal_sdk.telemetry import RunDir
+
+MAX_RUNS = 100
+"""Runs that began with one another's weights, from the last back to the model."""
+
+Event = Mapping[str, Any]
+
+
+def model_card(choice: Choice, *, title: str, dtype: str, adapter: bool) -> str:
+    """README.md of an export."""
+    config, events = choice.run.read_config(), choice.run.read_metrics()
+    base = base_of(choice.run)
+    is_judge = is_reward_model(choice.run.model) or (
+        config.get("finetune", {}).get("objective") == "reward_model"
+    )
+    parts = [
+        _front_matter(base, config, is_judge=is_judge, adapter=adapter),
+        f"# {title}\n\n{base}, trained with areal-sdk.",
+        table(_facts(choice, config, events, base, dtype=dtype, adapter=adapter), ("", "")),
+        *_held_out(choice, events),
+        _usage(title, base, is_judge=is_judge, adapter=adapter),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def base_of(run: RunDir) -> str:
+    """The model that training began with, through runs that began with the weights of other runs."""
+    config: Mapping[str, Any] = {}
+    for _ in range(MAX_RUNS):
+        config = run.read_config()
+        name = str(config.get("init_from") or config.get("model", ""))
+        path = Path(name)
+        found = [p for p in (path, *path.parents[:2]) if (p / "config.toml").is_file()]
+        if not found:
+            return HUB_IDS.get(name) or (name if is_hub_id(name) else path.name)
+        run = RunDir(found[0])
+    return str(config.get("model", ""))
+
+
+def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """
+    >>> print(table([("steps", "3 | 4")], ("", "")))
+    |  |  |
+    |---|---|
+    | steps | 3 \\| 4 |
+    """
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (header, *rows)]
+    head, *body = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([head, "|" + "---|" * len(header), *body])
+
+
+def _front_matter(base: str, config: Mapping[str, Any], *, is_judge: bool, adapter: bool) -> str:
+    lines = ["---"]
+    if is_hub_id(base):
+        lines.append(f"base_model: {base}")
+    lines += [
+        f"library_name: {'peft' if adapter else 'transformers'}",
+        f"pipeline_tag: {'text-classification' if is_judge else 'text-generation'}",
+        "tags:",
+        *(f"- {tag}" for tag in ("areal-sdk", _method(config))),
+        "---",
+    ]
+    return "\n".join(lines)
+
+
+def _method(config: Mapping[str, Any]) -> str:
+    objective = config.get("finetune", {}).get("objective")
+    return str(objective or config.get("algorithm", {}).get("name", "")).replace("_", "-")
+
+
+def _facts(
+    choice: Choice,
+    config: Mapping[str, Any],
+    events: Sequence[Event],
+    base: str,
+    *,
+    dtype: str,
+    adapter: bool,
+) -> list[tuple[str, str]]:
+    steps = [event for event in choice.run.read_steps() if event["step"] <= choice.step]
+    trainer, lora = config.get("trainer", {}), config.get("trainer", {}).get("lora", {})
+    rank = lora.get("rank", 0)
+    learnt = f", LoRA of rank {rank}{'' if adapter else ', merged'}" if rank else ""
+    ledger = steps[-1].get("ledger", {}) if steps else {}
+    ended = steps[-1]["time"] if steps else events[-1]["time"] if events else time.time()
+    facts = {
+        "base model": base,
+        "algorithm": _method(config) + learnt,
+        "agent": _file_name(config.get("agent") or config.get("env", "")),
+        "tasks": _file_name(config.get("tasks", "")),
+        "data": ", ".join(map(_file_name, config.get("finetune", {}).get("data", ()))),
+        "rewards": ", ".join(config.get("rewards", {})),
+        "weights": f"{choice.name}, {dtype}",
+        "steps": str(choice.step),
+        "episodes trained": _count(ledger.get("trained")),
+        "tokens trained": _count(_total(steps, "train/num_trained")),
+        "tokens in their sequences": _count(_total(steps, "train/num_tokens")),
+        "learning rate": str(trainer.get("learning_rate", "")),
+        "seed": str(config.get("run", {}).get("seed", "")),
+        "trained": time.strftime("%Y-%m-%d", time.gmtime(ended)),
+        "areal-sdk": areal_sdk.__version__,
+    }
+    return [(name, value) for name, value in facts.items() if value]
+
+
+def _held_out(choice: Choice, events: Sequence[Event]) -> Iterator[str]:
+    """What was measured of these very weights, and before training."""
+    found = {
+        (event["split"], is_before): event
+        for event in events
+        if event["kind"] == "eval"
+        and event["from_version"] == event["to_version"] == event["step"]
+        and ((is_before := event["name"] == BEFORE) or event["step"] == choice.step)
+    }
+    splits = sorted({split for split, _ in found})
+    rows = [
+        (
+            split,
+            _tasks(found, split),
+            *(_rate(found.get((split, when)), name) for name in _SCORES for when in (True, False)),
+        )
+        for split in splits
+    ]
+    losses = {
+        (event["name"] == BEFORE): event
+        for event in events
+        if event["kind"] == "held_out" and event["step"] in (0, choice.step)
+    }
+    if not rows and not losses:
+        yield "## Held-out tasks\n\nThese weights were not measured."
+    if rows:
+        header = ("split", "tasks", "success before", "after", "reward before", "after")
+        yield "## Held-out tasks\n\n" + table(rows, header)
+    if losses:
+        names = [
+            key
+            for key in next(iter(losses.values()))
+            if key not in ("kind", "time", "name", "step")
+        ]
+        both = [
+            (name, *(_number(losses.get(when, {}).get(name)) for when in (True, False)))
+            for name in names
+        ]
+        yield "## Held-out data\n\n" + table(both, ("", "before", "after"))
+
+
+_SCORES = ("success", "reward")
+
+
+def _tasks(found: Mapping[tuple[str, bool], Event], split: str) -> str:
+    event = found.get((split, False)) or found[split, True]
+    return f"{event['tasks']:.0f}"
+
+
+def _rate(event: Event | None, name: str) -> str:
+    """A mean and its 95 % interval."""
+    if event is None or name not in event:
+        return "-"
+    low, high = event.get(f"{name}_low"), event.get(f"{name}_high")
+    return f"{event[name]:.3f}" + ("" if low is None else f" [{low:.3f}, {high:.3f}]")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _total(steps: Sequence[Event], name: str) -> int:
+    return int(sum(event.get(name) or 0 for event in steps))
+
+
+def _count(number: int | None) -> str:
+    return f"{number:,}" if number else ""
+
+
+def _file_name(name: str) -> str:
+    """
+    >>> _file_name("/home/me/agents/calculator.py::Calculator"), _file_name("gsm8k")
+    ('calculator.py::Calculator', 'gsm8k')
+    """
+    path, separator, item = str(name).partition("::")
+    return Path(path).name + separator + item
+
+
+def _usage(title: str, base: str, *, is_judge: bool, adapter: bool) -> str:
+    auto = "AutoModelForSequenceClassification" if is_judge else "AutoModelForCausalLM"
+    lines = ["## Use", "", "```python", f"from transformers import {auto}, AutoTokenizer", ""]
+    if adapter:
+        lines.insert(3, "from peft import PeftModel")
+        lines.append(f'model = {auto}.from_pretrained("{base}")')
+        lines.append(f'model = PeftModel.from_pretrained(model, "{title}")')
+    else:
+        lines.append(f'model = {auto}.from_pretrained("{title}")')
+    lines += [f'tokenizer = AutoTokenizer.from_pretrained("{title}")', "```"]
+    return "\n".join(lines)

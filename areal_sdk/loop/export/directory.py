@@ -1,0 +1,100 @@
+"""The files of an export: weights in one dtype, what describes the model, and its card."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.export.card import base_of, model_card
+from areal_sdk.loop.export.choice import Choice
+from areal_sdk.loop.plan.models import export_checkpoint, trainer_of
+from areal_sdk.loop.state import step_of
+from areal_sdk.models.checkpoint import (
+    ADAPTER,
+    DTYPES,
+    copy_all_but_weights,
+    stored_weights,
+    write_json,
+    write_safetensors,
+)
+from areal_sdk.models.families import read_config, stored_dtype
+from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.telemetry.run_dir import MEASURED_FILE
+
+
+def write_export(
+    choice: Choice, directory: Path, *, dtype: str | None = None, adapter: bool = False
+) -> None:
+    """Write the weights of `choice` to `directory`, which appears whole or not at all.
+
+    `dtype`: as the model that the run began with has it, unless one is given. `adapter`: the adapter
+    alone, as peft saves it, in place of the model that it is merged into.
+    """
+    check_empty(directory)
+    if adapter and not choice.run.read_config().get("trainer", {}).get("lora", {}).get("rank"):
+        raise ConfigError(
+            f"{choice.run.path} trained all weights and has no adapter: leave --adapter out"
+        )
+    wanted = dtype or _dtype_of_run(choice)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=_parent(directory)) as scratch:
+        weights = choice.weights
+        if step_of(weights) is not None:  # its optimiser's weights are float32: no detour by a copy
+            weights = Path(scratch) / "model"
+            export_checkpoint(trainer_of(choice.weights, dtype=wanted), choice.weights, weights)
+        with whole_directory(directory) as partial:
+            copy_all_but_weights(weights, partial)
+            (partial / MEASURED_FILE).unlink(missing_ok=True)  # the card has its figures
+            if adapter:
+                _copy_adapter(weights / ADAPTER, partial, base=base_of(choice.run))
+            else:
+                _write_weights(weights, partial, dtype=wanted)
+            card = model_card(choice, title=directory.name, dtype=wanted, adapter=adapter)
+            (partial / "README.md").write_text(card, encoding="utf-8")
+
+
+def check_empty(directory: Path) -> None:
+    """ConfigError where an export would replace something."""
+    if directory.is_dir() and not any(directory.iterdir()):
+        return
+    if directory.exists():
+        raise ConfigError(f"{directory} is not empty: choose another directory, or remove it")
+
+
+def _parent(directory: Path) -> Path:
+    """Where a model can lie for a moment: on the disk that the export is written to."""
+    parent = directory.absolute().parent
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(f"{directory} cannot be written: {exc}") from exc
+    return parent
+
+
+def _dtype_of_run(choice: Choice) -> str:
+    kept = choice.run.model
+    return stored_dtype(kept if kept.is_dir() else choice.weights)
+
+
+def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> None:
+    if stored_dtype(model_dir) == dtype:
+        for path in model_dir.glob("*.safetensors"):
+            shutil.copyfile(path, directory / path.name)
+    else:
+        path = directory / "model.safetensors"
+        write_safetensors(path, stored_weights(model_dir), dtype=DTYPES[dtype])
+    config = {**read_config(directory), "dtype": dtype}
+    config.pop("torch_dtype", None)
+    write_json(directory / "config.json", config)
+
+
+def _copy_adapter(adapter: Path, directory: Path, *, base: str) -> None:
+    """A directory of peft's has no config.json: transformers would take it for a whole model."""
+    (directory / "config.json").unlink()
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    shutil.copytree(adapter, directory, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    path = directory / "adapter_config.json"
+    config: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    write_json(path, {**config, "base_model_name_or_path": base})

@@ -1,0 +1,68 @@
+"""Runs side by side: the settings that differ, and what came of them."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from areal_sdk.config.keys import join_key, leaves
+from areal_sdk.records.overview import held_out
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.run_dir import BEST, read_measured
+
+NAMES = ("run.name", "run.dir")
+"""Settings that differ between any two runs."""
+NUM_STEPS = 5
+"""Steps at either end of a run whose mean reward is shown."""
+
+Number = float | int | None
+
+
+def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """For each setting that differs, its value in each of the runs; None where it is not set."""
+    flat = [{join_key(*parts): value for parts, value in leaves(config)} for config in configs]
+    keys = sorted({key for settings in flat for key in settings if key not in NAMES})
+    values = {key: [settings.get(key) for settings in flat] for key in keys}
+    return {
+        key: of_runs for key, of_runs in values.items() if any(v != of_runs[0] for v in of_runs)
+    }
+
+
+def figures_of(run_dir: RunDir) -> dict[str, Number]:
+    """What came of a run, by the name of the figure; None for what it does not tell."""
+    steps, measured = run_dir.read_steps(), held_out(run_dir.read_metrics())
+    best, ledger = read_measured(run_dir.checkpoints / BEST), run_dir.read_ledger() or {}
+    last = steps[-1] if steps else {}
+    return {
+        "steps": len(steps),
+        "minutes of training": _scaled(last.get("train_seconds"), 1 / 60),
+        "held-out before": measured.before if measured else None,
+        "held-out after": measured.after if measured else None,
+        "best success": best["success"] if best else None,
+        "best step": best["step"] if best else None,
+        f"reward, first {NUM_STEPS} steps": _mean(steps[:NUM_STEPS], "batch/reward"),
+        f"reward, last {NUM_STEPS} steps": _mean(steps[-NUM_STEPS:], "batch/reward"),
+        "episodes trained": ledger.get("trained"),
+        "episodes dropped": sum(ledger["dropped"].values()) if "dropped" in ledger else None,
+        "seconds a step (median)": _median(steps, "train/step_s"),
+        "tokens sampled a second": _mean(steps, "sampled_per_s"),
+        "staleness (mean)": _mean(steps, "batch/staleness"),
+        "entropy, last": last.get("train/entropy"),
+    }
+
+
+def _values(steps: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [step[name] for step in steps if step.get(name) is not None]
+
+
+def _mean(steps: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = _values(steps, name)
+    return fmean(values) if values else None
+
+
+def _median(steps: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    values = _values(steps, name)
+    return median(values) if values else None
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -1,0 +1,90 @@
+"""The curves of a run: which there are, and their points, for whoever draws them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from areal_sdk.telemetry import RunDir
+
+Point = tuple[float, float]
+"""(step, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    label: str
+    points: tuple[Point, ...]
+    band: tuple[tuple[float, float, float], ...] = ()
+    """(step, low, high): the 95 % interval of each point that has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Series that share an axis."""
+
+    title: str
+    series: tuple[Series, ...]
+    is_measured: bool = False
+    """Few points, each of which counts: an evaluation, and no step of training."""
+
+
+STEPS: Mapping[str, Mapping[str, str]] = {
+    "training reward": {"batch/reward": "reward", "batch/success": "success"},
+    "staleness, in versions": {"batch/staleness": "mean", "batch/staleness_max": "max"},
+    "|\N{GREEK CAPITAL LETTER DELTA} logprob| of engine and trainer": {
+        "train/dlogp_lag_0": "same weights",
+        "train/dlogp_lag_1": "1 version",
+        "train/dlogp_lag_2": "2 versions",
+    },
+    "entropy": {"train/entropy": "entropy"},
+    "loss": {"train/loss": "loss"},
+    "accuracy": {"train/accuracy": "accuracy"},
+    "gradient norm": {"train/grad_norm": "norm"},
+    "KL": {"train/kl_behaviour": "to the sampler", "train/kl_reference": "to the reference"},
+    "turns an episode": {"batch/turns": "turns"},
+    "tokens sampled a second": {"sampled_per_s": "tokens"},
+    "seconds a step": {"train/step_s": "step", "batch/waited_s": "waited for episodes"},
+}
+"""For each panel of the steps, the metrics it shows with their labels."""
+
+
+def panels_of(run_dir: RunDir) -> list[Panel]:
+    """The panels with anything to show, what was measured first."""
+    events, steps = run_dir.read_metrics(), run_dir.read_steps()
+    evaluations = _latest(event for event in events if event["kind"] == "eval")
+    panels = [_of_evaluations(evaluations, name) for name in ("success", "reward")]
+    panels.append(_of_losses([event for event in events if event["kind"] == "held_out"]))
+    for title, names in STEPS.items():
+        series = tuple(Series(label, _points(steps, name)) for name, label in names.items())
+        panels.append(Panel(title, tuple(one for one in series if one.points)))
+    return [panel for panel in panels if panel.series]
+
+
+def _latest(events: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of an evaluation that was made again the latest one, in the order of the steps."""
+    by_place = {(event.get("split", ""), event.get("step", 0)): event for event in events}
+    return sorted(by_place.values(), key=lambda event: float(event.get("step", 0)))
+
+
+def _of_evaluations(events: Sequence[Mapping[str, Any]], name: str) -> Panel:
+    splits = dict.fromkeys(str(event.get("split", "eval")) for event in events)
+    series = []
+    for split in splits:
+        rows = [event for event in events if str(event.get("split", "eval")) == split]
+        low, high = f"{name}_low", f"{name}_high"
+        band = tuple(
+            (float(row["step"]), row[low], row[high]) for row in rows if low in row and high in row
+        )
+        if points := _points(rows, name):
+            series.append(Series(split, points, band))
+    return Panel(f"held-out {name}", tuple(series), is_measured=True)
+
+
+def _of_losses(events: Sequence[Mapping[str, Any]]) -> Panel:
+    points = _points(_latest(events), "loss")
+    series = (Series("held-out data", points),) if points else ()
+    return Panel("held-out loss", series, is_measured=True)
+
+
+def _points(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[Point, ...]:
+    return tuple((float(row["step"]), row[name]) for row in rows if row.get(name) is not None)

@@ -1,0 +1,146 @@
+"""A run in one line: who learnt what, how far it came, and how it ended."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.telemetry import RunDir
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    """Stopped before its end, or killed: it can be resumed."""
+    FAILED = "failed"
+    RECORDED = "recorded"
+    """Sessions of a server that does not learn."""
+    UNREADABLE = "unreadable"
+    """Some file of it is not what a run writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """What was measured on held-out data: first, and last."""
+
+    measure: str
+    """`success` or `reward` of the agent, or `loss` of a run that learnt from data."""
+    before: float | None
+    """None where nothing was measured before the first step."""
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """The row of a run in the list of runs."""
+
+    name: str
+    path: str
+    began: float
+    """Unix time."""
+    state: RunState
+    agent: str = "-"
+    model: str = "-"
+    algorithm: str = "-"
+    """Of a run that learns from data its objective; `-` where nothing is learnt."""
+    steps: int = 0
+    total_steps: int = 0
+    held_out: HeldOut | None = None
+    problem: str = ""
+    """The error of a run that failed or cannot be read."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def list_runs(root: Path) -> list[RunOverview]:
+    """The runs in `root`, newest first. Directories that are no runs are left out."""
+    candidates = (path for path in root.iterdir() if (path / "config.toml").is_file())
+    found = [run for path in candidates if (run := overview_of(path)) is not None]
+    return sorted(found, key=lambda run: (run.began, run.name), reverse=True)
+
+
+def overview_of(path: Path) -> RunOverview | None:
+    """The overview of the run in `path`; None where the settings are not those of a run."""
+    run_dir = RunDir(path)
+    began = run_dir.config.stat().st_mtime
+    try:
+        config = run_dir.read_config()
+        return _overview(run_dir, config, began) if "model" in config else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        problem = f"{type(exc).__name__}: {exc}"
+        return RunOverview(path.name, str(path), began, RunState.UNREADABLE, problem=problem)
+
+
+def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> RunOverview:
+    events = run_dir.read_metrics()
+    steps = [event["step"] for event in events if event["kind"] == "step"]
+    learns = not _only_serves(config) and not any(event["kind"] == "measure" for event in events)
+    objective = config.get("finetune", {}).get("objective")
+    failed = events[-1] if events and events[-1]["kind"] == "failed" else {}
+    return RunOverview(
+        name=run_dir.path.name,
+        path=str(run_dir.path),
+        began=min(changed, events[0]["time"]) if events else changed,
+        state=_state(run_dir, config, events),
+        agent=_agent(run_dir, config),
+        model=_name(str(config.get("serve", {}).get("upstream") or config["model"])),
+        algorithm=objective or config.get("algorithm", {}).get("name", "-") if learns else "-",
+        steps=steps[-1] if steps else 0,
+        total_steps=config.get("run", {}).get("steps", 0) if learns else 0,
+        held_out=held_out(events),
+        problem=failed.get("error", ""),
+    )
+
+
+def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOut | None:
+    """The first and the last measurement on the split that was measured first."""
+    measured = [event for event in events if event["kind"] in ("eval", "held_out")]
+    if not measured:
+        return None
+    split = measured[0].get("split")
+    of_split = [event for event in measured if event.get("split") == split]
+    for measure in ("success", "reward", "loss"):
+        values = [(e.get("step"), e[measure]) for e in of_split if e.get(measure) is not None]
+        if values:
+            (step, first), (_, last) = values[0], values[-1]
+            return HeldOut(measure, first if step == 0 and len(values) > 1 else None, last)
+    return None
+
+
+def _state(
+    run_dir: RunDir, config: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> RunState:
+    if run_dir.is_in_use():
+        return RunState.RUNNING
+    if _only_serves(config):
+        return RunState.RECORDED
+    last = events[-1]["kind"] if events else ""
+    ways = {"end": RunState.FINISHED, "failed": RunState.FAILED}
+    return ways.get(last, RunState.INTERRUPTED)
+
+
+def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:
+    """Its name as it was given; of a table of options the name inside."""
+    given = config.get("agent") or config.get("env") or run_dir.read_call().get("agent")
+    if isinstance(given, Mapping):
+        given = given.get("name")
+    serves = config.get("serve", {})
+    is_served = _only_serves(config) or serves.get("learn")
+    return _name(str(given or ("callers" if is_served else "-")))
+
+
+def _name(reference: str) -> str:
+    """The last part of a path; the name on a hub and an address stay whole.
+
+    >>> _name("/home/me/agent.py::Mine"), _name("org/model"), _name("https://host/v1")
+    ('agent.py::Mine', 'org/model', 'https://host/v1')
+    """
+    return Path(reference).name if reference.startswith(("/", ".", "~")) else reference
+
+
+def _only_serves(config: Mapping[str, Any]) -> bool:
+    serve = config.get("serve", {})
+    return bool(serve.get("record") or serve.get("upstream")) and not serve.get("learn")

@@ -1,0 +1,275 @@
+"""`init --from-areal` translates a configuration, and says of each key what became of it."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from areal_sdk.cli.from_areal import Kind, read_keys, translate
+from areal_sdk.cli.init import init
+from areal_sdk.cli.main import cli
+from areal_sdk.config import load_config
+from areal_sdk.errors import ConfigError
+
+SAMPLE = Path(__file__).with_name("gsm8k.yaml")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(init, arguments, catch_exceptions=False)
+
+
+def leaves(node: Any, prefix: str = "") -> set[str]:
+    """Every key of a file that is no table, read in another way than the command does."""
+    if not isinstance(node, dict) or not node:
+        return {prefix}
+    return {
+        leaf
+        for key, value in node.items()
+        for leaf in leaves(value, f"{prefix}.{key}" if prefix else str(key))
+    }
+
+
+def test_every_key_has_one_outcome_and_is_printed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import yaml  # type: ignore[import-untyped]
+
+    monkeypatch.chdir(tmp_path)
+    output = run("--from-areal", str(SAMPLE)).output
+    printed: dict[str, str] = {}
+    kind = ""
+    for line in output.splitlines():
+        if not line.startswith("  "):
+            kind = line.partition(" (")[0]
+        elif " = " in line:
+            key = line.split()[0]
+            assert key not in printed, f"{key} has two outcomes"
+            printed[key] = kind
+    written = leaves(yaml.safe_load(SAMPLE.read_text()))
+    assert len(written) > 100
+    assert printed.keys() >= written
+    assert {printed[key] for key in written} == set(Kind)
+    known = translate(read_keys(SAMPLE))
+    assert written <= known.outcomes.keys()
+    assert not [key for key, found in known.outcomes.items() if "does not know" in found.why]
+
+
+def test_the_settings_mean_what_the_keys_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("--from-areal", str(SAMPLE))
+    config = load_config(file=tmp_path / "gsm8k.toml")
+    assert config.model == "tiny"
+    run_, rollout, trainer, engine = config.run, config.rollout, config.trainer, config.engine
+    assert (run_.name, run_.seed, str(run_.dir)) == ("sums-first", 7, "experiments")
+    assert (rollout.epochs, rollout.batch, rollout.group_size) == (3, 64, 4)
+    assert (rollout.max_staleness, rollout.max_inflight) == (3, 256)
+    assert (rollout.temperature, rollout.max_new_tokens) == (0.9, 512)
+    assert rollout.dynamic_sampling
+    assert (trainer.learning_rate, trainer.weight_decay, trainer.max_grad_norm) == (2e-5, 0.02, 0.5)
+    assert (trainer.num_minibatches, trainer.tokens_per_microbatch, trainer.ranks) == (2, 8192, 2)
+    assert (trainer.activation_checkpointing, trainer.schedule) == ("full", "constant")
+    assert (engine.name, engine.max_context) == ("sglang", 4096)
+    assert config.eval.every == 10
+    raw = tomllib.loads((tmp_path / "gsm8k.toml").read_text())
+    assert raw["engine"]["sglang"] == {"servers": 2, "tp_size": 1, "memory_fraction": 0.8}
+    assert raw["algorithm"] == {
+        "name": "areal",
+        "areal": {
+            "group_norm": True,
+            "clip_low": 0.3,
+            "clip_high": 0.35,
+            "dual_clip": 3.0,
+            "max_weight": 4.0,
+            "weight_level": "token",
+            "beyond": "mask",
+            "proximal": "recompute",
+            "reward_scale": 8.0,
+            "reward_bias": -0.25,
+            "reward_clip": 20.0,
+            "overlong_limit": 512,
+            "overlong_margin": 128,
+            "overlong_penalty": 0.5,
+        },
+    }
+
+
+def test_what_is_not_supported_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = run("--from-areal", str(SAMPLE)).output
+    _, _, refused = output.partition("not supported (")
+    assert "saver.freq_epochs = 1: areal-sdk counts steps: set run.checkpoint_every" in refused
+    assert 'sglang.attention_backend = "fa3": engine.sglang.arguments takes' in refused
+    assert "actor.reward_clip = 20.0, AReaL's default -> algorithm.areal.reward_clip" in output
+
+
+def test_train_accepts_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("--from-areal", str(SAMPLE))
+    run("agent", "adder")
+    result = CliRunner().invoke(
+        cli,
+        ["train", "adder.py", "--config", "gsm8k.toml", "--engine", "local", "--dry-run"],
+        catch_exceptions=False,
+    )
+    assert result.exit_code == 0, result.output
+    assert "ok: everything that a run needs was found" in result.output
+
+
+PLAIN: dict[str, Any] = {
+    "actor.path": "tiny",
+    "actor.use_decoupled_loss": True,
+    "actor.kl_ctl": 0.0,
+    "actor.reward_norm.mean_level": "group",
+    "actor.reward_norm.std_level": "group",
+}
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "options"),
+    [
+        ({}, "grpo", {"clip_low": 0.2, "clip_high": 0.2, "max_weight": float("inf")}),
+        ({"actor.kl_ctl": 0.1}, "grpo", {"kl": 0.1}),
+        ({"actor.reward_norm.std_level": "batch"}, "litepo", {}),
+        ({"actor.reward_norm.std_level": None}, "drgrpo", {}),
+        (
+            {"actor.reward_norm.mean_leave1out": True, "actor.reward_norm.std_level": None},
+            "rloo",
+            {},
+        ),
+        ({"actor.adv_norm": True}, "areal", {"group_norm": True}),
+        ({"actor.m2_threshold": 0.05}, "m2po", {"threshold": 0.05}),
+        ({"actor.importance_sampling_level": "sequence"}, "gspo", {}),
+        ({"actor.use_sapo_loss": True, "actor.sapo_tau_neg": 1.1}, "sapo", {"tau_negative": 1.1}),
+        ({"actor.use_decoupled_loss": False}, "naive_ppo", {}),
+        (
+            {"critic.path": "tiny", "critic.eps_clip": 0.4, "actor.gae_lambda": 0.9},
+            "ppo",
+            {"value_clip": 0.4, "trace": 0.9},
+        ),
+        (
+            {
+                "actor.prox_logp_method": "loglinear",
+                "actor.behave_imp_weight_cap": 3.0,
+                "actor.behave_imp_weight_mode": "sequence_truncate",
+            },
+            "grpo",
+            {
+                "proximal": "interpolate",
+                "max_weight": 3.0,
+                "weight_level": "sequence",
+                "beyond": "clamp",
+            },
+        ),
+        (
+            {"actor.eps_clip": 0.4, "actor.c_clip": 3.0},
+            "grpo",
+            {"clip_low": 0.4, "clip_high": 0.4, "dual_clip": 3.0},
+        ),
+    ],
+)
+def test_the_objective_finds_its_preset(
+    keys: dict[str, Any], name: str, options: dict[str, Any]
+) -> None:
+    settings = translate({**PLAIN, **keys}).settings
+    assert settings["algorithm.name"] == name
+    assert {
+        f"algorithm.{name}.{key}": value for key, value in options.items()
+    }.items() <= settings.items()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("actor.eps_clip", 0.0, "greater than 0"),
+        ("actor.dtype", "float16", "bfloat16 or float32"),
+        ("actor.optimizer.type", "sgd", "AdamW"),
+        ("actor.optimizer.lr_scheduler_type", "cosine", "set run.steps"),
+        ("actor.mask_no_eos_with_zero", True, "rollout.truncated"),
+        ("actor.peft_type", "dora", "adapters are LoRA's"),
+        ("allocation_mode", "vllm:d4+d4", "vllm is no engine here"),
+        ("gconfig.top_p", 0.9, "all tokens"),
+        ("ref.path", "another", "begins with"),
+        ("rollout.temperature", 3, "no such setting"),
+        ("sglang.dp_size", 2, "--dp-size"),
+        ("total_train_n_seqs", 100, "run.steps"),
+        ("tokenizer_path", "${oc.env:HOME}", "only AReaL resolves this"),
+    ],
+)
+def test_a_value_that_cannot_be_kept_is_named(key: str, value: object, why: str) -> None:
+    outcome = translate({**PLAIN, key: value}).outcomes[key]
+    assert (outcome.kind, why in outcome.why or why) == (Kind.NOT_SUPPORTED, True) or (
+        outcome.kind is Kind.TRANSLATED and why in outcome.why  # what could be placed is
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings"),
+    [
+        ({}, {"rank": 32, "alpha": 16}),
+        (
+            {"actor.lora_rank": 8, "actor.lora_alpha": 4, "actor.target_modules": ["all-linear"]},
+            {"rank": 8, "alpha": 4},
+        ),
+        (
+            {"actor.target_modules": ["q_proj", "v_proj"], "actor.peft_type": "lora"},
+            {"rank": 32, "alpha": 16, "targets": ["q_proj", "v_proj"]},
+        ),
+    ],
+)
+def test_an_adapter_stays_an_adapter(keys: dict[str, Any], settings: dict[str, Any]) -> None:
+    translation = translate({**PLAIN, "actor.use_lora": True, **keys})
+    found = {k: v for k, v in translation.settings.items() if k.startswith("trainer.lora.")}
+    assert found == {f"trainer.lora.{name}": value for name, value in settings.items()}
+    assert not translation.of_kind(Kind.NOT_SUPPORTED).keys() & {"actor.use_lora", *keys}
+
+
+def test_the_layout_of_gpus_becomes_servers_and_ranks() -> None:
+    settings = translate({**PLAIN, "allocation_mode": "sglang.d4p1t2+fsdp:d8p1t1"}).settings
+    assert settings["engine.sglang.servers"], settings["engine.sglang.tp_size"] == (4, 2)
+    assert settings["trainer.ranks"] == 8
+    cut = translate({**PLAIN, "allocation_mode": "sglang:d4p2t1+d4p1t2"}).outcomes[
+        "allocation_mode"
+    ]
+    assert cut.why == "not supported: p2 of the servers; t2 of the trainer"
+
+
+@pytest.mark.parametrize(
+    ("text", "cure"),
+    [
+        ("", "holds no keys"),
+        ("actor: [", "not valid YAML"),
+        ("actor: {path: '${model.path}'}", "write the value itself"),
+        ("a: ${b}\nb: ${a}", "refers to itself"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_with_the_cure(
+    tmp_path: Path, text: str, cure: str
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=cure):
+        read_keys(file)
+
+
+def test_nothing_is_overwritten_and_the_name_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gsm8k.toml").write_text("precious")
+    with pytest.raises(ConfigError, match=r"gsm8k.toml exists: choose another name \(--output\)"):
+        run("--from-areal", str(SAMPLE))
+    assert (tmp_path / "gsm8k.toml").read_text() == "precious"
+    assert run("--from-areal", str(SAMPLE), "--output", "other.toml").exit_code == 0
+    assert (tmp_path / "other.toml").exists()
+
+
+def test_init_alone_shows_its_help_and_options_without_a_file_are_refused() -> None:
+    assert "--from-areal" in run().output
+    assert run("--output", "x.toml").exit_code == 2
+    assert run("--from-areal", "x.yaml", "agent", "name").exit_code == 2

@@ -1,0 +1,146 @@
+"""`areal-sdk export`: a directory for others, with the figures of its run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from areal_sdk.cli.main import cli
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.export import choose, write_export
+from areal_sdk.models import make_tiny_model
+from areal_sdk.telemetry import RunDir
+
+from .conftest import make_run
+
+
+def weights_in(directory: Path) -> dict[str, torch.Tensor]:
+    weights: dict[str, torch.Tensor] = load_file(directory / "model.safetensors")
+    return weights
+
+
+def test_the_best_weights_load_in_transformers_in_the_dtype_of_the_first_model(
+    run: RunDir, tmp_path: Path
+) -> None:
+    write_export(choose(run), tmp_path / "vowels")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "vowels")
+    assert model.dtype is torch.float32, "the run sampled in bfloat16, and its model is in float32"
+    measured = weights_in(run.checkpoints / "best")
+    for name, tensor in weights_in(tmp_path / "vowels").items():
+        assert tensor.dtype is torch.float32
+        assert torch.equal(tensor, measured[name].float()), name
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "vowels")
+    assert tokenizer.chat_template
+    assert tokenizer.decode(tokenizer("vowels")["input_ids"]) == "vowels"
+
+
+def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
+    run: RunDir, tmp_path: Path
+) -> None:
+    write_export(choose(run), tmp_path / "vowels")
+    card = (tmp_path / "vowels" / "README.md").read_text()
+    tokens = int(run.read_steps()[0]["train/num_trained"])
+    assert tokens > 0
+    for row in (
+        "| base model | tiny-model |",
+        "| algorithm | grpo |",
+        "| agent | vowels.py |",
+        "| tasks | tasks.jsonl |",
+        "| rewards | exact |",
+        "| weights | the best of the evaluations, after step 1, float32 |",
+        "| steps | 1 |",
+        "| episodes trained | 16 |",
+        f"| tokens trained | {tokens:,} |",
+        "| eval | 8 | 0.250 [0.150, 0.350] | 0.700 [0.600, 0.800] | - | - |",
+    ):
+        assert row in card
+    assert "library_name: transformers" in card
+    assert "base_model:" not in card, "the model is on no hub"
+    assert "/home/someone" not in card
+    assert str(run.path.parent) not in card
+
+
+@pytest.mark.slow  # a process of its own reads it
+def test_a_checkpoint_is_exported_with_the_float32_weights_of_its_optimiser(
+    run: RunDir, tmp_path: Path
+) -> None:
+    write_export(choose(run, step=2), tmp_path / "float32")
+    sampled = weights_in(run.checkpoints / "final")
+    exact = weights_in(tmp_path / "float32")
+    assert any(not torch.equal(tensor, sampled[name].float()) for name, tensor in exact.items())
+    assert all(torch.equal(tensor.bfloat16(), sampled[name]) for name, tensor in exact.items())
+    assert not (run.checkpoints / "step-000002" / "export").exists(), "nothing is left in the run"
+    assert [path.name for path in tmp_path.iterdir()] == ["float32"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_another_dtype_is_what_torch_makes_of_the_weights(
+    run: RunDir, tmp_path: Path, dtype: str
+) -> None:
+    write_export(choose(run, "last"), tmp_path / "model", dtype=dtype)
+    kept = weights_in(run.checkpoints / "final")
+    for name, tensor in weights_in(tmp_path / "model").items():
+        assert torch.equal(tensor, kept[name].to(getattr(torch, dtype))), name
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "model").dtype is getattr(torch, dtype)
+
+
+def test_weights_that_the_run_does_not_have_are_named_with_the_cure(
+    run: RunDir, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"no checkpoint of step 7; there: 1, 2 .*keep_checkpoin"):
+        choose(run, step=7)
+    empty = RunDir.create(tmp_path, "empty")
+    empty.write_config({"agent": "a.py"})
+    with pytest.raises(ConfigError, match=r"has no weights yet.*--resume"):
+        choose(empty)
+    with pytest.raises(ConfigError, match=r"no best weights: .*--last"):
+        choose(empty, "best")
+    with pytest.raises(ConfigError, match="has no adapter: leave --adapter out"):
+        write_export(choose(run), tmp_path / "adapter", adapter=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["{run}"], "say where: --to DIR"),
+        (["{run}", "--to", "{here}"], "is not empty: choose another directory"),
+        (["{run}", "--to", "x", "--best", "--step", "1"], "--step and --best are two choices"),
+        (["{run}", "--to", "x", "--private"], "--private is an option of --push"),
+        (["{run}/checkpoints", "--to", "x"], "is not a run directory"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_before_anything_is_written(
+    run: RunDir, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    (tmp_path / "kept").touch()
+    words = [word.format(run=run.path, here=tmp_path) for word in arguments]
+    result = CliRunner().invoke(cli, ["export", *words])
+    assert result.exit_code
+    assert told in (result.output + str(result.exception))
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # by PeftModel
+def test_an_adapter_is_exported_merged_or_alone(tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base = make_tiny_model(tmp_path / "base")
+    run = make_run(tmp_path, base, lora_rank=4)
+    write_export(choose(run), tmp_path / "merged", dtype="bfloat16")
+    assert not (tmp_path / "merged" / "adapter").exists()
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.float32)
+    write_export(choose(run), tmp_path / "adapter", adapter=True)
+    assert not (tmp_path / "adapter" / "config.json").exists()
+    alone = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(base), tmp_path / "adapter"
+    ).merge_and_unload()
+    for name, tensor in merged.state_dict().items():
+        assert torch.equal(tensor, alone.state_dict()[name].bfloat16().float()), name
+    card = (tmp_path / "adapter" / "README.md").read_text()
+    assert "library_name: peft" in card
+    assert "grpo, LoRA of rank 4 |" in card
+    assert "LoRA of rank 4, merged" in (tmp_path / "merged" / "README.md").read_text()
+    assert str(tmp_path) not in (tmp_path / "adapter" / "adapter_config.json").read_text()
