@@ -4,7 +4,7 @@
     python scripts/release.py areal-sdk-math-v0.1.0 --out dist    # a plugin
 
 The version of the tag, of the distribution and of the newest section of its changelog must be the
-same. The wheel is installed into an empty environment and must list itself among its plugins.
+same, and that section must have its date. The wheel is installed into an empty environment and must list itself among its plugins.
 """
 
 import argparse
@@ -92,11 +92,15 @@ def _check_changelog(release: Release) -> None:
     path = release.directory / "CHANGELOG.md"
     if not path.is_file():
         raise ReleaseError(f"{release.name}: there is no CHANGELOG.md beside its pyproject.toml")
-    sections = re.findall(r"^## \[?([^\]\s]+)", path.read_text(), re.MULTILINE)
-    newest = next((section for section in sections if section != "Unreleased"), "none")
+    sections = re.findall(r"^## \[?([^\]\s]+)(.*)", path.read_text(), re.MULTILINE)
+    newest, rest = next((found for found in sections if found[0] != "Unreleased"), ("none", ""))
     if newest != release.version:
         raise ReleaseError(
             f"{path.name} of {release.name}: the newest section is {newest}, not {release.version}"
+        )
+    if not re.search(r"\d{4}-\d{2}-\d{2}", rest):
+        raise ReleaseError(
+            f"{path.name} of {release.name}: section {newest} has no date; write `## {newest} - YYYY-MM-DD`"
         )
 
 

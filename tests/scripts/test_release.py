@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from release import Release, ReleaseError, read_tag  # noqa: E402
 
 
-def tree(root: Path, *, version: str = "1.2.0", newest: str = "1.2.0") -> Path:
+def tree(root: Path, *, version: str = "1.2.0", newest: str = "1.2.0 - 2026-11-22") -> Path:
     core = root / "areal_sdk"
     core.mkdir(parents=True)
     (core / "__init__.py").write_text(f'__version__ = "{version}"\n')
@@ -50,6 +50,11 @@ def test_a_tag_that_fits_nothing_is_refused(tmp_path: Path, tag: str, why: str) 
 def test_a_version_without_a_section_in_the_changelog_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ReleaseError, match="newest section is 1\\.1\\.0, not 1\\.2\\.0"):
         read_tag("v1.2.0", tree(tmp_path, newest="1.1.0"))
+
+
+def test_a_section_without_a_date_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="section 1\\.2\\.0 has no date"):
+        read_tag("v1.2.0", tree(tmp_path, newest="1.2.0 (not released yet)"))
 
 
 def test_every_distribution_of_this_tree_has_what_a_release_reads() -> None:
