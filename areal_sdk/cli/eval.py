@@ -23,6 +23,7 @@ from areal_sdk.cli.main import OnceCommand
     help="A reward's name, or NAME=WEIGHT; not with --base-url.",
 )
 @click.option("--env", help="Play this environment instead of an agent.")
+@click.option("--command", help='Play with this command, in any language: "node agent.js".')
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--samples", type=int, help="Attempts at each task (for pass@k).")

@@ -140,7 +140,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")
     who_else = "callers" if only_records or config.get("serve", {}).get("learn") else an_object
-    what = config.get("agent") or config.get("env") or who_else
+    what = config.get("agent") or config.get("env") or config.get("command") or who_else
     model = config.get("serve", {}).get("upstream") or config.get("model", "?")
     measured = "measured" if run_dir.only_measured() else f"{len(steps)} steps"
     done = "recorded" if only_records else measured

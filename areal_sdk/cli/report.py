@@ -87,7 +87,9 @@ def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
     newest = next((e for e in episodes if e.split == "train" and e.dropped is None), None)
     if newest is not None:
         commands.append(f"areal-sdk inspect {path} --episode {shlex.quote(newest.id)}")
-    if config.get("agent") or config.get("env"):  # none if callers or an object played
+    if any(
+        config.get(name) for name in ("agent", "env", "command")
+    ):  # none if callers or an object played
         settings = shlex.quote(str(run_dir.config))
         commands.append(f"areal-sdk eval --config {settings} --model {path}")
     lines = [f"{'next:' if not i else '':6}{command}" for i, command in enumerate(commands)]

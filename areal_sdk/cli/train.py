@@ -15,6 +15,7 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--eval-tasks", help="The same, for the held-out splits.")
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--env", help="Play this environment instead of an agent.")
+@click.option("--command", help='Play with this command, in any language: "node agent.js".')
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=int, help="Optimiser steps to take.")

@@ -1,8 +1,11 @@
 """From a TOML file, `--set` and flags to one checked `Config`; errors name key, value and cure."""
 
 import difflib
+import os
+import shlex
 import tomllib
 from collections.abc import Container, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -59,6 +62,7 @@ def with_absolute_paths(
         table = options.get(written, {})
         table.update({key: _absolute(table[key]) for key in _path_fields(model) if key in table})
     changed = {
+        "command": _with_absolute_words(config.command),
         "agent": _absolute(agent) + separator + name if agent.endswith(".py") else config.agent,
         "model": config.model if config.model in built_in else _absolute(config.model),
         "tasks": _absolute(config.tasks),
@@ -93,6 +97,17 @@ def _absolute(path: PathLike) -> PathLike:
         return path
     whole = Path(path).expanduser().absolute()
     return type(path)(whole) if whole.exists() else path
+
+
+def _with_absolute_words(command: str | None) -> str | None:
+    """The command, its files with their whole paths."""
+    if command is None:
+        return None
+    with suppress(ValueError):  # quotes that are not closed: whoever runs it says so
+        words = shlex.split(command)
+        whole = [_absolute(word) if os.path.isfile(word) else word for word in words]
+        return command if whole == words else shlex.join(whole)
+    return command
 
 
 def read_toml(path: Path) -> JSON:

@@ -37,6 +37,8 @@ class Config(Section):
     """Reward functions and their weights; empty: the agent's own verdict."""
     env: str | None = None
     """An environment to play, instead of an agent."""
+    command: str | None = None
+    """A command in any language that plays one episode, instead of an agent: `node agent.js`."""
     plugins: tuple[str, ...] = ()
     """Python files to load as plugins, in addition to installed plugins."""
     init_from: str | None = None

@@ -48,6 +48,7 @@ async def play_teacher(
         )
         stack.push_async_callback(gateway.aclose)
         await gateway.start()
+        program.keep_output(run_dir.logs)
         agent = playable(program.agent, rollout, log_dir=run_dir.logs)
         if isinstance(agent, AgentPool):
             await stack.enter_async_context(agent)

@@ -111,7 +111,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
     objective, notes = _objective(config, model)
     config = _with_steps(config, objective.num_rows)
     program = None
-    if config.agent or config.env:
+    if config.agent or config.env or config.command:
         if section.objective == "reward_model":
             raise ConfigError(
                 "a reward model plays no tasks: leave the agent out, and give held-out pairs "

@@ -265,6 +265,7 @@ async def run_evaluation(
         kept = None
         if record:
             kept = stack.enter_context(keep_evaluation(config, program, plugins, split=split))
+            program.keep_output(kept.run_dir.logs)
         runner = await stack.enter_async_context(
             _runner_on_model(config, program, split, view, plugins)
             if endpoint is None

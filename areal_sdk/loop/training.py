@@ -140,7 +140,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
 
 def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
     """The plan of `serve --learn`: callers bring agents and tasks."""
-    for name in ("agent", "env", "tasks", "eval_tasks"):
+    for name in ("agent", "env", "command", "tasks", "eval_tasks"):
         if getattr(config, name):
             raise ConfigError(f"serve.learn learns from callers: leave {name} out")
     read_users(config)
@@ -194,6 +194,7 @@ async def run_training(
         name="find origin",
     )
     plan = replace(plan, model=model)
+    plan.program.keep_output(run_dir.logs)
     await in_thread(lambda: recover(run_dir.checkpoints), name="recover checkpoints")
     progress.begin(state)
     if checkpoint is None and (whose := whose_weights(plan.model.directory)):

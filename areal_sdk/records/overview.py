@@ -125,6 +125,8 @@ def _state(
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:
     """Its name as it was given; of a table of options the name inside."""
     given = config.get("agent") or config.get("env") or run_dir.read_call().get("agent")
+    if command := config.get("command"):
+        return str(command)
     if isinstance(given, Mapping):
         given = given.get("name")
     serves = config.get("serve", {})

@@ -101,7 +101,8 @@ def _facts(
     facts = {
         "base model": base,
         "algorithm": _method(config) + learnt,
-        "agent": _file_name(config.get("agent") or config.get("env", "")),
+        "agent": _file_name(config.get("agent") or config.get("env", ""))
+        or config.get("command", ""),
         "tasks": _file_name(config.get("tasks", "")),
         "data": ", ".join(map(_file_name, config.get("finetune", {}).get("data", ()))),
         "rewards": ", ".join(config.get("rewards", {})),

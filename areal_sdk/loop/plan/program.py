@@ -12,8 +12,9 @@ from areal_sdk.agent import Agent, AgentLike, RolloutWorkflow
 from areal_sdk.config import Config
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
-from areal_sdk.plugins import Plugins
+from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.user_code import load_user_module, refuse_while_importing
+from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.spec import AgentSpec, make_agent
 from areal_sdk.types import Message, Task
 
@@ -36,6 +37,11 @@ class Program:
     has_held_out: bool = True
     """Whether `tasks` has other splits than the one to train on."""
 
+    def keep_output(self, directory: Path) -> None:
+        """Keep what a command writes in a log in `directory`, where a run keeps its logs."""
+        if isinstance(self.agent, CommandAgent):
+            self.agent.keep_output(directory)
+
     def with_tasks(self, given: Mapping[str, Iterable[Task]]) -> "Program":
         """The program with tasks given from Python in place of its file's."""
         if not given:
@@ -53,10 +59,16 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
     refuse_while_importing("a run")
     if agent is not None:
         return _program(agent, inspect.getmodule(agent), config)
+    _check_one_is_named(config)
+    if config.command is not None:
+        return _command(config, config.command)
     if config.env is not None:
         return _named_environment(config, plugins)
     if not config.agent:
-        raise ConfigError("which agent? Give a file (agent.py), agent.py::Name, or a plugin's name")
+        raise ConfigError(
+            "which agent? Give a file (agent.py), agent.py::Name, a plugin's name, or a command in any "
+            'language (--command "node agent.js")'
+        )
     path, _, name = config.agent.partition("::")
     if path.endswith(".py"):
         module = load_user_module(Path(path))
@@ -73,10 +85,27 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
     return _program(found, inspect.getmodule(found), config)
 
 
+def _check_one_is_named(config: Config) -> None:
+    given = {"agent": config.agent, "env": config.env, "command": config.command}
+    named = [f"{name} {value!r}" for name, value in given.items() if value]
+    if len(named) > 1:
+        raise ConfigError(f"{' and '.join(named)}: give one of them")
+
+
+def _command(config: Config, line: str) -> Program:
+    if config.rollout.workers:
+        raise ConfigError(
+            f"rollout.workers = {config.rollout.workers} holds agents written in Python; a command plays "
+            "each episode in a process of its own: leave rollout.workers out"
+        )
+    options = config.options.get("agent", {})
+    values = validate_options(CommandAgent, {**options, "line": line}, table="agent")
+    agent = CommandAgent(**values)  # type: ignore[arg-type]
+    return Program(agent.name, agent)
+
+
 def _named_environment(config: Config, plugins: Plugins) -> Program:
     assert config.env is not None
-    if config.agent:
-        raise ConfigError(f"agent {config.agent!r} and env {config.env!r} both: give one of them")
     found = plugins.environments.get(config.env)
     return _program(
         found, inspect.getmodule(found), config, name=config.env, table=f"env.{config.env}"

@@ -256,8 +256,8 @@ class EpisodeRunner(SharesHttpClient):
     async def _score(self, episode: Episode) -> Outcome:
         if self._rewards is None:
             return Outcome.abstained(
-                f"agent {self.name} returned None and no reward is configured: return a number, "
-                "or name a reward function"
+                f"agent {self.name} returned None and no reward is configured: return a number (a "
+                'command prints {"reward": 0.5}), or name a reward function (--reward)'
             )
         return await self._rewards.score(episode)
 

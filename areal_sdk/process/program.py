@@ -1,0 +1,244 @@
+"""Runs programs of any language to their end. Nothing that they start outlives them, or this process.
+
+A program is in a session of its own, and its environment names a family, so a child that leaves the
+session is found too. A guard, which is a small process beside this one, ends what still runs when this
+process was killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from areal_sdk.process import family as family_module
+from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
+from areal_sdk.process.threads import in_thread
+
+MAX_KEPT_BYTES = 256 * 1024
+"""Of each stream its end is kept."""
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+"""A program that writes more is killed: reading it would hold up everything else."""
+STOP_GRACE_S = 1.0
+"""From SIGTERM to SIGKILL, for a program that is stopped early."""
+LAST_WORDS_S = 2.0
+"""Time to read on after the end: what a program wrote may still be in the pipe."""
+
+_GUARD = """
+import runpy, sys
+end_family = runpy.run_path(sys.argv[1])["end_family"]
+sys.stdin.buffer.read()  # until the process that holds the other end is gone
+end_family(sys.argv[2])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """How a program ended, and the end of what it wrote."""
+
+    code: int | None
+    """Its exit code; None if a signal ended it."""
+    signal: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+    wrote_too_much: bool = False
+
+    def __str__(self) -> str:
+        if self.wrote_too_much:
+            return f"killed: it wrote more than {MAX_OUTPUT_BYTES >> 20} MiB"
+        if self.signal is not None:
+            return f"killed by {_signal_name(self.signal)}"
+        return f"exit code {self.code}"
+
+
+class Programs:
+    """Starts programs. The guard ends with the last reference to this."""
+
+    def __init__(self) -> None:
+        self._family = new_family(os.environ)
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    async def run(
+        self,
+        words: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        stdin: Path,
+        ended: Callable[[ProgramEnd], None] = lambda end: None,
+    ) -> ProgramEnd:
+        """Run `words` until their end, with the variables `env` added. OSError if they cannot start.
+
+        A cancellation ends the program, with all that it started, before it is passed on. `ended` is
+        then told too: what the program wrote says why it took so long.
+        """
+        self._start_guard()
+        began = time.monotonic()
+        family = new_family({FAMILY_VARIABLE: self._family})
+        done = asyncio.Event()
+        async with _tails(done.set) as (out, err):
+            whole_env = {**os.environ, **env, FAMILY_VARIABLE: family}
+            process = _start(words, whole_env, stdin, out, err)
+            grace_s = STOP_GRACE_S
+            try:
+                await _until_ended(process.pid, done)
+                grace_s = 0.0
+            finally:
+                stop = partial(_end, process, family, grace_s=grace_s)
+                await in_thread(stop, name=f"end of program {process.pid}")
+                await _until_read(out, err)
+                end = ProgramEnd(
+                    None if process.returncode < 0 else process.returncode,
+                    -process.returncode if process.returncode < 0 else None,
+                    out.text,
+                    err.text,
+                    time.monotonic() - began,
+                    wrote_too_much=out.is_over or err.is_over,
+                )
+                ended(end)
+            return end
+
+    def _start_guard(self) -> None:
+        if self._guard is not None and self._guard.poll() is None:
+            return
+        reader, writer = os.pipe()
+        file = family_module.__file__
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, file, self._family],
+            stdin=reader,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+        os.close(reader)
+        weakref.finalize(self, _end_guard, self._guard, writer)
+
+
+def _end_guard(guard: "subprocess.Popen[bytes]", writer: int) -> None:
+    os.close(writer)
+    guard.wait()
+
+
+class _Tail(asyncio.Protocol):
+    """Reads a pipe, and keeps the end of what came."""
+
+    def __init__(self, on_over: Callable[[], None]) -> None:
+        self.eof = asyncio.Event()
+        self.is_over = False
+        self.writer = -1
+        """The end that the program writes to, until it is started."""
+        self._on_over = on_over
+        self._kept = bytearray()
+        self._total = 0
+        self._transport: asyncio.ReadTransport | None = None
+
+    @classmethod
+    async def open(cls, on_over: Callable[[], None]) -> "_Tail":
+        reader, writer = os.pipe()
+        pipe = os.fdopen(reader, "rb", 0)
+        try:
+            loop = asyncio.get_running_loop()
+            _, tail = await loop.connect_read_pipe(lambda: cls(on_over), pipe)
+        except BaseException:
+            os.close(writer)
+            pipe.close()
+            raise
+        tail.writer = writer
+        return tail
+
+    @property
+    def text(self) -> str:
+        return self._kept[-MAX_KEPT_BYTES:].decode(errors="replace")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.ReadTransport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._total += len(data)
+        self._kept += data
+        if len(self._kept) > 2 * MAX_KEPT_BYTES:
+            del self._kept[:-MAX_KEPT_BYTES]
+        if self._total > MAX_OUTPUT_BYTES and not self.is_over:
+            self.is_over = True
+            self._on_over()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.eof.set()
+
+    def close_writer(self) -> None:
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    def close(self) -> None:
+        self.close_writer()
+        if self._transport is not None:
+            self._transport.close()
+
+
+def _start(
+    words: Sequence[str], env: Mapping[str, str], stdin: Path, out: _Tail, err: _Tail
+) -> subprocess.Popen[bytes]:
+    with stdin.open("rb") as task:
+        process = subprocess.Popen(
+            words, stdin=task, stdout=out.writer, stderr=err.writer, env=env, start_new_session=True
+        )
+    out.close_writer()
+    err.close_writer()
+    return process
+
+
+@asynccontextmanager
+async def _tails(on_over: Callable[[], None]) -> AsyncIterator[tuple[_Tail, _Tail]]:
+    """Readers of stdout and stderr."""
+    out = await _Tail.open(on_over)
+    try:
+        err = await _Tail.open(on_over)
+        try:
+            yield out, err
+        finally:
+            err.close()
+    finally:
+        out.close()
+
+
+async def _until_read(*tails: _Tail) -> None:
+    """Return when nobody writes any more. What escaped from the family may hold a pipe for ever."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LAST_WORDS_S):
+            for tail in tails:
+                await tail.eof.wait()
+
+
+async def _until_ended(pid: int, done: asyncio.Event) -> None:
+    """Return once the process is dead, or `done` is set. It is left to be reaped: its pid stays its own."""
+    loop = asyncio.get_running_loop()
+    descriptor = os.pidfd_open(pid)
+    loop.add_reader(descriptor, done.set)
+    try:
+        await done.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+
+
+def _end(process: "subprocess.Popen[bytes]", family: str, *, grace_s: float) -> None:
+    """End the program if it still runs, and all that it has started."""
+    end_family(family, ancestor=process.pid, grace_s=grace_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,240 @@
+"""An agent in any language: a command that is run once for each episode (`--command "node agent.js"`).
+
+The command gets the task as JSON on stdin, and the addresses and keys of the episode's session in the
+variables that the clients of OpenAI and Anthropic read. Its verdict is the last line of its output that
+is a JSON object with a `reward`, unless it posts one (`POST /v1/reward`) or leaves it to reward
+functions.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import shlex
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from areal_sdk.agent import Agent, EpisodeContext
+from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
+from areal_sdk.process.program import ProgramEnd, Programs
+from areal_sdk.telemetry.files import to_json
+from areal_sdk.types import Outcome, Task
+
+logger = logging.getLogger(__name__)
+
+TASK_VARIABLE = "AREAL_SDK_TASK"
+"""Names the file with the task, for commands that do not read stdin."""
+LOG = "agent.log"
+
+_NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
+_KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""By these the kernel (out of memory) or a person ends a process: no code is to blame."""
+_SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+"""The machine has no more processes, memory or files."""
+_LOGGED_CHARACTERS = 16_000
+"""Of each stream of an episode; of one that failed, everything that was kept."""
+_QUOTED_CHARACTERS = 500
+_SUCCEEDED, _FAILED = 0, 1
+"""The exit codes that are verdicts under `reward = "exit_code"`."""
+
+
+class CommandAgent(Agent):
+    """Runs `line` for each episode. `reward = "exit_code"`: 0 is a reward of 1.0, and 1 is 0.0."""
+
+    def __init__(self, line: str, *, reward: Literal["output", "exit_code"] = "output") -> None:
+        self.line = line
+        self.name = command_name(line)
+        self._words = _split(line)
+        self._what = f"command {shorten(line, 80)!r}"
+        self._reward = reward
+        self._log: Path | None = None
+        self._programs = Programs()
+
+    def keep_output(self, directory: Path) -> None:
+        """What the episodes write from now on is kept in `directory`."""
+        self._log = directory / LOG
+
+    async def run(self, task: Task, context: EpisodeContext) -> Outcome | None:
+        with tempfile.TemporaryDirectory(prefix="areal-sdk-task-") as scratch:
+            file = Path(scratch) / "task.json"
+            file.write_bytes(to_json(_order(task, context)) + b"\n")
+            env = _environment(context) | {TASK_VARIABLE: str(file)}
+            try:
+                end = await self._programs.run(
+                    self._words, env=env, stdin=file, ended=partial(self._keep, context.episode_id)
+                )
+            except OSError as exc:
+                raise self._not_started(exc) from exc
+        return self._verdict(end, context.episode_id)
+
+    def _verdict(self, end: ProgramEnd, episode_id: str) -> Outcome | None:
+        if self._reward == "exit_code" and end.code in (_SUCCEEDED, _FAILED):
+            return Outcome.scored(float(end.code == _SUCCEEDED))
+        if end.code != 0:
+            raise self._error(end, episode_id)
+        try:
+            return read_verdict_line(end.stdout)
+        except ValueError as exc:
+            raise AgentError(f"{self._what}: {exc}") from exc
+
+    def _not_started(self, error: OSError) -> EpisodeError:
+        what = f"{self._what} was not started: {error}"
+        if error.errno in _SCARCE:
+            return InfrastructureError(f"{what}: run fewer at once (rollout.max_inflight)")
+        if error.errno == errno.ENOEXEC:
+            return AgentError(f"{what}: name its interpreter, or begin it with #!")
+        return AgentError(what)
+
+    def _error(self, end: ProgramEnd, episode_id: str) -> EpisodeError:
+        is_from_outside = end.signal in _KILLED_FROM_OUTSIDE and not end.wrote_too_much
+        written = end.stderr.strip() or end.stdout.strip()
+        last = f": {_last_line(written)}" if written else ", and it wrote nothing"
+        where = f"; its output: {self._log}, under {episode_id}" if self._log else ""
+        kind: type[EpisodeError] = InfrastructureError if is_from_outside else AgentError
+        error = kind(f"{self._what}: {end}{last}{where}")
+        error.trace = written[-8000:]
+        return error
+
+    def _keep(self, episode_id: str, end: ProgramEnd) -> None:
+        """Append what the program wrote to the log. A log that cannot be written ends no episode."""
+        if self._log is None:
+            return
+        most = _LOGGED_CHARACTERS if end.code == 0 else len(end.stdout) + len(end.stderr)
+        parts = [f"--- {episode_id}: {end}, after {end.seconds:.2f} s\n"]
+        for name, text in (("stdout", end.stdout), ("stderr", end.stderr)):
+            if text.strip():
+                cut = f" (its last {most} characters)" if len(text) > most else ""
+                parts.append(f"[{name}{cut}]\n{text[-most:].rstrip()}\n")
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("a", errors="replace") as log:
+                log.write("".join(parts))
+        except OSError as exc:
+            logger.warning("%s cannot be written: %s", self._log, exc)
+
+
+def command_name(line: str) -> str:
+    """A name for runs: the file that is run, else the program.
+
+    >>> command_name("my-agent --fast")
+    'my-agent'
+    """
+    words = _split(line, find=False)
+    files = [word for word in words[1:] if os.path.isfile(word)]
+    return Path(files[0] if files else words[0]).stem
+
+
+def read_verdict_line(output: str) -> Outcome | None:
+    """The verdict of the last line that is a JSON object with a `reward`; None without one.
+
+    ValueError for a reward that is no number, and for a success or metrics of the wrong type.
+
+    >>> read_verdict_line('thinking...\\n{"reward": 0.5, "success": false}\\nbye').reward
+    0.5
+    """
+    for line in reversed(output.splitlines()):
+        found = _json_object(line)
+        if found is not None and "reward" in found:
+            return _outcome(found)
+    return None
+
+
+def _outcome(found: Mapping[str, Any]) -> Outcome:
+    reward, success = found["reward"], found.get("success")
+    if reward is None:
+        return Outcome.abstained("the command printed a reward of null")
+    if not _is_number(reward):
+        raise ValueError(f'it printed {{"reward": {reward!r}}}: a number or null is a reward')
+    if success is not None and not isinstance(success, bool):
+        raise ValueError(f'it printed {{"success": {success!r}}}: write true or false')
+    metrics = found.get("metrics") or {}
+    if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
+        raise ValueError(f'it printed {{"metrics": {metrics!r:.80}}}: give an object of numbers')
+    values = {name: float(value) for name, value in metrics.items()}
+    return Outcome.scored(float(reward), success=success, metrics=values)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+def _json_object(line: str) -> dict[str, Any] | None:
+    line = line.strip()
+    if not (line.startswith("{") and line.endswith("}")):
+        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(line)
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _order(task: Task, context: EpisodeContext) -> Mapping[str, object]:
+    return {
+        "id": task.id,
+        "data": dict(task.data),
+        "model": context.model,
+        "episode": context.episode_id,
+        "seed": context.seed,
+        "split": context.split,
+    }
+
+
+def _environment(context: EpisodeContext) -> dict[str, str]:
+    """How the clients of OpenAI and Anthropic find the session of the episode."""
+    env = {
+        "OPENAI_BASE_URL": context.base_url,
+        "OPENAI_API_KEY": context.api_key,
+        "OPENAI_MODEL": context.model,
+        "ANTHROPIC_BASE_URL": context.base_url.removesuffix("/v1"),
+        "ANTHROPIC_API_KEY": context.api_key,
+        "ANTHROPIC_MODEL": context.model,
+        "AREAL_SDK_SEED": str(context.seed),
+    }
+    host = urlsplit(context.base_url).hostname or ""
+    if _is_loopback(host):  # a proxy would look for it on its own machine
+        for name in ("NO_PROXY", "no_proxy"):
+            env[name] = ",".join(filter(None, (os.environ.get(name), host)))
+    return env
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _split(line: str, *, find: bool = True) -> Sequence[str]:
+    """The words of the command; ConfigError if it could not be run."""
+    try:
+        words = shlex.split(line)
+    except ValueError as exc:
+        raise ConfigError(f"command {line!r}: {exc}: close the quotes") from None
+    if not words:
+        raise ConfigError('command is empty: write what plays an episode, such as "node agent.js"')
+    if not find:
+        return words
+    if found := _NEEDS_A_SHELL.intersection(words):
+        raise ConfigError(
+            f"command {line!r}: no shell reads {min(found)!r}: write sh -c {shlex.quote(line)}"
+        )
+    if shutil.which(words[0]) is None:
+        cure = f"chmod +x {words[0]}" if Path(words[0]).is_file() else "install it, or give a path"
+        raise ConfigError(f"command {line!r}: {words[0]!r} is no program here: {cure}")
+    return words
+
+
+def _last_line(text: str) -> str:
+    """The last line that says something: stack traces of many languages end or begin with it."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line and not line.startswith("at ")]
+    return (errors or lines)[-1][:_QUOTED_CHARACTERS]
