@@ -1,7 +1,5 @@
 """What `serve` cannot do is refused at once, instead of being ignored."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,13 +7,11 @@ import pytest
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import resume_training
 from areal_sdk.telemetry import RunDir
+from tests.loop.runs import refused
 
 
 def test_an_end_for_learning_is_refused_where_nothing_learns() -> None:
-    command = [sys.executable, "-m", "areal_sdk", "serve", "--model", "tiny", "--steps", "3"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert ended.returncode == 2
-    assert "add --learn" in ended.stderr
+    assert "add --learn" in refused("serve", "--model", "tiny", "--steps", "3")
 
 
 def test_a_run_that_only_kept_sessions_cannot_go_on(tmp_path: Path) -> None:

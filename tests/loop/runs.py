@@ -1,5 +1,7 @@
 """Real runs in real processes, small enough for a test."""
 
+import contextlib
+import io
 import os
 import re
 import subprocess
@@ -9,10 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
+
+from areal_sdk.cli.main import _run as exit_code
+from areal_sdk.cli.main import cli
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.metrics import read_metrics
 
 AGENT = Path(__file__).with_name("vowels.py")
+SCRIPTED = (
+    *("--plugin", str(Path(__file__).with_name("scripted.py"))),
+    *("--set", "engine.name=scripted", "--set", "trainer.name=scripted"),
+)
+"""Arguments of a run without torch, see `scripted.py`."""
 DEADLINE_S = 240.0
 
 SMALL = {
@@ -40,10 +51,38 @@ def start_training(
     **settings: Any,
 ) -> "subprocess.Popen[str]":
     """`areal-sdk train` on `agent`, with `SMALL` settings and `settings` (a__b for a.b)."""
+    command = training(directory, *arguments, agent=agent, **settings)
+    return start_command(*command, env=env, preexec=preexec)
+
+
+def training(
+    directory: Path, *arguments: str, agent: Path = AGENT, **settings: Any
+) -> tuple[str, ...]:
+    """The arguments of the command that `start_training` starts."""
     values = SMALL | {"run.dir": str(directory), "run.name": "run"}
     values |= {key.replace("__", "."): value for key, value in settings.items()}
     options = [part for key, value in values.items() for part in ("--set", f"{key}={_toml(value)}")]
-    return start_command("train", str(agent), *options, *arguments, env=env, preexec=preexec)
+    return ("train", str(agent), *options, *arguments)
+
+
+def refused(*arguments: str) -> str:
+    """What `areal-sdk` says to arguments that it cannot run; exit code 2.
+
+    The command runs in this process: it ends before it has started any other.
+    """
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        code = exit_code(arguments)
+    assert code == 2, f"exit code {code}: {told.getvalue()}"
+    assert "Traceback" not in told.getvalue()
+    return told.getvalue()
+
+
+def inspect(*arguments: str) -> str:
+    """What `areal-sdk inspect` prints, in this process."""
+    done = CliRunner().invoke(cli, ["inspect", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def resume_training(directory: Path, *arguments: str) -> "subprocess.Popen[str]":

@@ -12,7 +12,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import check
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
-from tests.loop.runs import AGENT, finish, run_dir, start_training
+from tests.loop.runs import AGENT, finish, refused, run_dir, start_training, training
 
 MINE: dict[str, Any] = {"algorithm__name": "mine", "algorithm__mine__scale": 2.0}
 
@@ -47,14 +47,14 @@ def test_a_preset_in_the_agents_file_trains(tmp_path: Path) -> None:
 
 def test_a_preset_that_returns_something_else_says_what_it_should(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, "0.2")
-    output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=2)
+    output = refused(*training(tmp_path, agent=agent, algorithm__name="mine"))
     assert "gave 0.2: a preset takes its options as keyword parameters and returns" in output
 
 
 def test_a_preset_of_the_old_form_names_the_cure_before_anything_starts(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, "grpo()")
     agent.write_text(agent.read_text().replace("*, scale: float = 1.0", "knobs"))
-    output = finish(start_training(tmp_path, agent=agent, algorithm__name="mine"), code=2)
+    output = refused(*training(tmp_path, agent=agent, algorithm__name="mine"))
     assert "[algorithm.mine] needs knobs (any): a preset takes its options as keyword" in output
     assert not list(tmp_path.glob("**/trainer-0.log"))
 

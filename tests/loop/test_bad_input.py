@@ -1,7 +1,6 @@
 """What a user can get wrong is one line that names the cure, before anything heavy starts."""
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -16,7 +15,7 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import check
 from areal_sdk.models import resolve_model
-from tests.loop.runs import AGENT, finish, start_command, start_training
+from tests.loop.runs import AGENT, SCRIPTED, finish, refused, start_training, training
 
 TWO_AGENTS = """
 from areal_sdk import Agent, Task
@@ -33,19 +32,9 @@ def tasks(split):
 """
 
 
-def refused(*arguments: str, cwd: Path | None = None) -> str:
-    """The one line that `areal-sdk` answers to arguments it cannot run; exit code 2."""
-    done = subprocess.run(
-        [sys.executable, "-m", "areal_sdk", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 2, f"exit code {done.returncode}: {done.stdout}{done.stderr}"
-    lines = done.stderr.strip().splitlines()
-    assert len(lines) == 1, done.stderr
+def only_line(told: str) -> str:
+    lines = told.strip().splitlines()
+    assert len(lines) == 1, told
     return lines[0]
 
 
@@ -78,13 +67,25 @@ def train(*arguments: str) -> tuple[str, ...]:
     ],
 )
 def test_a_wrong_argument_is_one_line_with_the_cure(arguments: tuple[str, ...], told: str) -> None:
-    assert told in refused(*arguments)
+    assert told in only_line(refused(*arguments))
+
+
+def test_the_command_itself_says_so_on_stderr_and_exits_with_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "areal_sdk", *train("--set", "rollout.bacth=8")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2, f"exit code {done.returncode}: {done.stdout}{done.stderr}"
+    assert "did you mean 'rollout.batch'?" in only_line(done.stderr)
 
 
 def test_a_file_with_two_agents_asks_which(tmp_path: Path) -> None:
     path = tmp_path / "two.py"
     path.write_text(TWO_AGENTS)
-    assert f"pick one, as in {path}::First" in refused("train", str(path), "--dry-run")
+    told = refused("train", str(path), "--dry-run")
+    assert f"pick one, as in {path}::First" in only_line(told)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_a_file_with_two_agents_asks_which(tmp_path: Path) -> None:
 def test_a_malformed_task_file_is_named_with_its_line(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_text(text)
-    assert told in refused(*train("--tasks", str(path)))
+    assert told in only_line(refused(*train("--tasks", str(path))))
 
 
 def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
@@ -106,14 +107,16 @@ def test_a_port_in_use_is_named_with_the_cure(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        output = finish(start_training(tmp_path, gateway__port=port), code=2)
+        output = refused(*training(tmp_path, *SCRIPTED, gateway__port=port))
     assert f"cannot listen on 127.0.0.1:{port}" in output
     assert "choose another port" in output
     assert not any(tmp_path.iterdir())
 
 
-def test_a_prompt_longer_than_the_context_ends_the_run_and_says_so(tmp_path: Path) -> None:
-    output = finish(start_training(tmp_path, engine__max_context=16), code=1)
+def test_a_prompt_longer_than_the_context_ends_the_run_and_says_so(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    output = finish(start_training(tmp_path, *parts, engine__max_context=16), code=1)
     assert "episodes in a row gave no group to train" in output
     assert "context" in output
 
@@ -196,6 +199,5 @@ def test_a_command_with_a_model_that_no_engine_of_ours_runs_is_refused_and_leave
 ) -> None:
     model = broken(tmp_path, lambda model: configured(model, model_type="granite"))
     monkeypatch.chdir(tmp_path)
-    output = finish(start_command(*command, "--model", str(model)), code=2)
-    assert "serve this model with SGLang" in output
+    assert "serve this model with SGLang" in refused(*command, "--model", str(model))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

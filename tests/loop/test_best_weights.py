@@ -13,7 +13,7 @@ from areal_sdk.loop.plan.models import find_model, whose_weights
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.telemetry.run_dir import read_measured
 from areal_sdk.types import ErrorKind, Outcome
-from tests.loop.runs import finish, run_dir, start_command, start_training
+from tests.loop.runs import finish, inspect, run_dir, start_command, start_training
 from tests.rollout.simulation import simulate, tasks
 from tests.rollout.test_evaluation import Scripted
 
@@ -217,6 +217,7 @@ def start_and_keep_weights(directory: Path, **settings: Any) -> tuple[str, Path]
     return finish(process), weights
 
 
+@pytest.mark.slow
 def test_with_graded_rewards_the_best_are_the_weights_with_the_highest_reward(
     tmp_path: Path,
 ) -> None:
@@ -242,7 +243,7 @@ def test_with_graded_rewards_the_best_are_the_weights_with_the_highest_reward(
     assert_same_weights(run.checkpoints / "best", weights / f"v{best['step']}.safetensors")
     line = f"best weights: step {best['step']}"
     assert line in output
-    assert line in finish(start_command("inspect", str(run.path)))
+    assert line in inspect(str(run.path))
 
 
 CHANGING_AGENT = """
@@ -320,6 +321,7 @@ def test_the_best_weights_are_those_that_were_measured(changing: tuple[Path, str
     assert (best["step"], best["reward"], best["by"]) == (2, 0.7, "reward")
     assert_same_weights(run.checkpoints / "best", directory / "weights" / "v2.safetensors")
     assert "best weights: step 2, by reward: success 0.000, reward 0.700" in output
+    assert "best weights: step 2" in inspect(str(run.path))
     assert sorted(path.name for path in run.checkpoints.iterdir()) == [
         *("best", "final", "step-000005")
     ]

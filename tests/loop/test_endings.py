@@ -22,8 +22,10 @@ BUSY = 4
 """How much slower than a quiet machine the one that runs the tests may be."""
 
 
-def test_ctrl_c_stops_within_5_seconds_and_says_how_to_resume(tmp_path: Path) -> None:
-    process = start_training(tmp_path, run__steps=10_000, run__checkpoint_every=2)
+def test_ctrl_c_stops_within_5_seconds_and_says_how_to_resume(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    process = start_training(tmp_path, *parts, run__steps=10_000, run__checkpoint_every=2)
     wait_for_steps(process, tmp_path, 3)
     process.send_signal(signal.SIGINT)
     output = finish(process, code=1, deadline_s=BUSY * 5.0)

@@ -1,16 +1,24 @@
 """Evaluations during training: they keep the best weights."""
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
-from tests.loop.runs import finish, run_dir, start_command, start_training
+from tests.loop.runs import finish, inspect, run_dir, start_training
 
 
-def test_evaluations_run_beside_the_rollouts_keep_the_best(tmp_path: Path) -> None:
-    process = start_training(tmp_path, run__steps=5, eval__every=2, eval__tasks=4, eval__after=True)
-    finish(process)
+def test_evaluations_run_beside_the_rollouts_keep_the_best(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    settings: dict[str, Any] = {
+        "run__steps": 5,
+        "eval__every": 2,
+        "eval__tasks": 4,
+        "eval__after": True,
+    }
+    finish(start_training(tmp_path, *parts, **settings))
     run = run_dir(tmp_path)
     rows = run.read_metrics(kind="eval")
     assert rows[0]["name"] == "step-2"
@@ -24,23 +32,29 @@ def test_evaluations_run_beside_the_rollouts_keep_the_best(tmp_path: Path) -> No
     assert not list(run.checkpoints.glob("candidate-*"))
 
 
-def test_an_evaluation_that_is_due_while_one_runs_comes_next(tmp_path: Path) -> None:
-    process = start_training(
-        tmp_path, run__steps=6, eval__every=1, eval__tasks=32, eval__samples=4, rollout__batch=8
-    )
-    output = finish(process)
+def test_an_evaluation_that_is_due_while_one_runs_comes_next(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    settings: dict[str, Any] = {
+        "run__steps": 6,
+        "eval__every": 1,
+        "eval__tasks": 32,
+        "eval__samples": 4,
+    }
+    output = finish(start_training(tmp_path, *parts, **settings, rollout__batch=8))
     assert "begins when the one that still runs has ended" in output
     rows = run_dir(tmp_path).read_metrics(kind="eval")
     assert len(rows) >= 2, "the one that was due was left out"
     assert any(row["from_version"] < row["to_version"] for row in rows)
     spans = {f"v{row['from_version']}-v{row['to_version']}" for row in rows}
-    shown = finish(start_command("inspect", str(tmp_path / "run")))
+    shown = inspect(str(tmp_path / "run"))
     assert any(span in output and span in shown for span in spans)
 
 
 WATCHING_AGENT = """
 import asyncio
 from pathlib import Path
+from typing import Any
 from areal_sdk import Agent, Task, hookimpl
 
 LAST = Path("{checkpoint}")
@@ -76,7 +90,7 @@ def tasks(split):
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def watched(tmp_path_factory: pytest.TempPathFactory, parts: tuple[str, ...]) -> tuple[Path, str]:
     """The last checkpoint of a run, and what its agent saw in the last evaluation."""
     directory = tmp_path_factory.mktemp("run")
     checkpoint = directory / "run" / "checkpoints" / "step-000002"
@@ -84,6 +98,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     agent.write_text(WATCHING_AGENT.format(checkpoint=checkpoint))
     process = start_training(
         directory,
+        *parts,
         agent=agent,
         run__steps=2,
         run__checkpoint_every=1,

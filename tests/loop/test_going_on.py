@@ -9,7 +9,7 @@ from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.state import changed_settings, why_finished
 from areal_sdk.telemetry import MetricsLog, RunDir
-from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_command, start_training
+from tests.loop.runs import AGENT, finish, inspect, resume_training, run_dir, start_training
 
 
 def begun(directory: Path, **settings: Any) -> RunDir:
@@ -103,10 +103,12 @@ def test_a_run_that_was_stopped_in_its_last_evaluation_is_not_finished(tmp_path:
 
 
 @pytest.fixture(scope="module")
-def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+def twice(
+    tmp_path_factory: pytest.TempPathFactory, parts: tuple[str, ...]
+) -> tuple[Path, str, str]:
     """A run, resumed when it was finished, and then for one more step."""
     directory = tmp_path_factory.mktemp("run")
-    finish(start_training(directory, run__steps=1, eval__after=True, eval__tasks=2))
+    finish(start_training(directory, *parts, run__steps=1, eval__after=True, eval__tasks=2))
     again = finish(resume_training(directory))
     return directory, again, finish(resume_training(directory, "--steps", "2"))
 
@@ -131,5 +133,5 @@ def test_the_metrics_mark_where_a_run_went_on_and_what_was_changed(
     assert (mark["step"], mark["changed"]) == (1, {"run.steps": [1, 2]})
     assert "resumed after step 1" in more
     assert "changed: run.steps = 2 (was 1)" in more
-    shown = finish(start_command("inspect", str(run.path)))
+    shown = inspect(str(run.path))
     assert "resumed    after step 1  run.steps = 2 (was 1)" in shown

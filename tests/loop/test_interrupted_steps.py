@@ -14,6 +14,7 @@ import pytest
 from tests.loop.runs import (
     AGENT,
     DEADLINE_S,
+    SCRIPTED,
     children_of,
     finish,
     resume_training,
@@ -34,7 +35,7 @@ def held():
     algorithm = grpo()
 
     def advantages(groups, baselines):
-        while Path("{directory}/hold").exists():
+        while Path("{directory}/hold-step").exists():
             Path("{directory}/in-step").touch()
             time.sleep(0.01)
         return algorithm.advantages(groups, baselines)
@@ -54,17 +55,18 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts a run and holds it in the middle of a step until `hold` is removed."""
+    """Starts a run of some parts and holds it in the middle of a step until `hold-step` is removed."""
     agent = tmp_path / "agent.py"
     agent.write_text(AGENT.read_text() + HELD_STEP.format(directory=tmp_path))
     started: list[Process] = []
 
-    def start(**settings: Any) -> Process:
-        values = {"run__steps": 10_000, "algorithm__name": "held", **settings}
-        process = start_training(tmp_path, agent=agent, **values)
+    def start(*parts: str, **settings: Any) -> Process:
+        algorithm = {} if parts else {"algorithm__name": "held"}  # a scripted trainer waits itself
+        values = {"run__steps": 10_000, **algorithm, **settings}
+        process = start_training(tmp_path, *parts, agent=agent, **values)
         started.append(process)
         wait_for_steps(process, tmp_path, 2)
-        (tmp_path / "hold").touch()
+        (tmp_path / "hold-step").touch()
         wait_until(process, (tmp_path / "in-step").exists)
         return process
 
@@ -86,19 +88,17 @@ def steps_in(directory: Path) -> list[int]:
     return [row["step"] for row in run_dir(directory).read_metrics(kind="step")]
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_step_that_is_being_computed_is_finished_and_saved(
-    held: Callable[..., Process], tmp_path: Path, number: signal.Signals
+    held: Callable[..., Process], tmp_path: Path, parts: tuple[str, ...], number: signal.Signals
 ) -> None:
-    process = held()
+    process = held(*parts)
     process.send_signal(number)
     assert process.stdout is not None
     said = told(process.stdout, "(.*waits for step.*)")
     assert "run.stop_grace_s" in said
     assert "Ctrl-C again" in said
-    (tmp_path / "hold").unlink()
+    (tmp_path / "hold-step").unlink()
     output = finish(process, code=1)
     (step,) = map(int, re.findall("waits for step ([0-9]+)", said))
     assert f"step {step} is saved: no step is lost" in output
@@ -112,9 +112,9 @@ def test_the_step_that_is_being_computed_is_finished_and_saved(
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step(
-    held: Callable[..., Process], tmp_path: Path
+    held: Callable[..., Process], tmp_path: Path, parts: tuple[str, ...]
 ) -> None:
-    process = held()
+    process = held(*parts)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     told(process.stdout, "(waits for step)")
@@ -126,9 +126,9 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(
 
 
 def test_a_step_that_outlives_the_grace_is_given_up_and_the_setting_named(
-    held: Callable[..., Process], tmp_path: Path
+    held: Callable[..., Process], parts: tuple[str, ...]
 ) -> None:
-    process = held(run__stop_grace_s=0.5)
+    process = held(*parts, run__stop_grace_s=0.5)
     process.send_signal(signal.SIGTERM)
     output = finish(process, code=1)
     assert "run.stop_grace_s = 0.5" in output
@@ -146,11 +146,26 @@ def test_a_signal_to_every_process_of_the_run_still_saves_the_step(
         os.kill(pid, signal.SIGTERM)
     assert process.stdout is not None
     told(process.stdout, "(waits for step)")
-    (tmp_path / "hold").unlink()
+    (tmp_path / "hold-step").unlink()
     assert re.search("step [0-9]+ is saved: no step is lost", finish(process, code=1))
 
 
 def test_a_save_takes_the_time_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "hold-save").touch()
+    process = start_training(tmp_path, *SCRIPTED, run__steps=10_000)
+    wait_for_steps(process, tmp_path, 2)
+    process.send_signal(signal.SIGTERM)
+    wait_until(process, (tmp_path / "in-save").exists)
+    assert process.stdout is not None
+    told(process.stdout, "stopping: (writes the checkpoint)")
+    (tmp_path / "hold-save").unlink()
+    output = finish(process, code=1)
+    assert "is saved: no step is lost" in output
+    assert not any(word in output for word in UGLY), output
+
+
+@pytest.mark.slow
+def test_what_a_stopped_trainer_is_asked_takes_the_time_it_needs(tmp_path: Path) -> None:
     process = start_training(tmp_path, run__steps=10_000)
     wait_for_steps(process, tmp_path, 2)
     (trainer,) = children_of(process.pid, "trainer-0")
@@ -162,23 +177,3 @@ def test_a_save_takes_the_time_it_needs(tmp_path: Path) -> None:
     output = finish(process, code=1)
     assert "is saved: no step is lost" in output
     assert not any(word in output for word in UGLY), output
-
-
-def test_a_run_interrupted_anywhere_repeats_the_uninterrupted_one_bit_for_bit(
-    tmp_path: Path,
-) -> None:
-    settings: dict[str, Any] = {"run__deterministic": True, "run__steps": 6}
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    finish(start_training(whole, **settings))
-    process = start_training(broken, **settings)
-    for moment in (1, 3):
-        wait_for_steps(process, broken, moment)
-        process.send_signal(signal.SIGINT)
-        assert "no step is lost" in finish(process, code=1)
-        process = resume_training(broken)
-    finish(process)
-    curves = [
-        [(row["step"], row["train/loss"]) for row in run_dir(d).read_metrics(kind="step")]
-        for d in (whole, broken)
-    ]
-    assert curves[0] == curves[1]

@@ -19,10 +19,10 @@ from areal_sdk.testing import ScriptedEngine
 from areal_sdk.types import WeightUpdate
 from tests.loop.runs import (
     DEADLINE_S,
+    SCRIPTED,
     children_of,
     finish,
     run_dir,
-    start_command,
     start_training,
     wait_for_steps,
 )
@@ -74,7 +74,7 @@ def test_batches_with_nothing_to_train_raise_the_version_and_end_as_solved(
 
 def test_a_run_that_is_already_good_enough_trains_nothing(tmp_path: Path, easy: Path) -> None:
     process = start_training(
-        tmp_path, agent=easy, eval__before=True, eval__every=1, eval__stop_at_success=0.9
+        tmp_path, *SCRIPTED, agent=easy, eval__before=True, eval__every=1, eval__stop_at_success=0.9
     )
     output = finish(process)
     assert "nothing to train: success is 1.000 before the first step" in output
@@ -95,16 +95,20 @@ class Frozen(Vowels):
 @areal_sdk.hookimpl
 def on_step(step):
     if step == 1:  # after the step, before its evaluation and its checkpoint
-        (trainer,) = children_of(os.getpid(), "trainer-0")
-        os.kill(trainer, signal.SIGSTOP)
+        Path("{hold}").touch()  # a scripted trainer waits
+        for trainer in children_of(os.getpid(), "trainer-0"):
+            os.kill(trainer, signal.SIGSTOP)
 """
 
 
-def test_rollouts_go_on_while_an_evaluation_and_a_checkpoint_run(tmp_path: Path) -> None:
-    agent = tmp_path / "frozen.py"
-    agent.write_text(FROZEN_AGENT)
+def test_rollouts_go_on_while_an_evaluation_and_a_checkpoint_run(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    agent, hold = tmp_path / "frozen.py", tmp_path / "hold-save"
+    agent.write_text(FROZEN_AGENT.format(hold=hold))
     process = start_training(
         tmp_path,
+        *parts,
         agent=agent,
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
         run__steps=2,
@@ -115,7 +119,6 @@ def test_rollouts_go_on_while_an_evaluation_and_a_checkpoint_run(tmp_path: Path)
         eval__keep_best=False,
     )
     wait_for_steps(process, tmp_path, 1)
-    (trainer,) = children_of(process.pid, "trainer-0")
     try:
         run, deadline = run_dir(tmp_path), time.monotonic() + DEADLINE_S
         while True:
@@ -129,18 +132,20 @@ def test_rollouts_go_on_while_an_evaluation_and_a_checkpoint_run(tmp_path: Path)
             time.sleep(0.05)
         assert not (run.checkpoints / "step-000001").exists(), "it was not being written"
     finally:
-        os.kill(trainer, signal.SIGCONT)
+        hold.unlink(missing_ok=True)
+        for trainer in children_of(process.pid, "trainer-0"):
+            os.kill(trainer, signal.SIGCONT)
     finish(process)
     assert (run.checkpoints / "step-000002").exists()
 
 
 FRAGILE_ENGINE = """
 import areal_sdk
-from areal_sdk.backends.local import LocalEngine
 from areal_sdk.errors import EngineError
+from tests.loop.scripted import Babbler
 from tests.loop.vowels import Vowels as Agent_, tasks
 
-class Fragile(LocalEngine):
+class Fragile(Babbler):
     async def update_weights(self, update):
         if update.version == 2:
             raise EngineError("version 2 was eaten on the way")
@@ -158,11 +163,11 @@ def register_engines(register):
 def test_weights_that_cannot_be_delivered_end_the_run_with_that_error(tmp_path: Path) -> None:
     agent = tmp_path / "fragile.py"
     agent.write_text(FRAGILE_ENGINE)
-    process = start_command(
-        *("train", str(agent), "--model", "tiny", "--engine", "fragile"),
-        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run", "--set", "run.steps=5"),
-        *("--set", "rollout.batch=16", "--set", "rollout.group_size=4"),
-        *("--set", "eval.before=false", "--set", "trainer.precision=float32"),
+    process = start_training(
+        tmp_path,
+        *SCRIPTED,
+        *("--set", "engine.name=fragile"),
+        agent=agent,
         env={"PYTHONPATH": str(Path(__file__).parents[2])},
     )
     output = finish(process, code=1)

@@ -100,16 +100,16 @@ def started(agent: Path) -> Iterator[Started]:
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_command_ends_with_what_its_agent_started(
-    agent: Path, started: Started, workers: int
+    agent: Path, started: Started, workers: int, parts: tuple[str, ...]
 ) -> None:
-    settings = ("--model", "tiny", "--set", f"rollout.workers={workers}")
+    settings = ("--model", "tiny", "--set", f"rollout.workers={workers}", *parts)
     finish(start_command("eval", f"{agent}::Hoarder", *settings))
     assert len(started.pids) == 3
     assert started.alive == []
 
 
-def test_a_second_ctrl_c_ends_it_too(agent: Path, started: Started) -> None:
-    process = start_command("eval", f"{agent}::Stubborn", "--model", "tiny")
+def test_a_second_ctrl_c_ends_it_too(agent: Path, started: Started, parts: tuple[str, ...]) -> None:
+    process = start_command("eval", f"{agent}::Stubborn", "--model", "tiny", *parts)
     assert process.stdout is not None
     told(process.stdout, "(playing)")
     process.send_signal(signal.SIGINT)

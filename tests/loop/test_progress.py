@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.state import RunState
@@ -126,8 +127,11 @@ async def test_a_run_that_measured_nothing_before_claims_no_success_before(tmp_p
     assert (live.get("success_before"), live["success"]) == (None, 0.75)
 
 
-def test_a_piped_run_tells_each_part_of_it_from_its_start(tmp_path: Path) -> None:
-    output = finish(start_training(tmp_path, run__steps=1, eval__before=True, eval__tasks=4))
+def test_a_piped_run_tells_each_part_of_it_from_its_start(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    settings: dict[str, Any] = {"run__steps": 1, "eval__before": True, "eval__tasks": 4}
+    output = finish(start_training(tmp_path, *parts, **settings))
     told = (
         rf"run: {re.escape(str(tmp_path / 'run'))} \(areal-sdk inspect \S+ --live\)",
         r"starting: engine and trainer load the model  0:0\d",

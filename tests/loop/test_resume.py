@@ -35,26 +35,36 @@ def curve(directory: Path) -> dict[int, set[tuple[float, float]]]:
     return found
 
 
+KILL, INTERRUPT = signal.SIGKILL, signal.SIGINT
+
+
 @pytest.mark.parametrize(
-    ("num_kills", "num_steps"), [(2, STEPS), pytest.param(20, 24, marks=pytest.mark.slow)]
+    ("ends", "num_steps"),
+    [
+        ((KILL, INTERRUPT), STEPS),
+        pytest.param((KILL,) * 20, 24, marks=pytest.mark.slow),
+        pytest.param((INTERRUPT,) * 4, STEPS, marks=pytest.mark.slow),
+    ],
 )
-def test_kill_9_and_resume_gives_the_same_losses_bit_for_bit(
-    tmp_path: Path, num_kills: int, num_steps: int
+def test_kill_9_or_ctrl_c_and_resume_gives_the_same_losses_bit_for_bit(
+    tmp_path: Path, ends: tuple[signal.Signals, ...], num_steps: int
 ) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    settings = DETERMINISTIC | {"run__steps": num_steps}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    # Ctrl-C saves by itself; what is killed needs a checkpoint to go on from.
+    settings = DETERMINISTIC | {"run__steps": num_steps, "run__checkpoint_every": int(KILL in ends)}
     finish(start_training(whole, **settings))
-    generator = random.Random(num_kills)
-    moments = sorted(generator.sample(range(1, num_steps), num_kills))
-    process = start_training(killed, **settings)
-    for moment in moments:
-        wait_for_steps(process, killed, moment)
+    generator = random.Random(len(ends))
+    moments = sorted(generator.sample(range(1, num_steps), len(ends)))
+    process = start_training(broken, **settings)
+    for end, moment in zip(ends, moments, strict=True):
+        wait_for_steps(process, broken, moment)
         time.sleep(generator.random() * 0.2)
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        process = resume_training(killed)
+        process.send_signal(end)
+        output, _ = process.communicate()
+        assert end is KILL or "no step is lost" in output
+        process = resume_training(broken)
     finish(process)
-    expected, found = curve(whole), curve(killed)
+    expected, found = curve(whole), curve(broken)
     assert sorted(expected) == list(range(1, num_steps + 1))
     assert all(len(values) == 1 for values in expected.values())
     assert found == expected
@@ -79,8 +89,10 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(tmp_path: Path
     assert "resumed after step 2" in output
 
 
-def test_a_save_that_was_killed_leaves_nothing_once_the_run_goes_on(tmp_path: Path) -> None:
-    finish(start_training(tmp_path, run__steps=1))
+def test_a_save_that_was_killed_leaves_nothing_once_the_run_goes_on(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    finish(start_training(tmp_path, *parts, run__steps=1))
     directory = run_dir(tmp_path).checkpoints
     (directory / ".step-000002.partial").mkdir()
     (directory / "step-000001-good").mkdir()  # somebody's copy

@@ -12,7 +12,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.telemetry import RunDir
-from tests.loop.runs import AGENT, finish, start_command
+from tests.loop.runs import AGENT, inspect, refused
 from tests.loop.vowels import Vowels, tasks
 
 SMALL: dict[str, Any] = {
@@ -48,7 +48,7 @@ def test_what_only_python_can_give_again_is_asked_for_with_the_call(tmp_path: Pa
         api.resume_training(run.path, quiet=True)
     with pytest.raises(ConfigError, match=re.escape(call)):
         areal_sdk.train(Vowels, resume=run.path, quiet=True)
-    assert f"go on with {call}" in finish(start_command("train", "--resume", str(run.path)), code=2)
+    assert f"go on with {call}" in refused("train", "--resume", str(run.path))
 
 
 def test_every_note_names_the_way_on_that_works(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_every_note_names_the_way_on_that_works(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"areal_sdk\.train\(Vowels, resume="):
         RunDir.create(tmp_path, "run")
     run.write_live({"name": "Vowels", "step": 1, "total_steps": 9, "elapsed_s": 1.0})
-    shown = finish(start_command("inspect", str(run.path), "--live"))
+    shown = inspect(str(run.path), "--live")
     assert "go on with: areal_sdk.train(Vowels, resume=" in shown
 
 

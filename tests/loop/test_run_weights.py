@@ -101,7 +101,7 @@ def test_a_resume_begins_with_the_weights_that_the_run_began_with(tmp_path: Path
     assert find_origin(best, run, must_be_same=False) == best  # a checkpoint has the weights
 
 
-def test_a_run_that_began_with_another_run_s_weights_does_not_need_that_run_any_more(
+def test_a_run_begins_with_the_weights_of_an_interrupted_one_and_needs_it_no_more(
     interrupted: Path, tmp_path: Path
 ) -> None:
     first = tmp_path / "first"
@@ -109,13 +109,9 @@ def test_a_run_that_began_with_another_run_s_weights_does_not_need_that_run_any_
     finish(
         start_training(tmp_path, "--init-from", str(first), run__steps=1, run__checkpoint_every=1)
     )
+    assert len(run_dir(tmp_path).read_steps()) == 1
     shutil.rmtree(first)
     (checkpoint,) = run_dir(tmp_path).checkpoints.glob("step-*")
     model = find_model(str(checkpoint))
     assert (model / "tokenizer.json").is_file()
     assert load_file(model / "model.safetensors")
-
-
-def test_another_run_starts_from_an_interrupted_one(interrupted: Path, tmp_path: Path) -> None:
-    finish(start_training(tmp_path, "--init-from", str(interrupted), run__steps=1))
-    assert len(run_dir(tmp_path).read_steps()) == 1

@@ -129,15 +129,14 @@ def test_training_inside_a_running_loop_is_refused_before_anything_is_written(
     assert not (tmp_path / "runs").exists()
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize("agent", ["Deaf", "Blocking", pytest.param("Threaded", marks=SLOW)])
-def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) -> None:
+@pytest.mark.parametrize("agent", ["Deaf", "Blocking", "Threaded"])
+def test_ctrl_c_ends_a_run_whose_agent_ignores_it(
+    tmp_path: Path, agent: str, parts: tuple[str, ...]
+) -> None:
     path = tmp_path / "stubborn.py"
     path.write_text(STUBBORN_AGENTS)
     process = start_command(
-        *("train", f"{path}::{agent}", "--model", "tiny"),
+        *("train", f"{path}::{agent}", "--model", "tiny", *parts),
         *("--set", f"run.dir={tmp_path}", "--set", "run.name=run", "--set", "eval.before=false"),
     )
     assert process.stdout is not None
@@ -154,14 +153,14 @@ def test_ctrl_c_ends_a_run_whose_agent_ignores_it(tmp_path: Path, agent: str) ->
     assert set(ledger["dropped"]) == {"cancelled"}, "Ctrl-C is not the agent's error"
 
 
-@pytest.mark.parametrize("command", ["train", pytest.param("eval", marks=SLOW)])
+@pytest.mark.parametrize("command", ["train", "eval"])
 def test_a_client_that_waits_for_the_gateway_it_blocks_is_told_and_ctrl_c_ends_it(
-    tmp_path: Path, command: str
+    tmp_path: Path, command: str, parts: tuple[str, ...]
 ) -> None:
     path = tmp_path / "sync.py"
     path.write_text(SYNC_CLIENT)
     process = start_command(
-        *(command, str(path), "--model", "tiny", "--set", "eval.before=false"),
+        *(command, str(path), "--model", "tiny", "--set", "eval.before=false", *parts),
         *("--set", f"run.dir={tmp_path}", "--set", "run.name=run"),
     )
     assert process.stdout is not None

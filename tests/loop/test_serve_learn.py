@@ -17,6 +17,8 @@ from areal_sdk.telemetry import Ledger
 from areal_sdk.telemetry.ledger import DropReason
 from tests.loop.runs import (
     finish,
+    inspect,
+    refused,
     run_dir,
     start_command,
     steps_so_far,
@@ -166,7 +168,7 @@ async def test_a_server_learns_from_those_who_call_it(tmp_path: Path) -> None:
     assert any(step["batch/staleness_max"] > 0 for step in steps), "weights change under calls"
     episode = run.find_episode(next(iter(run.list_episodes())).id)
     assert episode.episode.task.id == "admin"
-    shown = finish(start_command("inspect", str(run.path)))
+    shown = inspect(str(run.path))
     assert "30 steps" in shown
     assert key not in shown + (run.path / "config.toml").read_text()
 
@@ -287,11 +289,9 @@ async def test_a_server_says_who_posted_a_wrong_reward(tmp_path: Path) -> None:
 def test_callers_without_siblings_cannot_be_compared(tmp_path: Path) -> None:
     settings = {"run.dir": tmp_path, "algorithm.name": "grpo", "engine.dtype": "float32"}
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    process = start_command("serve", "--learn", "--model", "tiny", "--port", "0", *options)
-    output = finish(process, code=2)
+    output = refused("serve", "--learn", "--model", "tiny", "--port", "0", *options)
     assert "running_baseline" in output
     assert "rollout.group_size" in output
-    assert "Traceback" not in output
 
 
 async def test_a_server_that_records_keeps_every_session(tmp_path: Path) -> None:
@@ -313,4 +313,4 @@ async def test_a_server_that_records_keeps_every_session(tmp_path: Path) -> None
     record = run.find_episode("admin/named")
     assert record.split == "live"
     assert record.episode.turns[0].output_tokens
-    assert "admin/named" in finish(start_command("inspect", str(run.path)))
+    assert "admin/named" in inspect(str(run.path))

@@ -16,7 +16,16 @@ from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
-from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training
+from tests.loop.runs import (
+    AGENT,
+    SCRIPTED,
+    finish,
+    refused,
+    resume_training,
+    run_dir,
+    start_training,
+    training,
+)
 
 COUNTING = """
 
@@ -138,10 +147,9 @@ def test_a_plugin_brings_a_trainer_that_a_run_steps_saves_resumes_and_exports(
     output = finish(
         start_training(
             tmp_path,
-            "--set",
-            "trainer.counting.weight=2.0",
+            *SCRIPTED,
+            *("--set", "trainer.counting.weight=2.0", "--set", "trainer.name=counting"),
             agent=agent,
-            trainer__name="counting",
             rollout__dynamic_sampling=True,
             run__steps=2,
             run__checkpoint_every=1,
@@ -169,7 +177,7 @@ def test_a_plugin_brings_a_trainer_that_a_run_steps_saves_resumes_and_exports(
 
 
 def test_a_trainer_that_nobody_brings_is_named_before_anything_starts(tmp_path: Path) -> None:
-    output = finish(start_training(tmp_path, trainer__name="fspd"), code=2)
+    output = refused(*training(tmp_path, trainer__name="fspd"))
     assert "unknown trainer 'fspd'" in output
     assert "did you mean 'fsdp'?" in output
 

@@ -72,18 +72,20 @@ def test_a_run_trains(tmp_path: Path, agent: Path, workers: int) -> None:
     assert [row["step"] for row in run_dir(tmp_path).read_metrics(kind="step")] == [1]
 
 
-def test_an_evaluation_ends(agent: Path) -> None:
-    evaluation = start_command("eval", f"{agent}::Chatter", "--model", "tiny", *rewarded(agent))
+def test_an_evaluation_ends(agent: Path, parts: tuple[str, ...]) -> None:
+    arguments = ("--model", "tiny", *rewarded(agent), *parts)
+    evaluation = start_command("eval", f"{agent}::Chatter", *arguments)
     assert "16 episodes" in finish(evaluation)
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_an_agent_that_blocks_is_named_and_ctrl_c_ends_it(
-    tmp_path: Path, agent: Path, workers: int
+    tmp_path: Path, agent: Path, workers: int, parts: tuple[str, ...]
 ) -> None:
     line = 1 + AGENT.partition("# it blocks")[0].count("\n")
     run = start_training(
         tmp_path,
+        *parts,
         agent=Path(f"{agent}::Blocking"),
         rollout__workers=workers,
         rollout__tool_timeout_s=4.0,

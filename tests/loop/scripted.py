@@ -1,0 +1,114 @@
+"""A run without torch: the engine answers from a script, the trainer learns nothing.
+
+`start_training(directory, *SCRIPTED)` starts such a run, with any agent. All else is real: processes,
+the gateway, the books, checkpoints. It costs a fifth of the CPU of a run that learns, so it is for
+tests of what the main process does. What a rank or a sampler does needs a run without `SCRIPTED`.
+
+While there is a file `hold-step` beside the run directory, a step does not end, and makes a file
+`in-step`. `hold-save` and `hold-close` do the same to a checkpoint and to the trainer's end.
+"""
+
+import asyncio
+import json
+import random
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import areal_sdk
+from areal_sdk.engine import ConfiguredEngine, EngineSettings, GenerateRequest
+from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.testing import Reply, ScriptedEngine
+from areal_sdk.trainer import Trainer, TrainerInfo, TrainerSetup
+from areal_sdk.trajectory import TrajectoryGroup
+
+NUM_TOKENS = 64
+"""Length of an answer that no limit cuts off."""
+TOKEN_S = 0.001
+"""Else a run takes a thousand steps before its test looks."""
+
+
+class Babbler(ScriptedEngine, ConfiguredEngine):
+    """Answers random bytes, as the random `tiny` model does: rewards vary."""
+
+    is_repeatable = True
+
+    @classmethod
+    def from_settings(cls, settings: EngineSettings) -> "Babbler":
+        return cls(
+            babble,
+            model_dir=settings.model_dir,
+            max_context=settings.section.max_context or 4096,
+            tokens_per_chunk=8,
+            on_token=lambda request, index: asyncio.sleep(TOKEN_S),
+        )
+
+
+def babble(request: GenerateRequest) -> Reply:
+    generator = random.Random(f"{request.seed} {len(request.tokens)}")
+    return Reply([generator.randrange(256) for _ in range(NUM_TOKENS)])
+
+
+class Idler(Trainer):
+    """Counts what it gets, and publishes the weights as they are."""
+
+    def __init__(self, setup: TrainerSetup) -> None:
+        self._model_dir = setup.model_dir
+        self._log_dir = setup.log_dir
+        self._num_seen = 0
+
+    async def start(self) -> None:
+        pass
+
+    @property
+    def info(self) -> TrainerInfo:
+        return TrainerInfo()
+
+    async def step(
+        self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
+    ) -> Mapping[str, float]:
+        await self._held("hold-step", "in-step")
+        num_trained = sum(sum(t.loss_mask) for group in groups for t in group.trajectories)
+        self._num_seen += num_trained
+        return {
+            "num_updates": 1.0,
+            "num_trained": float(num_trained),
+            "num_tokens": float(num_trained),
+            "loss": 0.0,
+        }
+
+    async def publish(self, version: int) -> areal_sdk.WeightUpdate:
+        return areal_sdk.WeightUpdate(version, None)
+
+    async def save(self, directory: Path, extra: Mapping[str, Any]) -> None:
+        await self._held("hold-save", "in-save")
+        with whole_directory(directory) as partial:
+            (partial / "seen.json").write_text(json.dumps([self._num_seen, dict(extra)]))
+
+    async def load(self, directory: Path) -> Mapping[str, Any]:
+        self._num_seen, extra = json.loads((directory / "seen.json").read_text())
+        found: Mapping[str, Any] = extra
+        return found
+
+    async def export(self, directory: Path) -> None:
+        shutil.copytree(self._model_dir, directory, dirs_exist_ok=True)
+
+    async def aclose(self) -> None:
+        await self._held("hold-close", "in-close")
+
+    async def _held(self, hold: str, said: str) -> None:
+        beside = self._log_dir.parents[1]
+        while (beside / hold).exists():
+            (beside / said).touch()
+            await asyncio.sleep(0.01)
+
+
+@areal_sdk.hookimpl
+def register_engines(register: Callable[[str, object], None]) -> None:
+    register("scripted", Babbler)
+
+
+@areal_sdk.hookimpl
+def register_trainers(register: Callable[[str, object], None]) -> None:
+    register("scripted", Idler)
