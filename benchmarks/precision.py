@@ -66,7 +66,7 @@ def make_row(answer_tokens: int) -> Batch:
 
 def run(policy: Policy, batch: Batch, variant: Variant) -> tuple[float, Tensor]:
     tree_attention._scores = variant.scores  # type: ignore[assignment]
-    policy.exact_head = variant.exact_head
+    policy.head.is_exact = variant.exact_head
     began = time.process_time()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logprobs_T, *_ = policy(batch)

@@ -251,6 +251,10 @@ class TrainerSection(Section):
     """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1
     """Number of trainer processes. They share the model and the batch (FSDP2)."""
+    defer_gradient_sync: bool = True
+    """With several ranks: sum gradients over the ranks once per optimiser step, not after each micro-batch. Each
+    rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off for a model
+    whose gradient does not fit (`areal-sdk doctor train`)."""
     launcher: Literal["local", "torchrun"] = "local"
     """`local`: areal-sdk starts the ranks. `torchrun`: you start the ranks, on any machine that has the
     run directory and the model at the same paths."""

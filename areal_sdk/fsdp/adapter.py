@@ -9,6 +9,7 @@ not, has two sets of tensors:
   target layer are merged, `W + s B A`, when they are asked for.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -46,10 +47,26 @@ def add_adapter(
         torch.manual_seed(seed)
         inject_adapter_in_model(_peft_config(lora, model_dir), model)
     model.eval()
+    _draw(model, seed)
     stored = stored_dtypes(model_dir)
     for name, weight in served_weights(model).items():
         if weight.a is not None and stored[name] == str(dtype).removeprefix("torch."):
             weight.base.data = weight.base.data.to(dtype)
+
+
+def _draw(model: nn.Module, seed: int) -> None:
+    """Give adapters of a model that has no memory yet what peft draws for those of one that has."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(like: Tensor) -> nn.Parameter:
+        tensor = torch.empty(like.shape)
+        return nn.Parameter(nn.init.kaiming_uniform_(tensor, a=math.sqrt(5), generator=generator))
+
+    for layer in _layers(model):
+        a, b = layer.lora_A["default"], layer.lora_B["default"]
+        if a.weight.is_meta:
+            drawn(a.weight), drawn(b.weight)  # as linear layers, before they are an adapter
+            a.weight, b.weight = drawn(a.weight), nn.Parameter(torch.zeros(b.weight.shape))
 
 
 def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:

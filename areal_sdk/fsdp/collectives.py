@@ -1,25 +1,15 @@
-"""Ranks: how they find one another, shard the policy, and agree on sums."""
+"""Ranks: how they find one another, and agree on sums."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from areal_sdk.errors import ArealError
-
-
-class Layered(Protocol):
-    """A model that is sharded layer by layer."""
-
-    @property
-    def layers(self) -> nn.ModuleList: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +32,6 @@ class Ranks:
     def aside(self) -> "Ranks":
         """The same ranks for another thread: its collectives do not mix with those of the steps."""
         return replace(self, device=torch.device("cpu"), group=self.side_group)
-
-    def shard(self, model: Layered) -> None:
-        """Split parameters, gradients and optimiser state over the ranks, layer by layer."""
-        if not self.is_distributed:
-            return
-        mesh = init_device_mesh(self.device.type, (self.size,))
-        assert isinstance(model, nn.Module)
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         return self._reduce(values, dist.ReduceOp.SUM)

@@ -3,9 +3,11 @@
 Shapes: N tokens of the row, R nodes whose logits are needed, T loss terms, H hidden, V vocabulary.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -14,10 +16,13 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
-from areal_sdk.fsdp.kernels.head import token_logprobs
+from areal_sdk.fsdp.kernels.head import OutputLayer
 from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, attention_blocks
-from areal_sdk.models.checkpoint import stored_dtypes
+from areal_sdk.models.checkpoint import stored_dtypes, stored_tensors
 from areal_sdk.models.families import check_trained, logit_scale
+
+ROWS = 1024
+"""Of two tables that are compared, at once."""
 
 
 class Policy(nn.Module):
@@ -32,30 +37,36 @@ class Policy(nn.Module):
         """`exact_head`: logits are computed in float32, whatever autocast says."""
         super().__init__()
         self.model = model
-        self.exact_head = exact_head
         self.logit_scale = logit_scale(self.model.config)
+        plain = self.model.get_output_embeddings()
+        if plain.bias is not None:
+            raise ConfigError("an output layer with a bias is not supported")
+        self.model.set_output_embeddings(OutputLayer(plain, is_exact=exact_head))
 
     def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         hidden_RH = hidden_states(self.model.base_model, batch)[batch.nodes_R]
-        weight_VH = self.head.weight
-        if self.exact_head:
-            hidden_RH, weight_VH = hidden_RH.float(), weight_VH.float()
-        autocasts = torch.is_autocast_enabled(hidden_RH.device.type) and not self.exact_head
-        with torch.autocast(hidden_RH.device.type, enabled=autocasts):
-            return token_logprobs(
-                hidden_RH,
-                weight_VH,
-                batch.temperatures_R / self.logit_scale,
-                batch.rows_T,
-                batch.targets_T,
-                entropy_gradient=entropy_gradient,
-            )
+        return self.head.token_logprobs(
+            hidden_RH,
+            batch.temperatures_R / self.logit_scale,
+            batch.rows_T,
+            batch.targets_T,
+            entropy_gradient=entropy_gradient,
+        )
 
     @property
-    def head(self) -> nn.Linear:
+    def head(self) -> OutputLayer:
         head = self.model.get_output_embeddings()
-        assert isinstance(head, nn.Linear)
+        assert isinstance(head, OutputLayer)
         return head
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the output layer has the weight of the embedding."""
+        return self.head.weight is self.model.get_input_embeddings().weight
+
+    @property
+    def ends(self) -> Sequence[nn.Module]:
+        return [] if self.is_tied else [self.model.get_input_embeddings(), self.head]
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -94,22 +105,31 @@ def load_policy(
     lora: LoraSection | None = None,
     seed: int = 0,
     precision: str = "float32",
+    is_filled: bool = True,
 ) -> Policy:
     """The policy of checkpoint `model_dir`, in float32, whatever the file holds.
 
     With `lora` it has an adapter, drawn with `seed`, and all else is frozen: matrices that are
-    computed in `precision` are then kept in it, where that loses nothing.
+    computed in `precision` are then kept in it, where that loses nothing. Without `is_filled` the
+    parameters of the checkpoint have no memory yet (they are on the device "meta").
     """
     check_trained(model_dir)
     config = AutoConfig.from_pretrained(model_dir)
-    model = AutoModelForCausalLM.from_pretrained(
-        model_dir, config=config, dtype=torch.float32, attn_implementation=ATTENTION
-    )
+    if is_filled:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_dir, config=config, dtype=torch.float32, attn_implementation=ATTENTION
+        )
+    else:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, attn_implementation=ATTENTION
+            )
+        model.eval()
     policy = Policy(model, exact_head=exact_head)
     _check_weights(policy, model_dir)
     if lora is not None and lora.rank:
         add_adapter(model, lora, model_dir, seed=seed, dtype=getattr(torch, precision))
-    return policy.to(device)
+    return policy.to(device) if is_filled else policy
 
 
 def _check_weights(policy: Policy, model_dir: Path) -> None:
@@ -122,11 +142,22 @@ def _check_weights(policy: Policy, model_dir: Path) -> None:
             + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
             + " that its config.json asks for: save the whole model with save_pretrained"
         )
-    is_tied = policy.head.weight is model.get_input_embeddings().weight
-    if model.config.tie_word_embeddings and not is_tied:
+    if model.config.tie_word_embeddings and not (policy.is_tied and _agree(policy, model_dir)):
         raise ConfigError(
             f"{model_dir}: config.json ties the output layer to the embedding, and the files hold two "
             "that differ: set tie_word_embeddings to false there"
         )
-    if getattr(policy.head, "bias", None) is not None:
-        raise ConfigError(f"{model_dir}: an output layer with a bias is not supported")
+
+
+def _agree(policy: Policy, model_dir: Path) -> bool:
+    """Whether the files hold one tensor for the output layer and the embedding, or two that are equal."""
+    stored = stored_tensors(model_dir)
+    ends = [policy.head, policy.model.get_input_embeddings()]
+    names = [f"{name}.weight" for name, module in policy.model.named_modules() if module in ends]
+    if not policy.head.weight.is_meta or not all(name in stored for name in names):
+        return True
+    one, other = (stored[name] for name in names)
+    return one.shape == other.shape and all(
+        np.array_equal(one.rows(start, start + ROWS), other.rows(start, start + ROWS))
+        for start in range(0, one.shape[0], ROWS)
+    )

@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from transformers import AutoModel
 
 from areal_sdk.algorithms.batch import Batch
-from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, served_weights, trained_weights
-from areal_sdk.fsdp.policy import hidden_states, load_policy
+from areal_sdk.fsdp.policy import Policy, hidden_states
 from areal_sdk.models.families import check_reward_model
 from areal_sdk.trainer import Demonstration
 
@@ -34,8 +33,10 @@ class RewardModel(nn.Module):
     model: Any
     """A transformers model without its output layer."""
 
-    def __init__(self, causal: Any) -> None:
+    def __init__(self, policy: Policy) -> None:
+        """With the trunk of `policy`."""
         super().__init__()
+        causal = policy.model
         self.model = causal.base_model
         self._prefix = causal.base_model_prefix
         self.score = nn.Linear(self.model.config.hidden_size, 1, bias=False)
@@ -54,6 +55,10 @@ class RewardModel(nn.Module):
         assert isinstance(layers, nn.ModuleList)
         return layers
 
+    @property
+    def ends(self) -> Sequence[nn.Module]:
+        return [self.model.get_input_embeddings()]
+
     def named_weights(self) -> dict[str, nn.Parameter]:
         """What is trained, the head included, under the names that transformers gives it."""
         head = dict(self.score.named_parameters(prefix=HEAD.removesuffix(".weight")))
@@ -65,19 +70,6 @@ class RewardModel(nn.Module):
 
     def _prefixed(self, weights: Mapping[str, T]) -> dict[str, T]:
         return {f"{self._prefix}.{name}": weight for name, weight in weights.items()}
-
-
-def load_reward_model(
-    model_dir: Path,
-    *,
-    device: torch.device | str = "cpu",
-    lora: LoraSection | None = None,
-    seed: int = 0,
-    precision: str = "float32",
-) -> RewardModel:
-    """A reward model that begins with the trunk of a policy; `lora` and the others as for that."""
-    policy = load_policy(model_dir, lora=lora, seed=seed, precision=precision)
-    return RewardModel(policy.model).to(device)
 
 
 def judged(row: Demonstration) -> Demonstration:

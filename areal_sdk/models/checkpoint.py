@@ -4,9 +4,8 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -67,25 +66,59 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     return {name: entry for name, entry in header.items() if name != "__metadata__"}, 8 + length
 
 
-def stored_weights(directory: Path) -> Iterator[Weight]:
-    """The tensors in the safetensors files of `directory`, each read from the disk when it is loaded."""
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies in a safetensors file; nothing of it is in memory."""
+
+    path: Path
+    dtype: str
+    """As safetensors calls it."""
+    shape: tuple[int, ...]
+    offset: int
+    num_bytes: int
+
+    @property
+    def row_bytes(self) -> int:
+        return self.num_bytes // max(1, self._num_rows)
+
+    @property
+    def _num_rows(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Float32:
+        """The rows `[start, stop)` as float32, read from the disk; default: all."""
+        stop = self._num_rows if stop is None else min(stop, self._num_rows)
+        if self.dtype not in _DTYPES:
+            raise ConfigError(
+                f"{self.path}: tensors of type {self.dtype} cannot be read; save the model as bfloat16"
+            )
+        with self.path.open("rb") as file:
+            file.seek(self.offset + start * self.row_bytes)
+            stored = file.read((stop - start) * self.row_bytes)
+        if self.dtype == "BF16":  # the upper half of a float32
+            array = (np.frombuffer(stored, np.uint16).astype(np.uint32) << 16).view(np.float32)
+        else:
+            array = np.frombuffer(stored, _DTYPES[self.dtype]).astype(np.float32)
+        return array.reshape((stop - start, *self.shape[1:]) if self.shape else ())
+
+
+def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor in the safetensors files of `directory`, by name."""
+    tensors = {}
     for path in sorted(directory.glob("*.safetensors")):
-        entries, start = _header(path)
+        entries, first = _header(path)
         for name, entry in entries.items():
             begin, end = entry["data_offsets"]
-            read = partial(_read, path, start + begin, end - begin, entry["dtype"], entry["shape"])
-            yield Weight(name, tuple(entry["shape"]), read)
+            tensors[name] = StoredTensor(
+                path, entry["dtype"], tuple(entry["shape"]), first + begin, end - begin
+            )
+    return tensors
 
 
-def _read(path: Path, offset: int, size: int, dtype: str, shape: Sequence[int]) -> Float32:
-    with path.open("rb") as file:
-        file.seek(offset)
-        stored = file.read(size)
-    if dtype == "BF16":  # the upper half of a float32
-        array = (np.frombuffer(stored, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    else:
-        array = np.frombuffer(stored, _DTYPES[dtype]).astype(np.float32)
-    return array.reshape(shape)
+def stored_weights(directory: Path) -> Iterator[Weight]:
+    """The tensors in the safetensors files of `directory`, each read from the disk when it is loaded."""
+    for name, tensor in stored_tensors(directory).items():
+        yield Weight(name, tensor.shape, tensor.rows)
 
 
 FINGERPRINT_BYTES = 2**13

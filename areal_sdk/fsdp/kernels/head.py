@@ -11,12 +11,45 @@ Shapes: R rows whose logits are needed, T loss terms, H hidden, V vocabulary; r 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 CHUNK_BYTES = 2**28
 """Logits of a chunk, in the type of the matrix product."""
 PIECE_ELEMENTS = 2**22
 """Logits that are worked on in float32 at once: small enough to stay in a cache meanwhile."""
+
+
+class OutputLayer(nn.Linear):
+    """A model's own output layer, whose logits are used up where they are computed."""
+
+    def __init__(self, layer: nn.Linear, *, is_exact: bool = False) -> None:
+        """With the weight of `layer`. `is_exact`: in float32, whatever autocast says."""
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        self.weight = layer.weight
+        self.is_exact = is_exact
+
+    def token_logprobs(
+        self,
+        hidden_RH: Tensor,
+        temperatures_R: Tensor,
+        rows_T: Tensor,
+        targets_T: Tensor,
+        *,
+        entropy_gradient: bool = False,
+    ) -> tuple[Tensor, Tensor]:
+        """`token_logprobs` of this layer's logits."""
+        if self.is_exact:
+            hidden_RH = hidden_RH.float()
+        autocasts = torch.is_autocast_enabled(hidden_RH.device.type) and not self.is_exact
+        with torch.autocast(hidden_RH.device.type, enabled=autocasts):
+            return token_logprobs(
+                hidden_RH,
+                self.weight,
+                temperatures_R,
+                rows_T,
+                targets_T,
+                entropy_gradient=entropy_gradient,
+            )
 
 
 def token_logprobs(

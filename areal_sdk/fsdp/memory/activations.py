@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch.utils.checkpoint import checkpoint
 
-from areal_sdk.fsdp.collectives import Layered
+from areal_sdk.fsdp.sharding import Layered
 
 Recomputed = Literal["none", "half", "full"]
 

@@ -13,6 +13,8 @@ class MeasuredBytes:
     peak: int
     left: int
     """Still taken at the end."""
+    largest: int
+    """Of one allocation."""
 
 
 def measure_bytes(action: Callable[[], object]) -> MeasuredBytes:
@@ -26,9 +28,9 @@ def measure_bytes(action: Callable[[], object]) -> MeasuredBytes:
     assert recorded.profiler.kineto_results is not None
     events = recorded.profiler.kineto_results.events()
     changes = [(event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]"]
-    total = peak = 0
+    total = peak = largest = 0
     for _, num_bytes in sorted(changes, key=lambda change: change[0]):
         total += num_bytes
-        peak = max(peak, total)
+        peak, largest = max(peak, total), max(largest, num_bytes)
     del result  # what is returned is still taken
-    return MeasuredBytes(peak, total)
+    return MeasuredBytes(peak, total, largest)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,11 +9,12 @@ from torch import Tensor, nn
 
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import Critic
-from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.adapter import trained_weights
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.memory.activations import recompute_activations
-from areal_sdk.fsdp.policy import hidden_states, load_policy
+from areal_sdk.fsdp.loading import load_trained
+from areal_sdk.fsdp.policy import Policy, hidden_states
+from areal_sdk.fsdp.sharding import summed_at_the_end
+from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.metrics import Meter
 from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer
 from areal_sdk.fsdp.step.planning import Minibatch
@@ -26,9 +26,10 @@ class ValueModel(nn.Module):
     trunk: Any
     """A transformers model without its output layer."""
 
-    def __init__(self, trunk: nn.Module) -> None:
+    def __init__(self, policy: Policy) -> None:
+        """With the trunk of `policy`."""
         super().__init__()
-        self.trunk = trunk
+        self.trunk = policy.model.base_model
         self.head = nn.Linear(self.trunk.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)  # it begins by expecting nothing, on every rank alike
         nn.init.zeros_(self.head.bias)
@@ -44,6 +45,10 @@ class ValueModel(nn.Module):
         assert isinstance(layers, nn.ModuleList)
         return layers
 
+    @property
+    def ends(self) -> Sequence[nn.Module]:
+        return [self.trunk.get_input_embeddings()]
+
     def named_weights(self) -> dict[str, nn.Parameter]:
         """What is trained."""
         return trained_weights(self)
@@ -55,22 +60,16 @@ class CriticTrainer:
     def __init__(
         self,
         spec: Critic,
-        model_dir: Path,
-        settings: TrainerSection,
+        trainer: TrainerSpec,
         ranks: Ranks,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> None:
         self.spec = spec
-        self.settings = settings
+        self.settings = trainer.trainer
         self.ranks = ranks
         self.autocast = autocast
-        trunk = load_policy(
-            model_dir, lora=settings.lora, precision=settings.precision
-        ).model.base_model
-        self.model = ValueModel(trunk).to(ranks.device)
-        recompute_activations(self.model, settings.activation_checkpointing)
-        ranks.shard(self.model)
-        self.optimizer = make_optimizer(self.model, settings)
+        self.model = load_trained(trainer, ranks, ValueModel)
+        self.optimizer = make_optimizer(self.model, self.settings)
         self.num_updates = 0
 
     def values(self, batch: Batch) -> Tensor:
@@ -90,7 +89,7 @@ class CriticTrainer:
         with meter.phase("critic"):
             for minibatch in minibatches:
                 num_terms += minibatch.num_terms
-                for batch in minibatch.batches:
+                for batch in summed_at_the_end(self.model, minibatch.batches, self.settings):
                     assert batch.values_T is not None
                     assert batch.returns_T is not None
                     values_T = self.values(batch)

@@ -29,9 +29,10 @@ from areal_sdk.algorithms.objectives import (
 )
 from areal_sdk.fsdp.adapter import WithoutAdapter, dropout
 from areal_sdk.fsdp.collectives import Ranks
-from areal_sdk.fsdp.memory.activations import recompute_activations
-from areal_sdk.fsdp.policy import Policy, load_policy
-from areal_sdk.fsdp.reward_model import RewardModel, judged, load_reward_model
+from areal_sdk.fsdp.loading import as_it_is, load_trained
+from areal_sdk.fsdp.policy import Policy
+from areal_sdk.fsdp.reward_model import RewardModel, judged
+from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
 from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement, disagreement_notice
@@ -59,15 +60,15 @@ class RankTrainer:
         )
         self.needs = self.algorithm.needs
         self.policy: Policy | RewardModel = (
-            self._load_reward_model() if spec.learns_rewards else self._load_policy()
+            load_trained(spec, self.ranks, RewardModel)
+            if spec.learns_rewards
+            else load_trained(spec, self.ranks, as_it_is)
         )
         self.optimizer = make_optimizer(self.policy, self.settings)
         self.reference = self._load_reference() if self.needs.reference else None
         self.critic: CriticTrainer | None = None
         if self.algorithm.critic is not None:
-            self.critic = CriticTrainer(
-                self.algorithm.critic, spec.model_dir, self.settings, self.ranks, self._autocast
-            )
+            self.critic = CriticTrainer(self.algorithm.critic, spec, self.ranks, self._autocast)
         self.phase = ""
         """`policy` or `imitation`: an optimiser's state does not outlive its loss."""
         self.num_updates = 0
@@ -86,32 +87,7 @@ class RankTrainer:
         """The checkpoint that the run began with, also where the run was resumed; never trained."""
         if self.settings.lora.rank:
             return WithoutAdapter(self.policy)
-        return self._load_policy().requires_grad_(False)
-
-    def _load_policy(self) -> Policy:
-        policy = load_policy(
-            self.spec.model_dir,
-            device=self.ranks.device,
-            exact_head=self.settings.head_precision == "float32",
-            lora=self.settings.lora,
-            seed=self.spec.run.seed,
-            precision=self.settings.precision,
-        )
-        recompute_activations(policy, self.settings.activation_checkpointing)
-        self.ranks.shard(policy)
-        return policy
-
-    def _load_reward_model(self) -> RewardModel:
-        model = load_reward_model(
-            self.spec.model_dir,
-            device=self.ranks.device,
-            lora=self.settings.lora,
-            seed=self.spec.run.seed,
-            precision=self.settings.precision,
-        )
-        recompute_activations(model, self.settings.activation_checkpointing)
-        self.ranks.shard(model)
-        return model
+        return load_trained(self.spec, self.ranks, as_it_is).requires_grad_(False)
 
     def step(self, groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
         """Train on `groups`, sampled by policies up to `version`; returns what to report.
@@ -319,7 +295,7 @@ class RankTrainer:
                 minibatch = self._screened(planned, progress)
             # FSDP averages gradients over ranks; ours are sums.
             scale = self.ranks.size / minibatch.divisor
-            for batch in minibatch.batches:
+            for batch in summed_at_the_end(self.policy, minibatch.batches, self.settings):
                 with meter.phase("forward"), self._autocast():
                     logprobs_T, entropies_T = self.policy(batch, entropy_gradient=entropy_gradient)
                 with meter.phase("backward"):

@@ -1,0 +1,79 @@
+"""How a model is split over the ranks, and in which types its parts compute (FSDP2).
+
+A part's weights are whole on a rank only while the part computes. Layers are gathered in the type that
+they compute in: autocast, which casts for a single rank, would keep its copies of all layers until the
+backward pass. The embedding stays in float32 as its gradient does, in which a frequent token's many
+terms are added up; so does the stream between the layers.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
+
+from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.kernels.head import OutputLayer
+
+T = TypeVar("T")
+
+
+class Layered(Protocol):
+    """A model that is sharded layer by layer."""
+
+    @property
+    def layers(self) -> nn.ModuleList: ...
+
+    @property
+    def ends(self) -> Sequence[nn.Module]:
+        """What has weights of its own before the layers and after them. The rest is gathered for the
+        whole pass."""
+        ...
+
+
+def shard(model: Layered, ranks: Ranks, settings: TrainerSection) -> None:
+    """Split parameters, gradients and optimiser state over the ranks; a single rank keeps them whole."""
+    if not ranks.is_distributed:
+        return
+    assert isinstance(model, nn.Module)
+    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+    exact = MixedPrecisionPolicy(cast_forward_inputs=False)
+    computed = torch.bfloat16 if settings.precision == "bfloat16" else None
+    rounded = MixedPrecisionPolicy(
+        param_dtype=computed, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+
+    def split(part: nn.Module, policy: MixedPrecisionPolicy) -> None:
+        # The root too: what is left whole after a pass without a gradient would be saved in its place.
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+
+    for layer in model.layers:
+        split(layer, rounded)
+    for end in model.ends:
+        is_rounded = isinstance(end, OutputLayer) and not end.is_exact
+        split(end, rounded if is_rounded else exact)
+        if isinstance(end, OutputLayer):
+            register_fsdp_forward_method(end, OutputLayer.token_logprobs.__name__)
+    split(model, exact)
+
+
+def summed_at_the_end(
+    model: nn.Module, batches: Sequence[T], settings: TrainerSection
+) -> Iterator[T]:
+    """The micro-batches of one update. Each goes forward and backward before the next is asked for.
+
+    The ranks sum their gradients after the last one alone, if they may (`defer_gradient_sync`).
+    """
+    for number, batch in enumerate(batches, start=1):
+        if isinstance(model, FSDPModule):
+            is_due = number == len(batches) or not settings.defer_gradient_sync
+            model.set_requires_gradient_sync(is_due)
+        yield batch

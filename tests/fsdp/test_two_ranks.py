@@ -1,0 +1,50 @@
+"""What two ranks hold and send, measured by them."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from areal_sdk.models.tiny import make_tiny_model
+
+NUM_LAYERS = 6
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of each rank."""
+    directory = tmp_path_factory.mktemp("ranks")
+    make_tiny_model(
+        directory / "model", num_layers=NUM_LAYERS, hidden_size=128, intermediate_size=512
+    )
+    command = [sys.executable, "-m", "tests.fsdp.two_ranks", str(directory)]
+    ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
+    codes = [rank.wait(timeout=900) for rank in ranks]
+    assert codes == [0, 0]
+    return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def test_after_the_forward_fewer_weights_are_whole_than_a_layer_has(
+    measured: list[dict[str, Any]],
+) -> None:
+    for rank in measured:
+        assert rank["forward"]["left"] < rank["forward"]["layer"], rank
+
+
+def test_no_rank_takes_more_for_loading_than_it_keeps(measured: list[dict[str, Any]]) -> None:
+    for rank in measured:
+        assert rank["loading"]["largest"] <= rank["loading"]["largest_part"] + 64
+        assert rank["loading"]["peak"] < 0.6 * rank["loading"]["whole"]
+
+
+def test_gradients_are_summed_once_an_update_or_with_each_micro_batch(
+    measured: list[dict[str, Any]],
+) -> None:
+    parts = NUM_LAYERS + 1  # the layers, and the rest
+    for rank in measured:
+        deferred, each = rank["deferred"], rank["each"]
+        assert deferred["microbatches"] == each["microbatches"] > 1
+        assert deferred["sums"] == parts
+        assert each["sums"] == parts * each["microbatches"]

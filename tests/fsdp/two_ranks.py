@@ -1,0 +1,104 @@
+"""One of two ranks in a process of its own, and what it measures of itself.
+
+python -m tests.fsdp.two_ranks DIRECTORY RANK
+"""
+
+import json
+import sys
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile
+
+from areal_sdk.algorithms.batch import Batch, make_batch
+from areal_sdk.algorithms.examples import make_demonstration
+from areal_sdk.algorithms.packing import build_trees
+from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.loading import as_it_is, load_trained
+from areal_sdk.fsdp.memory.measured import measure_bytes
+from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import RankTrainer
+from tests.fsdp.episodes import make_groups
+from tests.fsdp.specs import trainer_spec
+
+MICROBATCH_TOKENS = 128
+
+
+def row(num_tokens: int) -> Batch:
+    tokens = np.random.default_rng(0).integers(0, 250, num_tokens).tolist()
+    example = make_demonstration(tokens, [True] * num_tokens)
+    assert example is not None
+    return make_batch(build_trees([example.inputs], max_tokens=num_tokens), [example], version=0)
+
+
+def loading(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
+    """Bytes taken while the model comes onto the ranks, and of the tensors that stay."""
+    kept: list[Any] = []
+    measured = measure_bytes(lambda: kept.append(load_trained(spec, ranks, as_it_is)))
+    sizes = [p.to_local().numel() * 4 for p in kept[0].parameters()]
+    return {
+        "peak": measured.peak,
+        "largest": measured.largest,
+        "largest_part": max(sizes),
+        "whole": sum(p.numel() * 4 for p in kept[0].parameters()),
+    }
+
+
+def after_the_forward(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
+    """Bytes that a pass over two tokens leaves, which are those of gathered weights or few."""
+    policy, batch = load_trained(spec, ranks, as_it_is), row(2)
+
+    def forward() -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logprobs_T: torch.Tensor = policy(batch)[0]
+        return logprobs_T
+
+    torch.autograd.backward(forward().sum())  # what is made once
+    left = measure_bytes(forward).left
+    return {"left": left, "layer": 2 * sum(p.numel() for p in policy.layers[0].parameters())}
+
+
+def sums_of_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
+    """How often the ranks summed gradients in one step, and how many micro-batches it had."""
+    trainer = RankTrainer(spec, ranks)
+    seen: list[int] = []
+    trainer.policy.register_forward_pre_hook(lambda *_: seen.append(1))
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        trainer.step(make_groups(4), version=0)
+    names = Counter(event.name for event in recorded.events() or ())
+    return {
+        "sums": sum(n for name, n in names.items() if name.startswith("c10d::_reduce_scatter")),
+        "microbatches": len(seen),
+    }
+
+
+def main(directory: Path, rank: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{directory / 'meeting'}",
+        rank=rank,
+        world_size=2,
+        timeout=timedelta(minutes=10),
+    )
+    ranks = Ranks(rank, 2)
+    model = directory / "model"
+    spec = trainer_spec(model, tokens_per_microbatch=MICROBATCH_TOKENS)
+    each = trainer_spec(model, tokens_per_microbatch=MICROBATCH_TOKENS, defer_gradient_sync=False)
+    found = {
+        "loading": loading(spec, ranks),
+        "forward": after_the_forward(spec, ranks),
+        "deferred": sums_of_a_step(spec, ranks),
+        "each": sums_of_a_step(each, ranks),
+    }
+    (directory / f"{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
