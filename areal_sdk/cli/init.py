@@ -1,9 +1,14 @@
-"""`areal-sdk init`: an agent or a plugin to start from, with tests that pass; settings from AReaL's."""
+"""`areal-sdk init`: something to start from, with tests that pass; settings from AReaL's.
+
+A distribution is put together of templates: `distribution` is in each, `world` is an environment with
+its tasks, and the last one has the hooks and the README.
+"""
 
 import keyword
 import re
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -29,10 +34,11 @@ TAKEN = ("areal_sdk", "openai", "torch", "transformers", "pytest")
 )
 @click.pass_context
 def init(ctx: click.Context, areal_file: Path | None, output: Path | None) -> None:
-    """Start an agent or a plugin from a template, whose own tests pass; or settings from AReaL's.
+    """Start an agent, an environment or a plugin, whose own tests pass; or settings from AReaL's.
 
     \b
     areal-sdk init agent word_count
+    areal-sdk init environment areal-sdk-maze
     areal-sdk init --from-areal gsm8k_grpo.yaml
     """
     if ctx.invoked_subcommand is not None:
@@ -65,30 +71,53 @@ def _translate(source: Path, target: Path) -> None:
 def agent(name: str) -> None:
     """Write NAME.py, an agent with a tool and tasks, and test_NAME.py."""
     module = _identifier(name.removesuffix(".py"))
-    paths = _write(TEMPLATES / "agent", Path(), _replacements("my_agent", "MyAgent", module))
+    paths = _write(["agent"], Path(), _replacements("my_agent", "MyAgent", module))
     _say(paths, "pip install pytest", f"pytest test_{module}.py", f"areal-sdk train {module}.py")
 
 
 @init.command()
 @click.argument("name")
+def environment(name: str) -> None:
+    """Make the directory NAME: a distribution with an environment, its tasks and tests."""
+    _distribution(name, "environment")
+
+
+@init.command()
+@click.argument("name")
 def plugin(name: str) -> None:
-    """Make the directory NAME: a package with an entry point, a reward and tests."""
+    """Make the directory NAME: a distribution with a reward, an environment, its tasks and tests."""
+    _distribution(name, "plugin")
+
+
+def _distribution(name: str, kind: str) -> None:
     module = _identifier(name)
-    replacements = {"my-plugin": name, **_replacements("my_plugin", "MyPlugin", module)}
-    paths = _write(TEMPLATES / "plugin", Path(name), replacements)
-    _say(paths, f'pip install -e "{name}[test]"', "areal-sdk plugins", f"pytest {name}")
+    replacements = {
+        "my-plugin": name,
+        "dot-github": ".github",
+        "THIS_YEAR": time.strftime("%Y"),
+        **_replacements("my_plugin", "MyPlugin", module),
+    }
+    paths = _write(["distribution", "world", kind], Path(name), replacements)
+    _say(
+        paths,
+        f'pip install -e "{name}[test]"',
+        f"pytest {name}",
+        f"areal-sdk plugins check {name}",
+        f"areal-sdk train --env {module} --tasks {module} --eval-tasks {module}",
+    )
 
 
-def _write(template: Path, target: Path, replacements: Mapping[str, str]) -> list[Path]:
-    """Copy `template` with names replaced; nothing is written when anything is in the way."""
+def _write(templates: Sequence[str], target: Path, replacements: Mapping[str, str]) -> list[Path]:
+    """Copy `templates` with names replaced; nothing is written when anything is in the way."""
     from areal_sdk.errors import ConfigError
 
     contents: dict[Path, str] = {}
-    for source in sorted(template.rglob("*")):
-        if source.is_dir() or "__pycache__" in source.parts:
-            continue
-        path = target / _replace(str(source.relative_to(template)), replacements)
-        contents[path] = _replace(source.read_text(), replacements)
+    for root in (TEMPLATES / template for template in templates):
+        for source in sorted(root.rglob("*")):
+            if source.is_dir() or "__pycache__" in source.parts:
+                continue
+            path = target / _replace(str(source.relative_to(root)), replacements)
+            contents[path] = _replace(source.read_text(), replacements)
     if taken := [str(path) for path in contents if path.exists()]:
         raise ConfigError(f"{taken[0]} exists: choose another name, or move it away")
     for path, text in contents.items():

@@ -36,9 +36,9 @@ COMMANDS = {
     "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
     "runs": "List runs, newest first, or compare some of them.",
-    "init": "Start an agent or a plugin from a template, or settings from AReaL's.",
+    "init": "Start an agent, an environment or a plugin, or settings from AReaL's.",
     "engine": "Install SGLang, and manage its servers.",
-    "plugins": "List what is installed, what it brings, and what failed.",
+    "plugins": "List what is installed, or check that a plugin keeps its contracts.",
     "doctor": "Check this machine.",
 }
 """Our own commands, in the order of the help."""

@@ -4,6 +4,7 @@ from areal_sdk.testing.conformance import ConformanceError, registered
 from areal_sdk.testing.engines import check_engine
 from areal_sdk.testing.environments import check_environment
 from areal_sdk.testing.messages import assistant, make_episode, tool_call
+from areal_sdk.testing.plugins import check_plugin
 from areal_sdk.testing.rewards import check_reward
 from areal_sdk.testing.run_agent import run_agent
 from areal_sdk.testing.scripted_engine import Fault, Reply, ScriptedEngine, scripted_logprob
@@ -17,6 +18,7 @@ __all__ = [
     "assistant",
     "check_engine",
     "check_environment",
+    "check_plugin",
     "check_reward",
     "check_workflow",
     "make_episode",

@@ -1,5 +1,6 @@
 """`check_environment`: does an environment keep its contract, whatever the model says?"""
 
+import asyncio
 import json
 import math
 import re
@@ -12,6 +13,11 @@ from areal_sdk.testing.messages import assistant
 from areal_sdk.types import Message, Task
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_SMALL_TALK = ("?", "I do not know", "7")
+
+CANCELLED_S = 2.0
+"""Time for a cancelled step to end; a run waits no longer."""
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -30,6 +36,8 @@ async def check_environment(
     name = _name(make)
     await _check_reset(make, task, name, timeout_s)
     results = await _play(make, task, replies, name, timeout_s)
+    await _check_alone(make, task, replies or _SMALL_TALK, name, timeout_s)
+    await _check_cancelled(make, task, name, timeout_s)
     for nonsense in _nonsense(make().tools):
         await _play(make, task, [nonsense], name, timeout_s)
     unused = make()
@@ -90,6 +98,81 @@ async def _play(
     finally:
         await _call(environment.close(), f"{name}.close()", timeout_s)
     return results
+
+
+async def _check_alone(
+    make: Callable[[], Environment],
+    task: Task,
+    replies: Sequence[Message | str],
+    name: str,
+    timeout_s: float,
+) -> None:
+    """An episode goes as it went before, also beside another one."""
+    first = await _until_done(make, task, replies, name, timeout_s)
+    again = await _until_done(make, task, replies, name, timeout_s)
+    require(
+        first == again,
+        f"{name} answered the same replies in two ways: {first} and {again}; derive randomness from "
+        "task.data or task.id",
+    )
+    beside, _ = await asyncio.gather(
+        _until_done(make, task, replies, name, timeout_s),
+        _until_done(make, task, list(reversed(_SMALL_TALK)), name, timeout_s),
+    )
+    require(
+        first == beside,
+        f"{name} goes differently beside another episode: {first} and {beside}; keep its state on self, "
+        "not on the class or in the module",
+    )
+
+
+async def _until_done(
+    make: Callable[[], Environment],
+    task: Task,
+    replies: Sequence[Message | str],
+    name: str,
+    timeout_s: float,
+) -> list[StepResult]:
+    """Steps with `replies`, one at a time, so that another episode takes turns with this one."""
+    environment = make()
+    results: list[StepResult] = []
+    try:
+        await _call(environment.reset(task), f"{name}.reset()", timeout_s)
+        for reply in replies:
+            await asyncio.sleep(0)
+            message = assistant(reply) if isinstance(reply, str) else dict(reply)
+            what = f"{name}.step({message})"
+            result = await _call(environment.step(message), what, timeout_s)
+            _check_step(result, message, what)
+            results.append(result)
+            if result.done:
+                break
+    finally:
+        await _call(environment.close(), f"{name}.close()", timeout_s)
+    return results
+
+
+async def _check_cancelled(
+    make: Callable[[], Environment], task: Task, name: str, timeout_s: float
+) -> None:
+    """A deadline or Ctrl-C cancels a step: the step ends, and `close` still works."""
+    environment = make()
+    await _call(environment.reset(task), f"{name}.reset()", timeout_s)
+
+    async def step() -> None:
+        await environment.step(assistant("?"))
+
+    stepping = asyncio.create_task(step())
+    await asyncio.sleep(0)
+    stepping.cancel()
+    done, _ = await asyncio.wait({stepping}, timeout=min(timeout_s, CANCELLED_S))
+    require(
+        bool(done),
+        f"{name}.step() goes on after it was cancelled: raise CancelledError again where it is caught",
+    )
+    if not stepping.cancelled():
+        stepping.exception()  # it may have ended before, in any way
+    await _call(environment.close(), f"{name}.close() after a cancelled step", timeout_s)
 
 
 def _check_step(result: StepResult, message: Message, what: str) -> None:
@@ -179,10 +262,10 @@ async def _call(answer: Any, what: str, timeout_s: float) -> Any:
     except ConformanceError:
         raise
     except Exception as exc:
-        raise ConformanceError(
-            f"{what[:300]} raised {type(exc).__name__}: {exc}; what the model says is data: answer "
-            "it with a message or a reward"
-        ) from exc
+        cure = "what the model says is data: answer it with a message or a reward"
+        if ".reset()" in what:
+            cure = "an episode must begin with every task: look at what task.data holds"
+        raise ConformanceError(f"{what[:300]} raised {type(exc).__name__}: {exc}; {cure}") from exc
 
 
 def _name(make: Callable[[], Environment]) -> str:

@@ -1,7 +1,7 @@
 """`check_workflow`: does an agent or workflow survive what runs do to it?"""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -48,20 +48,41 @@ async def check_workflow(
         len(good.turns) == len(replies),
         f"the agent asked for {len(good.turns)} replies and {len(replies)} were given",
     )
-    for text in _nonsense(tools):
-        _no_error(await play(_Script([text])), f"the reply {text[:60]!r} to everything")
+    await _survive(play, tools)
     together = await asyncio.gather(*(play(_Script(replies)) for _ in range(4)))
     for episode in together:
         require(
             _said(episode) == _said(good) and episode.outcome == good.outcome,
             "four episodes at once went differently than one alone: keep no state on the agent",
         )
+    return good
+
+
+async def check_survival(
+    agent: "AgentLike | type[Any]", task: Task | Mapping[str, Any], *, timeout_s: float = 30.0
+) -> None:
+    """The part of `check_workflow` that needs no replies of yours."""
+
+    async def play(script: "_Script") -> Episode:
+        return await run_agent(agent, task, engine=script, max_turns=MAX_TURNS, timeout_s=timeout_s)
+
+    await _survive(play, ())
+    alone = await play(_Script(["7"]))
+    for episode in await asyncio.gather(*(play(_Script(["7"])) for _ in range(2))):
+        require(
+            _said(episode) == _said(alone) and episode.outcome == alone.outcome,
+            "two episodes at once went differently than one alone: keep no state on the agent",
+        )
+
+
+async def _survive(play: "Callable[[_Script], Awaitable[Episode]]", tools: Sequence[str]) -> None:
+    for text in _nonsense(tools):
+        _no_error(await play(_Script([text])), f"the reply {text[:60]!r} to everything")
     fault = await play(_Script([Reply(fault=Fault.RAISE)]))
     require(
         fault.outcome.error is ErrorKind.INFRASTRUCTURE,
         f"an engine fault became {fault.outcome}: it must not look like an answer",
     )
-    return good
 
 
 class _Script:

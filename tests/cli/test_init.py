@@ -42,10 +42,12 @@ def test_an_agent_from_the_template_passes_its_tests(
     run_pytest(tmp_path)
 
 
-def test_a_plugin_from_the_template_is_found_and_passes_its_tests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["plugin", "environment"])
+def test_a_distribution_from_the_template_is_found_and_passes_its_tests(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(tmp_path, monkeypatch, "plugin", "areal-sdk-short")
+    output = make(tmp_path, monkeypatch, kind, "areal-sdk-short")
+    assert "areal-sdk train --env areal_sdk_short --tasks areal_sdk_short" in output
     project, site = tmp_path / "areal-sdk-short", tmp_path / "site"
     info = site / "areal_sdk_short-0.1.0.dist-info"  # as `pip install -e` would
     info.mkdir(parents=True)
@@ -55,6 +57,8 @@ def test_a_plugin_from_the_template_is_found_and_passes_its_tests(
     declared = (project / "pyproject.toml").read_text()
     assert 'areal_sdk_short = "areal_sdk_short"' in declared
     assert 'name = "areal-sdk-short"' in declared
+    assert (project / ".github" / "workflows" / "test.yml").is_file()
+    assert "the authors of areal-sdk-short" in (project / "LICENSE").read_text()
     run_pytest(project, site, project)
 
 

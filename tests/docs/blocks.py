@@ -67,7 +67,9 @@ HELP = ("--help", "--version", "--debug")
 
 
 def _takes_options(group: click.Group, words: list[str]) -> bool:
-    """Whether the group itself is called, as `areal-sdk init --from-areal`."""
+    """Whether the group itself is called, as `areal-sdk plugins` or `areal-sdk init --from-areal`."""
+    if not words:
+        return group.invoke_without_command
     return group.invoke_without_command and words[0] not in HELP and words[0].startswith("--")
 
 

@@ -6,3 +6,13 @@ from areal_sdk import hookimpl
 @hookimpl
 def register_rewards(register):  # type: ignore[no-untyped-def]
     register("brevity", "my_plugin.rewards:brevity")
+
+
+@hookimpl
+def register_environments(register):  # type: ignore[no-untyped-def]
+    register("my_plugin", "my_plugin.environment:MyPlugin")
+
+
+@hookimpl
+def register_datasets(register):  # type: ignore[no-untyped-def]
+    register("my_plugin", "my_plugin.dataset:tasks")

@@ -1,0 +1,237 @@
+"""`check_plugin`: does everything that an installed plugin brings keep its contract?
+
+The plugin is loaded in a process of its own, which may crash or hang: an item that does is named, and
+the others are checked all the same.
+"""
+
+import asyncio
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from areal_sdk.errors import (
+    ArealError,
+    CallTimeoutError,
+    ChildDiedError,
+    ConfigError,
+    RemoteError,
+)
+from areal_sdk.plugins import Plugins, PluginSource, installed_plugins, load_plugins
+from areal_sdk.process import Channel, Child, ProcessSpec, spawn
+from areal_sdk.testing.conformance import ConformanceError
+from areal_sdk.testing.items import check_item
+
+WORKER = "areal_sdk.testing.plugins:main"
+HEAVY = ("torch", "transformers", "tensorflow", "jax", "ray", "sglang", "datasets")
+"""Packages that take seconds to import; a plugin is imported at every start of every command."""
+ITEM_TIMEOUT_S = 120.0
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+Options = Mapping[str, Mapping[str, Any]]
+"""By table, such as `reward.polite`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that a plugin registered: its kind as in `register_rewards`, and its name."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Of one item, or of the plugin itself."""
+
+    what: str
+    problem: str = ""
+    """Empty where the contract is kept."""
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """The process that loaded the plugin. A new one takes its place when it was lost."""
+
+    distribution: str
+    file: str | None
+    timeout_s: float
+    log_dir: Path
+    _child: Child | None = field(default=None, repr=False)
+
+    async def call(self, method: str, payload: Mapping[str, Any]) -> Any:
+        """ConformanceError for whatever it did wrong."""
+        try:
+            child = await self._living()
+            reply = await child.call(method, dict(payload), timeout_s=self.timeout_s)
+        except RemoteError as exc:
+            raise ConformanceError(
+                exc.message if exc.kind in _OURS else f"{exc.kind}: {exc.message}"
+            ) from None
+        except CallTimeoutError:
+            await self.aclose()
+            raise ConformanceError(
+                f"it gave no answer within {self.timeout_s:g} s, so its process was killed: give waits "
+                "a deadline, and computing that takes long a thread (asyncio.to_thread)"
+            ) from None
+        except ChildDiedError as exc:
+            await self.aclose()
+            raise ConformanceError(
+                f"it ended its process ({exc}): raise an exception instead"
+            ) from None
+        return reply.payload
+
+    async def _living(self) -> Child:
+        if self._child is None:
+            args = {"distribution": self.distribution, "file": self.file}
+            self._child = await spawn(
+                ProcessSpec("plugin", WORKER, args),
+                log_dir=self.log_dir,
+                start_timeout_s=ITEM_TIMEOUT_S,
+            )
+        return self._child
+
+    async def aclose(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            await child.aclose(grace_s=0.5)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+_OURS = {"ConformanceError", "ConfigError", "PluginError", "MissingExtraError"}
+"""Errors whose message says it all."""
+
+
+async def check_plugin(
+    distribution: str, *, options: Options | None = None, tasks: Path | None = None
+) -> list[str]:
+    """Check an installed plugin; ConformanceError names every problem.
+
+    `options` by table, for items that need some; `tasks` to check rewards and environments with, in
+    place of the plugin's own datasets. Returns what was checked, such as `reward 'polite'`.
+    """
+    verdicts = await judge_plugin(distribution, options=options or {}, tasks=tasks)
+    problems = [f"{verdict.what}: {verdict.problem}" for verdict in verdicts if verdict.problem]
+    if problems:
+        raise ConformanceError("\n".join(problems))
+    return [verdict.what for verdict in verdicts]
+
+
+async def judge_plugin(
+    distribution: str,
+    *,
+    options: Options,
+    tasks: Path | None = None,
+    file: Path | None = None,
+    timeout_s: float = ITEM_TIMEOUT_S,
+) -> list[Verdict]:
+    """A verdict on the plugin, and on each thing that it brings. `file`: a plugin in a file."""
+    verdicts: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="areal-sdk-check-") as scratch:
+        suspect = _Suspect(distribution, str(file) if file else None, timeout_s, Path(scratch))
+        async with suspect:
+            what = f"plugin {distribution}"
+            try:
+                items = [Item(*pair) for pair in await suspect.call("list", {})]
+            except ConformanceError as exc:
+                return [Verdict(what, str(exc))]
+            verdicts.append(Verdict(what))
+            for item in items:
+                order = {
+                    "kind": item.kind,
+                    "name": item.name,
+                    "options": {table: dict(values) for table, values in options.items()},
+                    "tasks": None if tasks is None else str(tasks),
+                }
+                try:
+                    await suspect.call("check", order)
+                except ConformanceError as exc:
+                    verdicts.append(Verdict(str(item), str(exc)))
+                else:
+                    verdicts.append(Verdict(str(item)))
+    return verdicts
+
+
+def main(channel: Channel, args: Mapping[str, Any]) -> None:
+    """The entry of the process: loads the plugin when it is asked, so that its import may fail too."""
+    channel.ready()
+    plugins: Plugins | None = None
+    with asyncio.Runner() as runner:
+        while True:
+            request = channel.receive()
+            if request is None:
+                continue
+            try:
+                if plugins is None:
+                    plugins = load_suspect(args["distribution"], file=args["file"])
+                if request.method == "list":
+                    request.reply([[item.kind, item.name] for item in items_of(plugins)])
+                    continue
+                runner.run(check_item(plugins, **request.payload))
+            except (Exception, SystemExit) as exc:  # noqa: BLE001 - the other side names it
+                request.fail(exc)
+            else:
+                request.reply()
+
+
+def load_suspect(distribution: str, *, file: str | None = None) -> Plugins:
+    """The plugins of one distribution alone, or one file; ConformanceError if they fail to load."""
+    sources = [] if file else sources_of(distribution)
+    before = set(sys.modules)
+    try:
+        plugins = load_plugins(sources=sources, files=[Path(file)] if file else [])
+    except ArealError as exc:
+        raise ConformanceError(str(exc)) from None
+    if failures := plugins.failures():
+        raise ConformanceError("; ".join(failures))
+    heavy = [name for name in HEAVY if name in sys.modules and name not in before]
+    if heavy:
+        raise ConformanceError(
+            f"importing it imports {', '.join(heavy)}, which would slow every command down: register "
+            'items by reference ("package.module:name"), and import inside their modules'
+        )
+    if not items_of(plugins) and not any(report.observes for report in plugins.report()):
+        raise ConformanceError(
+            "it brings nothing and observes nothing: decorate its hooks with @areal_sdk.hookimpl"
+        )
+    for item in items_of(plugins):
+        if not _NAME.fullmatch(item.name):
+            raise ConformanceError(
+                f"{item}: a flag or a table cannot name it: use letters, digits and . _ + -"
+            )
+    return plugins
+
+
+def sources_of(distribution: str) -> list[PluginSource]:
+    """Its entry points. ConfigError for a distribution that is no installed plugin."""
+    wanted = re.sub(r"[-_.]+", "-", distribution).lower()
+    known = installed_plugins()
+    found = [s for s in known if re.sub(r"[-_.]+", "-", s.distribution).lower() == wanted]
+    if not found:
+        names = ", ".join(sorted({source.distribution for source in known}))
+        raise ConfigError(
+            f"no installed plugin {distribution!r}; installed: {names}; a file needs --plugin FILE"
+        )
+    return found
+
+
+def items_of(plugins: Plugins) -> list[Item]:
+    """Datasets first: the others are tried on their tasks."""
+    items = [
+        Item(kind, name)
+        for report in plugins.report()
+        for kind, names in report.brings.items()
+        for name in names
+    ]
+    return sorted(items, key=lambda item: item.kind != "dataset")
