@@ -10,6 +10,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 BIN    := $(VENV)/bin
 # Processes that tests run in: many tests wait for processes of their own.
 WORKERS ?= 2
+# A module stays in one process, since its fixtures may be whole runs; tests/conftest.py orders modules.
+SPREAD := --dist loadscope --no-loadscope-reorder
 CODE   := areal_sdk tests examples plugins benchmarks scripts
 
 # One torch thread a process: two gain a little on a quiet machine and collapse on a busy one.
@@ -23,7 +25,7 @@ demo: $(VENV)/installed-train
 test: install check
 
 check: lint
-	$(BIN)/pytest -q --numprocesses $(WORKERS) --dist worksteal -m "not slow and not gpu"
+	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "not slow and not gpu"
 
 lint:
 	$(BIN)/ruff format --check $(CODE)

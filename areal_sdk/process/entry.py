@@ -17,6 +17,7 @@ from typing import Any
 
 from areal_sdk.process.channel import Channel, ChannelClosedError
 from areal_sdk.process.frames import JSON, Frame, FrameDecoder
+from areal_sdk.process.garbage import no_collections
 
 Entry = Callable[[Channel, Mapping[str, JSON]], None]
 
@@ -65,7 +66,9 @@ def run_entry(sock: socket.socket, entry: str, args: Mapping[str, JSON]) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # sent after a missed deadline
     with Channel(sock) as channel:
         try:
-            resolve(entry)(channel, args)
+            with no_collections():
+                run = resolve(entry)
+            run(channel, args)
         except ChannelClosedError:
             return 0
         except Exception as exc:  # noqa: BLE001 - reported to the main process

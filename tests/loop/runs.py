@@ -19,8 +19,9 @@ from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.metrics import read_metrics
 
 AGENT = Path(__file__).with_name("vowels.py")
+PLUGIN = str(Path(__file__).with_name("scripted.py"))
 SCRIPTED = (
-    *("--plugin", str(Path(__file__).with_name("scripted.py"))),
+    *("--plugin", PLUGIN),
     *("--set", "engine.name=scripted", "--set", "trainer.name=scripted"),
 )
 """Arguments of a run without torch, see `scripted.py`."""

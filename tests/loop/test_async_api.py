@@ -9,15 +9,19 @@ import pytest
 import areal_sdk
 from areal_sdk import EpisodeContext, Task
 from areal_sdk.telemetry import RunDir
-from tests.loop.runs import DEADLINE_S
+from tests.loop.runs import DEADLINE_S, PLUGIN
 
 TASKS = [Task(f"task-{index}") for index in range(16)]
 SETTINGS: dict[str, Any] = {
     "rollout": {"batch": 8, "group_size": 4, "max_inflight": 8},
-    "engine": {"dtype": "float32"},
-    "trainer": {"precision": "float32"},
     "eval": {"before": False, "after": False},
 }
+SCRIPTED: dict[str, Any] = {
+    "plugins": [PLUGIN],
+    "engine": {"name": "scripted"},
+    "trainer": {"name": "scripted"},
+}
+REAL: dict[str, Any] = {"engine": {"dtype": "float32"}, "trainer": {"precision": "float32"}}
 
 
 async def agent(task: Task, context: EpisodeContext) -> float:
@@ -46,12 +50,15 @@ async def test_a_wrong_argument_is_an_error_and_leaves_no_coroutine_behind() -> 
         await areal_sdk.aio.evaluate(agent, tasks=[], base_url="http://127.0.0.1:9/v1", quiet=True)
 
 
+@pytest.mark.parametrize("parts", [SCRIPTED, pytest.param(REAL, marks=pytest.mark.slow)])
 async def test_a_cancelled_training_run_has_saved_what_it_learnt_and_goes_on(
-    tmp_path: Path,
+    tmp_path: Path, parts: dict[str, Any]
 ) -> None:
     run: dict[str, Any] = {"dir": tmp_path, "name": "run", "steps": 10_000}
     training = asyncio.create_task(
-        areal_sdk.aio.train(agent, model="tiny", tasks=TASKS, quiet=True, run=run, **SETTINGS)
+        areal_sdk.aio.train(
+            agent, model="tiny", tasks=TASKS, quiet=True, run=run, **SETTINGS, **parts
+        )
     )
     run_dir = RunDir(tmp_path / "run")
     async with asyncio.timeout(DEADLINE_S):

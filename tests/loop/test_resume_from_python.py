@@ -12,13 +12,14 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.telemetry import RunDir
-from tests.loop.runs import AGENT, inspect, refused
+from tests.loop.runs import AGENT, PLUGIN, inspect, refused
 from tests.loop.vowels import Vowels, tasks
 
 SMALL: dict[str, Any] = {
     "rollout": {"batch": 8, "group_size": 4, "max_inflight": 8},
-    "engine": {"dtype": "float32", "max_slots": 8},
-    "trainer": {"precision": "float32"},
+    "plugins": [PLUGIN],
+    "engine": {"name": "scripted"},
+    "trainer": {"name": "scripted"},
     "eval": {"before": False, "after": False},
 }
 TASKS = list(tasks("train"))
