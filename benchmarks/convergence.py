@@ -7,7 +7,7 @@ process with one token for a message, so that 10 algorithms with 3 seeds each ar
 layers, 20,000 parameters) starts from random weights; 200 updates on the example's demonstrations go
 first, the same for all algorithms of a seed. Losses, advantages, critic and optimiser are the package's
 own. The options are those that the presets have by default; only the critic's learning rate is that of
-the policy, as the default is meant for large models. A step trains 10 groups of 8 in 2 minibatches,
+the policy, as the default is meant for large models. A step trains 7 groups of 8 in 2 minibatches,
 sampled by the weights of the step before (eta = 1). `dapo` plays up to 3 rounds more to replace groups
 whose rewards are equal, as `rollout.dynamic_sampling` does; their CPU time counts.
 

@@ -1,8 +1,8 @@
 """The game of examples/agents/guess_number.py, with one token for a message.
 
-`GuessNumber` itself plays: guess a digit in four turns, told "higher" or "lower". In place of a chat
+`GuessNumber` itself plays: guess a digit in three turns, told "higher" or "lower". In place of a chat
 template's thirty tokens a message is one, so that a step takes milliseconds. The example's own
-demonstrations teach the format first. There are 10 groups of 8 siblings a step, one for each digit.
+demonstrations teach the format first. There are 7 groups of 8 siblings a step, one for each digit.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NUM_JUDGED = 50
 """Fresh games for each digit in an evaluation."""
 DEMONSTRATION_UPDATES, DEMONSTRATIONS_EACH, DEMONSTRATION_RATE = 200, 64, 3e-3
 
-WORDS = (*"0123456789", "higher", "lower", "one digit", "0-9?")
+WORDS = (*"0123456", "higher", "lower", "one digit", "0-6?")
 """The token of a message is its index here."""
 TOKENS = {word: token for token, word in enumerate(WORDS)}
 VOCABULARY = len(WORDS)
