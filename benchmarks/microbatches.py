@@ -77,8 +77,7 @@ def pad(tree: Tree, length: int) -> Tree:
     """The same sequence, followed by tokens that nothing reads."""
     tokens = np.zeros(length, dtype=np.int64)
     tokens[: len(tree)] = tree.tokens
-    segments = (Segment(0, length, length, -1),)
-    return Tree(tokens, np.arange(length), segments, tree.members, tree.node_of_token)
+    return Tree((Segment(0, length, length, -1),), tree.members, (tokens,), tree.paths)
 
 
 LAYOUTS: dict[str, Callable[[Sequence[Example], int], Rows]] = {

@@ -127,8 +127,7 @@ def empty_batch(like: Example, *, device: torch.device | str = "cpu") -> Batch:
     It knows of its one term what is known of the terms `like` the others.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=device)
-    token = np.zeros(1, dtype=np.int64)
-    tree = Tree(token, token, (Segment(0, 1, 1, -1),), (0,), (token,))
+    tree = Tree((Segment(0, 1, 1, -1),), (0,), (np.zeros(1, dtype=np.int64),), ((0,),))
     nothing = torch.zeros(1, device=device)
     return Batch(
         trees=(tree,),

@@ -10,7 +10,7 @@ from areal_sdk.algorithms.advantages.returns import Floats
 from areal_sdk.algorithms.needs import Coverage
 from areal_sdk.trajectory import Trajectory
 
-Ints = NDArray[np.int64]
+Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
 
 
@@ -56,8 +56,8 @@ def make_example(
 
     Advantages and what is known beside them come with one number a token.
     """
-    mask = np.asarray(trajectory.loss_mask, dtype=bool)
-    if len(mask) and mask[0]:
+    mask = trajectory.loss_mask
+    if mask[:1].any():
         raise ValueError(
             f"episode {trajectory.episode_id!r} trains its first token, which nothing predicts: "
             "a prompt has at least one token"
@@ -74,13 +74,13 @@ def make_example(
         return None if values is None else values[targets]
 
     return Example(
-        np.asarray(trajectory.tokens, dtype=np.int64),
+        trajectory.tokens,
         targets,
         advantages[targets],
-        np.asarray(trajectory.logprobs, dtype=np.float32)[targets],
-        np.asarray(trajectory.versions, dtype=np.int64)[targets],
-        np.asarray(trajectory.temperatures, dtype=np.float32)[targets],
-        _boundaries(np.asarray(trajectory.turn_of_token, dtype=np.int64))[targets],
+        trajectory.logprobs[targets],
+        trajectory.versions[targets],
+        trajectory.temperatures[targets],
+        _boundaries(trajectory.turn_of_token)[targets],
         group,
         weight,
         at(reference),

@@ -38,18 +38,41 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Trajectories that share prefixes, as one run of tokens."""
+    """Trajectories that share prefixes, as one run of tokens.
 
-    tokens: Ints
-    positions: Ints
+    All ranks lay out the trees of all ranks, so the arrays are made only where they are read.
+    """
+
     segments: tuple[Segment, ...]
     members: tuple[int, ...]
     """Which of the given sequences it holds."""
-    node_of_token: tuple[Ints, ...] = field(repr=False)
-    """For each member, the tree offset of each of its tokens."""
+    runs: tuple[Ints, ...] = field(repr=False)
+    """The tokens of each segment."""
+    paths: tuple[tuple[int, ...], ...]
+    """For each member, the segments that it passes through."""
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self.segments[0].subtree_stop
+
+    @property
+    def tokens(self) -> Ints:
+        return np.concatenate(self.runs)
+
+    @property
+    def positions(self) -> Ints:
+        ends: list[int] = []
+        found = []
+        for segment in self.segments:
+            start = 0 if segment.parent < 0 else ends[segment.parent]
+            ends.append(start + segment.stop - segment.start)
+            found.append(np.arange(start, ends[-1]))
+        return np.concatenate(found)
+
+    @property
+    def node_of_token(self) -> tuple[Ints, ...]:
+        """For each member, the tree offset of each of its tokens."""
+        nodes = [np.arange(segment.start, segment.stop) for segment in self.segments]
+        return tuple(np.concatenate([nodes[index] for index in path]) for path in self.paths)
 
 
 def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = True) -> list[Tree]:
@@ -61,7 +84,8 @@ def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = Tru
     inputs = dict(enumerate(sequences))
     if not share:
         return [_grow([index], inputs) for index in inputs]
-    order = sorted(inputs, key=lambda index: (inputs[index].tolist(), index))
+    # As big-endian bytes, sequences sort like lists of their tokens, which are never negative.
+    order = sorted(inputs, key=lambda index: (inputs[index].astype(">i4").tobytes(), index))
     trees: list[Tree] = []
     pending = [_grow(same, inputs) for _, same in groupby(order, key=lambda i: inputs[i][0])]
     while pending:
@@ -155,8 +179,7 @@ def _grow(members: Iterable[int], inputs: Mapping[int, Ints]) -> Tree:
     members = tuple(members)
     segments: list[Segment] = []
     runs: list[Ints] = []
-    starts: list[int] = []
-    paths: dict[int, list[Ints]] = {member: [] for member in members}
+    paths: dict[int, list[int]] = {member: [] for member in members}
     size = 0
 
     def grow(alive: Sequence[int], depth: int, parent: int) -> None:
@@ -164,14 +187,12 @@ def _grow(members: Iterable[int], inputs: Mapping[int, Ints]) -> Tree:
         first, last = inputs[alive[0]], inputs[alive[-1]]
         # In sorted order, what the first and the last have in common all have in common.
         stop = depth + _common_length(first[depth:], last[depth:])
-        run = np.arange(size, size + stop - depth)
-        for member in alive:
-            paths[member].append(run)
-        runs.append(first[depth:stop])
-        starts.append(depth)
         index = len(segments)
-        segments.append(Segment(size, size + len(run), -1, parent))
-        size += len(run)
+        for member in alive:
+            paths[member].append(index)
+        runs.append(first[depth:stop])
+        segments.append(Segment(size, size + stop - depth, -1, parent))
+        size += stop - depth
         longer = [member for member in alive if len(inputs[member]) > stop]
         while longer:
             token = inputs[longer[0]][stop]
@@ -184,15 +205,7 @@ def _grow(members: Iterable[int], inputs: Mapping[int, Ints]) -> Tree:
         segments[index] = Segment(opened.start, opened.stop, size, parent)
 
     grow(members, 0, -1)
-    return Tree(
-        np.concatenate(runs),
-        np.concatenate(
-            [np.arange(depth, depth + len(run)) for depth, run in zip(starts, runs, strict=True)]
-        ),
-        tuple(segments),
-        members,
-        tuple(np.concatenate(paths[member]) for member in members),
-    )
+    return Tree(tuple(segments), members, tuple(runs), tuple(tuple(paths[m]) for m in members))
 
 
 def _common_length(one: Ints, other: Ints) -> int:

@@ -9,18 +9,9 @@ from numpy.typing import NDArray
 
 from areal_sdk.process import Buffer
 from areal_sdk.trainer import Demonstration
-from areal_sdk.trajectory import Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import PER_TOKEN, Trajectory, TrajectoryGroup
 
 JSON = Any
-
-_FIELDS = (
-    ("tokens", np.int32),
-    ("loss_mask", np.bool_),
-    ("logprobs", np.float32),
-    ("versions", np.int32),
-    ("temperatures", np.float32),
-    ("turn_of_token", np.int32),
-)
 
 
 def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]]:
@@ -52,17 +43,18 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
         for group in groups
     ]
     return payload, [
-        _joined((getattr(t, name) for t in trajectories), dtype) for name, dtype in _FIELDS
+        np.concatenate([np.zeros(0, dtype), *(getattr(t, name) for t in trajectories)])
+        for name, dtype in PER_TOKEN.items()
     ]
 
 
 def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGroup]:
     lengths = [t["length"] for group in payload for t in group["trajectories"]]
     columns = [
-        _split(buffer, dtype, lengths) for buffer, (_, dtype) in zip(buffers, _FIELDS, strict=True)
+        _views(buffer, dtype, lengths)
+        for buffer, dtype in zip(buffers, PER_TOKEN.values(), strict=True)
     ]
-    names = [name for name, _ in _FIELDS]
-    fields = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+    fields = (dict(zip(PER_TOKEN, row, strict=True)) for row in zip(*columns, strict=True))
     return [
         TrajectoryGroup(
             group["id"],
@@ -112,6 +104,11 @@ def _joined(parts: Iterable[Sequence[Any]], dtype: type[np.generic]) -> NDArray[
 def _split(
     buffer: Buffer, dtype: type[np.generic], lengths: Sequence[int]
 ) -> list[tuple[Any, ...]]:
-    values = np.frombuffer(buffer, dtype=dtype).tolist()
+    return [tuple(row.tolist()) for row in _views(buffer, dtype, lengths)]
+
+
+def _views(buffer: Buffer, dtype: type[np.generic], lengths: Sequence[int]) -> list[NDArray[Any]]:
+    """An array for each length; no value is copied."""
+    values = np.frombuffer(buffer, dtype=dtype)
     ends = list(accumulate(lengths, initial=0))
-    return [tuple(values[start : start + n]) for start, n in zip(ends, lengths, strict=False)]
+    return [values[start : start + n] for start, n in zip(ends, lengths, strict=False)]

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from areal_sdk.errors import ConfigError
 from areal_sdk.trajectory import Trajectory
 
@@ -64,21 +66,14 @@ def oldest_version(trajectories: Iterable[Trajectory]) -> int | None:
 
 def mask_older(trajectory: Trajectory, *, than: int) -> Trajectory:
     """The trajectory with every trained token sampled before version `than` turned into context."""
-    keep = [
-        train and version >= than
-        for train, version in zip(trajectory.loss_mask, trajectory.versions, strict=True)
-    ]
-    if keep == list(trajectory.loss_mask):
+    keep = trajectory.loss_mask & (trajectory.versions >= than)
+    if np.array_equal(keep, trajectory.loss_mask):
         return trajectory
     return replace(
         trajectory,
-        loss_mask=tuple(keep),
-        logprobs=tuple(x if k else 0.0 for x, k in zip(trajectory.logprobs, keep, strict=True)),
-        versions=tuple(x if k else -1 for x, k in zip(trajectory.versions, keep, strict=True)),
-        temperatures=tuple(
-            x if k else 1.0 for x, k in zip(trajectory.temperatures, keep, strict=True)
-        ),
-        turn_of_token=tuple(
-            x if k else -1 for x, k in zip(trajectory.turn_of_token, keep, strict=True)
-        ),
+        loss_mask=keep,
+        logprobs=np.where(keep, trajectory.logprobs, 0.0),
+        versions=np.where(keep, trajectory.versions, -1),
+        temperatures=np.where(keep, trajectory.temperatures, 1.0),
+        turn_of_token=np.where(keep, trajectory.turn_of_token, -1),
     )

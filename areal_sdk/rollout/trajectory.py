@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from areal_sdk.trajectory import Trajectory
 from areal_sdk.types import Episode, Exclusion, Turn
 
@@ -145,29 +147,29 @@ def branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
 def _sequence(
     episode: Episode, tokens: tuple[int, ...], trained: Sequence[int], reward: float
 ) -> Trajectory:
-    loss_mask = [False] * len(tokens)
-    logprobs = [0.0] * len(tokens)
-    versions = [-1] * len(tokens)
-    temperatures = [1.0] * len(tokens)
-    turn_of_token = [-1] * len(tokens)
+    length = len(tokens)
+    loss_mask = np.zeros(length, dtype=np.bool_)
+    logprobs = np.zeros(length, dtype=np.float32)
+    versions = np.full(length, -1, dtype=np.int32)
+    temperatures = np.ones(length, dtype=np.float32)
+    turn_of_token = np.full(length, -1, dtype=np.int32)
     for index in trained:
         turn = episode.turns[index]
         span = slice(turn.num_prompt, turn.num_tokens)
-        length = len(turn.output_tokens)
-        loss_mask[span] = [True] * length
+        loss_mask[span] = True
         logprobs[span] = turn.logprobs
         versions[span] = turn.versions
-        temperatures[span] = [turn.temperature] * length
-        turn_of_token[span] = [index] * length
+        temperatures[span] = turn.temperature
+        turn_of_token[span] = index
     return Trajectory(
         episode_id=episode.id,
         task_id=episode.task.id,
         tokens=tokens,
-        loss_mask=tuple(loss_mask),
-        logprobs=tuple(logprobs),
-        versions=tuple(versions),
-        temperatures=tuple(temperatures),
-        turn_of_token=tuple(turn_of_token),
+        loss_mask=loss_mask,
+        logprobs=logprobs,
+        versions=versions,
+        temperatures=temperatures,
+        turn_of_token=turn_of_token,
         reward=reward,
         turn_rewards=episode.outcome.turn_rewards,
         num_turns=len(episode.turns),

@@ -78,7 +78,7 @@ def by_turn(group: TrajectoryGroup, **options: Any) -> list[list[float]]:
     """For each trajectory, the advantage of each turn."""
     [advantages], _ = estimate(GroupRelative(**{"discount": 1.0, **options}), [group], {})
     return [
-        [float(row[t.turn_of_token.index(turn)]) for turn in range(max(t.turn_of_token) + 1)]
+        [float(row[t.turn_of_token == turn][0]) for turn in range(max(t.turn_of_token) + 1)]
         for t, row in zip(group.trajectories, advantages, strict=True)
     ]
 

@@ -226,7 +226,9 @@ def test_a_long_answer_pays_for_tokens_that_are_not_trained_too() -> None:
     """Old tokens and those of a truncated answer may be masked: the answer is as long as it was."""
     soft = RewardShaping(overlong=Overlong(limit=4, margin=2, penalty=1.0))
     whole = replace(trajectory([0] + [1] * 9, range(1, 10), reward=1.0), num_sampled=9)
-    [shaped] = soft([group(mask_older(replace(whole, versions=(-1, *[0] * 8, 1)), than=1))])
+    [shaped] = soft(
+        [group(mask_older(replace(whole, versions=np.array([-1, *[0] * 8, 1])), than=1))]
+    )
     assert shaped.trajectories[0].num_trained == 1
     assert shaped.trajectories[0].reward == 0.0
 

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -23,8 +23,10 @@ from areal_sdk.fsdp.directories import PublishDir
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
+from areal_sdk.fsdp.wire import encode_groups
 from areal_sdk.telemetry.directories import CheckpointError
 from areal_sdk.trainer import Demonstration
+from areal_sdk.trajectory import TrajectoryGroup
 
 from .episodes import make_groups
 from .specs import changed, trainer_spec
@@ -94,28 +96,20 @@ async def test_one_rank_steps_publishes_saves_and_goes_on_bit_by_bit(
     assert not published.exists()  # noqa: ASYNC240
 
 
-class ReadIn(tuple[int, ...]):
-    """Tokens that note the thread in which they are read."""
-
-    threads: ClassVar[set[threading.Thread]] = set()
-
-    def __iter__(self) -> Iterator[int]:
-        self.threads.add(threading.current_thread())
-        return super().__iter__()
-
-
 async def test_a_large_batch_is_encoded_beside_the_event_loop(
-    spec: TrainerSpec, tmp_path: Path
+    spec: TrainerSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [group] = make_groups(1)
-    trajectories = tuple(replace(t, tokens=ReadIn(t.tokens)) for t in group.trajectories)
-    ReadIn.threads.clear()
+    threads: set[threading.Thread] = set()
+
+    def encode(groups: Sequence[TrajectoryGroup]) -> tuple[Any, list[Any]]:
+        threads.add(threading.current_thread())
+        return encode_groups(groups)
+
+    monkeypatch.setattr("areal_sdk.fsdp.trainer.encode_groups", encode)
     with pytest.raises(ProcessError, match="not running"):
-        await FSDPTrainer(spec, log_dir=tmp_path).step(
-            [replace(group, trajectories=trajectories)], version=0, timeout_s=60
-        )
-    assert ReadIn.threads
-    assert threading.current_thread() not in ReadIn.threads
+        await FSDPTrainer(spec, log_dir=tmp_path).step(make_groups(1), version=0, timeout_s=60)
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -137,7 +138,9 @@ def test_an_empty_completion_counts_in_the_baseline_and_trains_nothing(
     spec: TrainerSpec,
 ) -> None:
     [group] = make_groups(1, size=2)
-    silent = replace(group.trajectories[1], loss_mask=(False,) * len(group.trajectories[1].tokens))
+    silent = replace(
+        group.trajectories[1], loss_mask=np.zeros_like(group.trajectories[1].loss_mask)
+    )
     metrics = RankTrainer(spec).step(
         [replace(group, trajectories=(group.trajectories[0], silent))], version=0
     )
@@ -151,7 +154,7 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_reported(spec: TrainerSpec
     [group] = make_groups(1)
     poisoned = replace(
         group.trajectories[0],
-        logprobs=tuple(math.nan if m else 0.0 for m in group.trajectories[0].loss_mask),
+        logprobs=np.where(group.trajectories[0].loss_mask, np.float32(math.nan), np.float32(0.0)),
     )
     broken = replace(group, trajectories=(poisoned, *group.trajectories[1:]))
     metrics = trainer.step([broken], version=0)
@@ -273,10 +276,7 @@ def relabel(model_dir: Path, groups: list[TrajectoryGroup]) -> list[TrajectoryGr
             members.append(
                 replace(
                     t,
-                    logprobs=tuple(
-                        value if m else 0.0
-                        for value, m in zip([0.0, *logprobs], t.loss_mask, strict=True)
-                    ),
+                    logprobs=np.where(t.loss_mask, [0.0, *logprobs], 0.0),
                 )
             )
         relabelled.append(replace(group, trajectories=tuple(members)))

@@ -6,6 +6,8 @@ import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import numpy as np
+
 from areal_sdk.agent import EpisodeContext, RolloutWorkflow
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.gateway.app import Gateway
@@ -107,8 +109,9 @@ async def test_weights_change_under_running_episodes_and_every_token_knows_its_v
                 assert trained == sorted(trained)
                 assert version - trained[0] <= 2
                 num_mixed += len(set(trained)) > 1
-                at = trajectory.loss_mask.index(True)
-                assert trajectory.logprobs[at] == scripted_logprob(trajectory.tokens[at], 0)
+                at = int(trajectory.loss_mask.argmax())
+                expected = scripted_logprob(int(trajectory.tokens[at]), 0)
+                assert trajectory.logprobs[at] == np.float32(expected)
             updates.put_nowait(version + 1)
             async with asyncio.timeout(30):
                 rollouts.confirm(await taken.get())

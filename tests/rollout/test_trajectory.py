@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,12 +48,12 @@ def test_turns_of_one_conversation_are_one_sequence_with_only_sampled_tokens_tra
     turns = [first((10, 11))]
     turns.append(child(turns, 0, (3, 4), (12,)))
     (trajectory,) = to_trajectories(episode(*turns))
-    assert trajectory.tokens == (1, 2, 10, 11, 3, 4, 12)
-    assert trajectory.loss_mask == (False, False, True, True, False, False, True)
-    assert trajectory.logprobs == (0, 0, -10.0, -11.0, 0, 0, -12.0)
-    assert trajectory.versions == (-1, -1, 0, 0, -1, -1, 1)
-    assert trajectory.temperatures == (1, 1, 0.7, 0.7, 1, 1, 0.7)
-    assert trajectory.turn_of_token == (-1, -1, 0, 0, -1, -1, 1)
+    assert trajectory.tokens.tolist() == [1, 2, 10, 11, 3, 4, 12]
+    assert trajectory.loss_mask.tolist() == [False, False, True, True, False, False, True]
+    assert trajectory.logprobs.tolist() == [0, 0, -10.0, -11.0, 0, 0, -12.0]
+    assert trajectory.versions.tolist() == [-1, -1, 0, 0, -1, -1, 1]
+    assert trajectory.temperatures.tolist() == pytest.approx([1, 1, 0.7, 0.7, 1, 1, 0.7])
+    assert trajectory.turn_of_token.tolist() == [-1, -1, 0, 0, -1, -1, 1]
 
 
 def test_a_shared_turn_is_trained_in_the_first_branch_and_is_context_in_the_second() -> None:
@@ -60,10 +61,10 @@ def test_a_shared_turn_is_trained_in_the_first_branch_and_is_context_in_the_seco
     turns.append(child(turns, 0, (3,), (11,)))
     turns.append(child(turns, 0, (4,), (12,)))
     left, right = to_trajectories(episode(*turns))
-    assert left.tokens == (1, 2, 10, 3, 11)
-    assert left.loss_mask == (False, False, True, False, True)
-    assert right.tokens == (1, 2, 10, 4, 12)
-    assert right.loss_mask == (False, False, False, False, True)
+    assert left.tokens.tolist() == [1, 2, 10, 3, 11]
+    assert left.loss_mask.tolist() == [False, False, True, False, True]
+    assert right.tokens.tolist() == [1, 2, 10, 4, 12]
+    assert right.loss_mask.tolist() == [False, False, False, False, True]
     assert right.logprobs[2] == 0.0
     assert right.versions[2] == -1
 
@@ -72,11 +73,11 @@ def test_an_excluded_turn_is_context_and_what_follows_the_last_trained_token_is_
     turns = [first((10,))]
     turns.append(replace(child(turns, 0, (3,), (11,)), excluded=Exclusion.GREEDY))
     (trajectory,) = to_trajectories(episode(*turns))
-    assert trajectory.tokens == (1, 2, 10)
+    assert trajectory.tokens.tolist() == [1, 2, 10]
     turns.append(child(turns, 1, (4,), (12,)))
     (trajectory,) = to_trajectories(episode(*turns))
-    assert trajectory.tokens == (1, 2, 10, 3, 11, 4, 12)
-    assert trajectory.loss_mask == (False, False, True, False, False, False, True)
+    assert trajectory.tokens.tolist() == [1, 2, 10, 3, 11, 4, 12]
+    assert trajectory.loss_mask.tolist() == [False, False, True, False, False, False, True]
 
 
 def test_a_branch_of_excluded_turns_only_makes_no_sequence() -> None:
@@ -167,10 +168,11 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_own_numbers(
             turn = turns[turn_index]
             offset = position - len(turn.prompt_tokens)
             assert (
-                trajectory.tokens[:position] == (turn.prompt_tokens + turn.output_tokens)[:position]
+                tuple(trajectory.tokens[:position])
+                == (turn.prompt_tokens + turn.output_tokens)[:position]
             )
             assert trajectory.tokens[position] == turn.output_tokens[offset]
-            assert trajectory.logprobs[position] == turn.logprobs[offset]
+            assert trajectory.logprobs[position] == np.float32(turn.logprobs[offset])
             assert trajectory.versions[position] == turn.versions[offset]
             trained.append((turn_index, offset))
     expected = [
@@ -187,9 +189,9 @@ def test_masking_old_tokens_leaves_the_fresh_ones_as_they_were() -> None:
     turns.append(child(turns, 0, (3,), (12,), version=5))
     (trajectory,) = to_trajectories(episode(*turns))
     masked = mask_older(trajectory, than=5)
-    assert masked.loss_mask == (False, False, False, False, False, True)
-    assert masked.logprobs == (0, 0, 0, 0, 0, -12.0)
-    assert masked.tokens == trajectory.tokens
+    assert masked.loss_mask.tolist() == [False, False, False, False, False, True]
+    assert masked.logprobs.tolist() == [0, 0, 0, 0, 0, -12.0]
+    assert masked.tokens.tolist() == trajectory.tokens.tolist()
     assert oldest_version([trajectory]) == 3
     assert oldest_version([masked]) == 5
     assert mask_older(trajectory, than=3) is trajectory

@@ -38,7 +38,7 @@ def test_a_turn_has_its_whole_prompt_and_stores_what_it_adds() -> None:
         assert turn.prompt_tokens == everything[: turn.num_prompt]
     assert sum(len(turn.new_tokens) for turn in turns) == 500 + 49 * 5
     (trajectory,) = to_trajectories(episode(turns))
-    assert trajectory.tokens == everything
+    assert tuple(trajectory.tokens) == everything
     assert trajectory.num_trained == 150
 
 

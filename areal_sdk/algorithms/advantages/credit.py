@@ -114,14 +114,8 @@ def chains(group: TrajectoryGroup, discount: float, token_discount: float) -> It
         places = sorted(
             (turn, row, position)
             for row in rows
-            for position, (turn, trained) in enumerate(
-                zip(
-                    group.trajectories[row].turn_of_token,
-                    group.trajectories[row].loss_mask,
-                    strict=True,
-                )
-            )
-            if trained
+            for position in np.flatnonzero(group.trajectories[row].loss_mask).tolist()
+            for turn in [int(group.trajectories[row].turn_of_token[position])]
         )
         if places:
             yield _linked(places, group.trajectories[rows[0]], discount, token_discount)
@@ -167,6 +161,6 @@ def _kl_rewards(
         return [np.zeros(len(t.tokens)) for t in group.trajectories]
     assert evidence.reference is not None, "`needs` asks for the reference"
     return [
-        -coefficient * (np.asarray(t.logprobs, dtype=np.float64) - reference)
+        -coefficient * (t.logprobs.astype(np.float64) - reference)
         for t, reference in zip(group.trajectories, evidence.reference[number], strict=True)
     ]

@@ -73,9 +73,8 @@ def credit_of_episodes(
 def _credit(rows: Iterable[tuple[Trajectory, Floats]]) -> Credit:
     turns, values = [], []
     for trajectory, row in rows:
-        is_trained = np.asarray(trajectory.loss_mask, dtype=bool)
-        turns.append(np.asarray(trajectory.turn_of_token, dtype=np.int64)[is_trained])
-        values.append(np.asarray(row, dtype=np.float64)[is_trained])
+        turns.append(trajectory.turn_of_token[trajectory.loss_mask])
+        values.append(np.asarray(row, dtype=np.float64)[trajectory.loss_mask])
     turn_of_term, advantage_of_term = np.concatenate(turns), np.concatenate(values)
     if not len(turn_of_term):
         return Credit()

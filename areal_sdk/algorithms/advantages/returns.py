@@ -1,6 +1,6 @@
 """What came of a turn: its return, and the rows of a group as the episodes that they belong to."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,7 @@ def returns_of(group: TrajectoryGroup, *, discount: float) -> dict[str, list[flo
     """The returns of each episode's turns."""
     num_turns: dict[str, int] = {}
     for trajectory in group.trajectories:
-        last = max(trajectory.turn_of_token, default=0)
+        last = trajectory.turn_of_token.max(initial=0)
         key = trajectory.episode_id
         num_turns[key] = max(num_turns.get(key, 1), trajectory.num_turns, int(last) + 1)
     return {
@@ -142,18 +142,11 @@ def scored_tokens(group: TrajectoryGroup) -> list[NDArray[np.bool_]]:
 
 def spread(trajectory: Trajectory, advantage: float) -> Floats:
     """One advantage for all trained tokens."""
-    return np.where(
-        np.asarray(trajectory.loss_mask, dtype=bool), np.float32(near(advantage)), 0.0
-    ).astype(np.float32)
+    return np.where(trajectory.loss_mask, np.float32(near(advantage)), np.float32(0.0))
 
 
 def spread_turns(trajectory: Trajectory, by_turn: Sequence[float]) -> Floats:
     """One advantage for the trained tokens of each turn."""
-
-    def value(turn: int) -> float:
-        return near(by_turn[turn]) if turn < len(by_turn) else 0.0
-
-    turns: Iterable[int] = trajectory.turn_of_token
-    per_token = np.array([value(turn) if turn >= 0 else 0.0 for turn in turns], dtype=np.float32)
-    mask = np.asarray(trajectory.loss_mask, dtype=bool)
-    return np.where(mask, per_token, np.float32(0.0)).astype(np.float32)
+    values = np.array([*map(near, by_turn), 0.0], dtype=np.float32)
+    known = trajectory.loss_mask & (trajectory.turn_of_token < len(by_turn))
+    return values[np.where(known, trajectory.turn_of_token, len(by_turn))]

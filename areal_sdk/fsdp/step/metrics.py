@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
 from torch import Tensor
 
 from areal_sdk.algorithms.batch import Batch
@@ -79,16 +80,14 @@ def disagreement(start_T: Tensor, batch: Batch) -> dict[str, tuple[Tensor, Tenso
 def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, float]:
     """Counts and staleness of what is trained."""
     trajectories = [t for group in groups for t in group.trajectories]
-    lags = [
-        version - v for t in trajectories for v, m in zip(t.versions, t.loss_mask, strict=True) if m
-    ]
-    if lags and min(lags) < 0:
-        raise ValueError(
-            f"a token of version {version - min(lags)} in a step that starts from {version}"
-        )
+    versions = [np.zeros(0, np.int32), *(t.versions[t.loss_mask] for t in trajectories)]
+    lags = version - np.concatenate(versions)
     count = len(lags)
+    newest = version - int(lags.min(initial=0))
+    if newest > version:
+        raise ValueError(f"a token of version {newest} in a step that starts from {version}")
     shares = {
-        f"staleness_share_{name}": sum(low <= lag <= high for lag in lags) / count if count else 0.0
+        f"staleness_share_{name}": float(((low <= lags) & (lags <= high)).mean()) if count else 0.0
         for name, (low, high) in LAGS.items()
     }
     return {
@@ -96,8 +95,8 @@ def describe(groups: Sequence[TrajectoryGroup], *, version: int) -> dict[str, fl
         "num_trajectories": float(len(trajectories)),
         "num_tokens": float(sum(len(t.tokens) for t in trajectories)),
         "num_counted": float(count),
-        "staleness_mean": sum(lags) / count if count else 0.0,
-        "staleness_max": float(max(lags, default=0)),
+        "staleness_mean": float(lags.mean()) if count else 0.0,
+        "staleness_max": float(lags.max(initial=0)),
         **shares,
     }
 

@@ -46,7 +46,7 @@ def score(
         for t in group.trajectories:
             row = np.zeros(len(t.tokens), dtype=np.float32)
             stop = start + t.num_trained
-            row[np.asarray(t.loss_mask, dtype=bool)] = flat[start:stop]
+            row[t.loss_mask] = flat[start:stop]
             rows[-1].append(row)
             start = stop
     return rows
