@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.cli.main import _run as exit_code
+from tests.loop.runs import SCRIPTED_ENGINE
 
 AGENT = """
 from areal_sdk import Agent, Task
@@ -175,7 +176,7 @@ def test_serving_on_a_taken_port_names_it_and_the_cure() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = run("serve", "--model", "tiny", "--port", str(port))
+        done = run("serve", "--model", "tiny", "--port", str(port), *SCRIPTED_ENGINE)
     assert done.returncode == 2
     told = only_line(done.stderr)
     assert f"cannot listen on 127.0.0.1:{port}" in told
@@ -215,7 +216,7 @@ def test_an_endpoint_that_is_not_there_is_named(capfd: pytest.CaptureFixture[str
 
 @pytest.mark.usefixtures("directory")
 def test_an_evaluation_that_could_score_nothing_fails_and_says_why() -> None:
-    done = run(*EVAL, "--num-tasks", "1", "--set", "engine.max_context=8")
+    done = run(*EVAL, "--num-tasks", "1", "--set", "engine.max_context=8", *SCRIPTED_ENGINE)
     assert done.returncode == 1, done.stdout
     assert "maximum context length is 8 tokens" in done.stderr
     assert "Traceback" not in done.stderr

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from areal_sdk.certificate.findings import Finding, Severity
 from areal_sdk.cli.doctor import checks, doctor
 from areal_sdk.models import resolve_model
+from tests.loop.runs import SCRIPTED_ENGINE
 from tests.plugins.conftest import Install, install
 
 __all__ = ["install"]  # the fixture, shared with the plugins' tests
@@ -136,6 +137,7 @@ def test_a_template_that_takes_no_tools_is_noticed_and_an_agent_with_tools_is_to
     agent = tmp_path / "agent.py"
     agent.write_text(AGENT_WITH_TOOLS)
     command = [sys.executable, "-m", "areal_sdk", "eval", str(agent), "--model", str(model)]
+    command += SCRIPTED_ENGINE
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1, done.stdout
     assert "400 - the model's chat template does not accept these messages" in done.stderr

@@ -20,10 +20,9 @@ from areal_sdk.telemetry.metrics import read_metrics
 
 AGENT = Path(__file__).with_name("vowels.py")
 PLUGIN = str(Path(__file__).with_name("scripted.py"))
-SCRIPTED = (
-    *("--plugin", PLUGIN),
-    *("--set", "engine.name=scripted", "--set", "trainer.name=scripted"),
-)
+SCRIPTED_ENGINE = ("--plugin", PLUGIN, "--set", "engine.name=scripted")
+SCRIPTED_TRAINER = ("--plugin", PLUGIN, "--set", "trainer.name=scripted")
+SCRIPTED = (*SCRIPTED_ENGINE, "--set", "trainer.name=scripted")
 """Arguments of a run without torch, see `scripted.py`."""
 DEADLINE_S = 240.0
 

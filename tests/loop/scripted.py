@@ -45,8 +45,11 @@ class Babbler(ScriptedEngine, ConfiguredEngine):
         )
 
 
+_UNSEEDED = random.Random(0)
+
+
 def babble(request: GenerateRequest) -> Reply:
-    generator = random.Random(f"{request.seed} {len(request.tokens)}")
+    generator = _UNSEEDED if request.seed is None else random.Random(request.seed)
     return Reply([generator.randrange(256) for _ in range(NUM_TOKENS)])
 
 

@@ -12,7 +12,15 @@ from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import check
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
-from tests.loop.runs import AGENT, finish, refused, run_dir, start_training, training
+from tests.loop.runs import (
+    AGENT,
+    SCRIPTED_ENGINE,
+    finish,
+    refused,
+    run_dir,
+    start_training,
+    training,
+)
 
 MINE: dict[str, Any] = {"algorithm__name": "mine", "algorithm__mine__scale": 2.0}
 
@@ -39,7 +47,7 @@ def agent_with_preset(directory: Path, returned: str) -> Path:
 
 def test_a_preset_in_the_agents_file_trains(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, "grpo()")
-    finish(start_training(tmp_path, agent=agent, run__steps=1, **MINE))
+    finish(start_training(tmp_path, *SCRIPTED_ENGINE, agent=agent, run__steps=1, **MINE))
     run = run_dir(tmp_path)
     assert len(run.read_steps()) == 1
     assert "the preset of the agent's file, scale 2.0" in (run.logs / "trainer-0.log").read_text()
@@ -117,7 +125,8 @@ NO_NUMBER = """dataclasses.replace(
 def test_a_run_whose_gradients_are_not_finite_says_so_and_ends(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, NO_NUMBER)
     agent.write_text("import dataclasses\n" + agent.read_text())
-    process = start_training(tmp_path, agent=agent, run__steps=20, algorithm__name="mine")
+    settings: dict[str, Any] = {"run__steps": 20, "algorithm__name": "mine"}
+    process = start_training(tmp_path, *SCRIPTED_ENGINE, agent=agent, **settings)
     output = finish(process, code=1)
     assert "warning: step 1: 1 of 1 updates left out: the gradient was not finite" in output
     assert "steps in a row were not finite" in output
@@ -133,7 +142,11 @@ def test_a_warm_up_that_diverges_ends_the_run(tmp_path: Path) -> None:
         '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
     )
     process = start_training(
-        tmp_path, sft__steps=20, sft__learning_rate=1e30, sft__demonstrations=demonstrations
+        tmp_path,
+        *SCRIPTED_ENGINE,
+        sft__steps=20,
+        sft__learning_rate=1e30,
+        sft__demonstrations=demonstrations,
     )
     output = finish(process, code=1)
     assert "warm-up steps in a row were not finite: lower sft.learning_rate" in output

@@ -13,7 +13,7 @@ from areal_sdk.loop.plan.models import find_model, whose_weights
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.telemetry.run_dir import read_measured
 from areal_sdk.types import ErrorKind, Outcome
-from tests.loop.runs import finish, inspect, run_dir, start_command, start_training
+from tests.loop.runs import SCRIPTED_ENGINE, finish, inspect, run_dir, start_command, start_training
 from tests.rollout.simulation import simulate, tasks
 from tests.rollout.test_evaluation import Scripted
 
@@ -298,7 +298,7 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "eval__tasks": 2,
         "eval__after": True,
     }
-    return directory, finish(start_training(directory, agent=agent, **settings))
+    return directory, finish(start_training(directory, *SCRIPTED_ENGINE, agent=agent, **settings))
 
 
 def test_what_looked_best_while_weights_changed_is_measured_again_as_it_was_kept(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.loop.runs import (
+    SCRIPTED_ENGINE,
     children_of,
     finish,
     resume_training,
@@ -39,7 +40,7 @@ def test_ctrl_c_stops_within_5_seconds_and_says_how_to_resume(
 
 
 def test_a_killed_trainer_ends_the_run_at_once_and_names_its_log(tmp_path: Path) -> None:
-    process = start_training(tmp_path, run__steps=10_000)
+    process = start_training(tmp_path, *SCRIPTED_ENGINE, run__steps=10_000)
     wait_for_steps(process, tmp_path, 2)
     (trainer,) = children_of(process.pid, "trainer-0")
     os.kill(trainer, signal.SIGKILL)

@@ -16,7 +16,7 @@ from areal_sdk.loop.serving import announce
 from areal_sdk.models import resolve_model
 from areal_sdk.rollout.agents.endpoint import EndpointRunner
 from areal_sdk.rollout.tasks import EpisodeRequest
-from tests.loop.runs import AGENT, finish, start_command, told
+from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, start_command, told
 
 ENDPOINT_AGENT = """
 from openai import AsyncOpenAI
@@ -116,7 +116,8 @@ def test_serve_says_when_a_model_has_no_certificate(tmp_path: Path) -> None:
     template = model / "chat_template.jinja"
     template.write_text(template.read_text() + "{# mine #}")
     cache = {"AREAL_SDK_CACHE": str(tmp_path / "cache")}
-    server = start_command("serve", "--model", str(model), "--port", "0", env=cache)
+    command = ("serve", "--model", str(model), "--port", "0", *SCRIPTED_ENGINE)
+    server = start_command(*command, env=cache)
     assert server.stdout is not None
     try:
         cure = told(server.stdout, r"has no token-exactness certificate: see (.+)")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
-from tests.loop.runs import AGENT, finish, start_command
+from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, start_command
 
 EPISODE = Episode("e", Task("t"), (), Outcome.scored(1.0))
 
@@ -71,7 +71,7 @@ async def test_a_pipe_hears_that_a_slow_evaluation_goes_on() -> None:
 
 
 def test_the_command_tells_on_stderr_and_json_stays_alone() -> None:
-    evaluate = ("eval", str(AGENT), "--model", "tiny", "--num-tasks", "4")
+    evaluate = ("eval", str(AGENT), "--model", "tiny", "--num-tasks", "4", *SCRIPTED_ENGINE)
     output = finish(start_command(*evaluate))
     assert re.match(
         r"starting: the engine loads tiny  0:\d\d\n"

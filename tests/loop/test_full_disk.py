@@ -9,6 +9,7 @@ import orjson
 
 from tests.loop.runs import (
     SCRIPTED,
+    SCRIPTED_ENGINE,
     children_of,
     finish,
     resume_training,
@@ -36,7 +37,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
 def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_line_and_the_run_can_go_on(
     tmp_path: Path,
 ) -> None:
-    process = start_training(tmp_path, run__steps=10_000, run__checkpoint_every=1)
+    process = start_training(tmp_path, *SCRIPTED_ENGINE, run__steps=10_000, run__checkpoint_every=1)
     wait_for_steps(process, tmp_path, 2)
     (trainer,) = children_of(process.pid, "trainer-0")
     fill_disk(trainer, SMALLER_THAN_A_CHECKPOINT)

@@ -20,6 +20,7 @@ from areal_sdk.types import WeightUpdate
 from tests.loop.runs import (
     DEADLINE_S,
     SCRIPTED,
+    SCRIPTED_ENGINE,
     children_of,
     finish,
     run_dir,
@@ -55,6 +56,7 @@ def test_batches_with_nothing_to_train_raise_the_version_and_end_as_solved(
     """`m2po` computes every token of a batch, also where none has an advantage."""
     process = start_training(
         tmp_path,
+        *SCRIPTED_ENGINE,
         agent=easy,
         run__steps=100,
         run__max_empty_batches=3,

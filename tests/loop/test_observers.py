@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.loop.runs import AGENT, finish, run_dir, start_training
+from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, run_dir, start_training
 
 OBSERVER = """
 
@@ -48,6 +48,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
     agent.write_text(AGENT.read_text() + OBSERVER)
     process = start_training(
         directory,
+        *SCRIPTED_ENGINE,
         agent=Path(f"{agent}::Tired"),
         run__steps=2,
         eval__after=True,

@@ -14,6 +14,7 @@ from areal_sdk.models import make_tiny_model
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import (
     AGENT,
+    SCRIPTED_ENGINE,
     finish,
     run_dir,
     start_command,
@@ -26,7 +27,9 @@ from tests.loop.runs import (
 def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped before its end, and has exported nothing."""
     directory = tmp_path_factory.mktemp("interrupted")
-    process = start_training(directory, run__steps=10_000, run__checkpoint_every=1)
+    process = start_training(
+        directory, *SCRIPTED_ENGINE, run__steps=10_000, run__checkpoint_every=1
+    )
     wait_for_steps(process, directory, 2)
     process.send_signal(signal.SIGINT)
     finish(process, code=1)
@@ -106,9 +109,8 @@ def test_a_run_begins_with_the_weights_of_an_interrupted_one_and_needs_it_no_mor
 ) -> None:
     first = tmp_path / "first"
     shutil.copytree(interrupted, first)
-    finish(
-        start_training(tmp_path, "--init-from", str(first), run__steps=1, run__checkpoint_every=1)
-    )
+    begin = (*SCRIPTED_ENGINE, "--init-from", str(first))
+    finish(start_training(tmp_path, *begin, run__steps=1, run__checkpoint_every=1))
     assert len(run_dir(tmp_path).read_steps()) == 1
     shutil.rmtree(first)
     (checkpoint,) = run_dir(tmp_path).checkpoints.glob("step-*")

@@ -16,6 +16,7 @@ from openai import AsyncOpenAI
 from areal_sdk.telemetry import Ledger
 from areal_sdk.telemetry.ledger import DropReason
 from tests.loop.runs import (
+    SCRIPTED_TRAINER,
     finish,
     inspect,
     refused,
@@ -216,7 +217,7 @@ async def test_an_engine_that_dies_under_callers_is_back_and_they_are_learnt_fro
     tmp_path: Path,
 ) -> None:
     """What it was sampling is an infrastructure fault, never a reward of zero."""
-    with serving(tmp_path, "--steps", "10") as (server, url, key):
+    with serving(tmp_path, *SCRIPTED_TRAINER, "--steps", "10") as (server, url, key):
         async with Caller(url, key) as caller:
             calling = asyncio.create_task(caller.keep_calling())
             await asyncio.to_thread(wait_for_steps, server, tmp_path, 3)
@@ -236,10 +237,12 @@ async def test_an_engine_that_dies_under_callers_is_back_and_they_are_learnt_fro
     assert 0 < faults <= 8
 
 
-async def test_a_server_learns_from_groups_that_are_opened(tmp_path: Path) -> None:
+async def test_a_server_learns_from_groups_that_are_opened(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
     """Siblings are compared, one that nobody rewards is left out, one alone is kept untrained."""
     groups = {"algorithm__name": "grpo", "rollout__group_size": 4}
-    with serving(tmp_path, "--steps", "6", **groups, serve__reward_wait_s=3) as (
+    with serving(tmp_path, *parts, "--steps", "6", **groups, serve__reward_wait_s=3) as (
         server,
         url,
         key,
@@ -294,10 +297,13 @@ def test_callers_without_siblings_cannot_be_compared(tmp_path: Path) -> None:
     assert "rollout.group_size" in output
 
 
-async def test_a_server_that_records_keeps_every_session(tmp_path: Path) -> None:
+async def test_a_server_that_records_keeps_every_session(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
     settings = {"run.dir": tmp_path, "run.name": "run", "serve.idle_s": 0.2}
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    server = start_command("serve", "--record", "--model", "tiny", "--port", "0", *options)
+    command = ("serve", "--record", "--model", "tiny", "--port", "0")
+    server = start_command(*command, *options, *parts)
     assert server.stdout is not None
     url, key = told(server.stdout, r"serving tiny at (\S+)"), told(server.stdout, r"key: (\S+)")
     async with Caller(url, key) as caller:

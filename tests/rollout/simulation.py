@@ -16,6 +16,10 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 T = TypeVar("T")
 
+PATIENCE_S = 300_000.0
+"""Of virtual time. Where a quarter of the episodes are kept and one group of four plays at a time, one
+group in 256 is whole, and one takes half a minute."""
+
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Nothing sleeps: when nobody is ready, time jumps to the next timer. No timer is a deadlock."""
@@ -157,7 +161,7 @@ class Run:
         self.batches: list[RolloutBatch] = []
 
     async def step(self, *, train_s: float = 1.0) -> RolloutBatch:
-        batch = await self.buffer.cut_batch(version=self.buffer.version)
+        batch = await self.buffer.cut_batch(version=self.buffer.version, timeout_s=PATIENCE_S)
         await asyncio.sleep(train_s)
         self.buffer.mark_trained(batch)
         self.check()

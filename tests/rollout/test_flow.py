@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
@@ -34,6 +34,22 @@ from tests.rollout.simulation import Run, simulate
     drop_incomplete=st.booleans(),
     dynamic_sampling=st.booleans(),
 )
+@example(
+    seed=5613,
+    eta=0,
+    group_size=3,
+    groups=2,
+    room=0,
+    failure_rate=0.4844959559760289,
+    truncated_rate=0.4844959559760289,
+    straggler_rate=0.24533206346981162,
+    num_rewards=1,
+    train_s=0.0,
+    stale="wait",
+    truncated="drop",
+    drop_incomplete=True,
+    dynamic_sampling=True,
+)  # few groups are whole: a batch takes more than an hour of virtual time
 def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
     seed: int,
     eta: int,
