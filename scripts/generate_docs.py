@@ -16,7 +16,7 @@ from areal_sdk.algorithms import Algorithm, presets
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.main import COMMANDS, cli
-from areal_sdk.config import Config, sections_in
+from areal_sdk.config import Config, MixtureSection, sections_in
 from areal_sdk.config.keys import join_key
 from areal_sdk.plugins import list_options
 
@@ -75,11 +75,12 @@ def _config() -> Iterator[str]:
     yield "Write settings in a TOML file and pass the file with `--config`, or pass single settings with"
     yield "`--set section.key=value`. A command's own flags win over `--set`, and `--set` wins over the file. An"
     yield "unknown key is an error.\n"
-    yield "The tables `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]` and"
+    yield "The tables `[agent]`, `[reward.NAME]`, `[env.NAME]`, `[tasks.NAME]`, `[engine.NAME]`, `[trainer.NAME]` and"
     yield "`[algorithm.NAME]` hold the options of the agent and of plugins. In `[reward.NAME]`, `weight` is the weight"
     yield "of that reward in the sum.\n"
     sections = sections_in(Config)
     yield from _table("At the top", Config, leave_out={*sections, "options"})
+    yield from _table("`[[mixture]]`", MixtureSection)
     for name, model in sections.items():
         inside = sections_in(model)
         yield from _table(f"`[{name}]`", model, leave_out=inside)
@@ -131,6 +132,8 @@ def _type_name(annotation: Any) -> str:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in annotation)
     if origin is Literal:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in arguments)
+    if origin is tuple and inspect.isclass(arguments[0]) and issubclass(arguments[0], BaseModel):
+        return "tables"
     name = inspect.formatannotation(annotation)
     return f"`{name.rpartition('.')[2] if origin is None else name}`"
 

@@ -14,7 +14,12 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")
 @click.option("--api-key", envvar="OPENAI_API_KEY", help="API key for --base-url.")
-@click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
+@click.option(
+    "--tasks",
+    help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",
+)
+@click.option("--question-field", help='What the file calls task.data["question"].')
+@click.option("--answer-field", help='What the file calls task.data["answer"].')
 @click.option("--split", default="eval", show_default=True, help="The split of the tasks.")
 @click.option(
     "--reward",

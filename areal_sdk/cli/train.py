@@ -11,7 +11,12 @@ from areal_sdk.cli.main import OnceCommand
 @click.command(cls=OnceCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2` or `tiny`.")
-@click.option("--tasks", help="A JSONL file or a dataset's name; default: the agent file's own.")
+@click.option(
+    "--tasks",
+    help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",
+)
+@click.option("--question-field", help='What the file calls task.data["question"].')
+@click.option("--answer-field", help='What the file calls task.data["answer"].')
 @click.option("--eval-tasks", help="The same, for the held-out splits.")
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
 @click.option("--env", help="Play this environment instead of an agent.")
@@ -91,6 +96,8 @@ _FLAG_KEYS = {
     "samples": "eval.samples",
     "num_tasks": "eval.tasks",
     "temperature": "eval.temperature",
+    "question_field": "fields.question",
+    "answer_field": "fields.answer",
 }
 
 

@@ -10,7 +10,7 @@ from areal_sdk.errors import ConfigError
 
 JSON = dict[str, Any]
 
-NAMED_TABLES = ("agent", "env")
+NAMED_TABLES = ("agent", "env", "tasks")
 """Keys that are a name, or a table of options with the name inside."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")

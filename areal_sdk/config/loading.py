@@ -67,6 +67,16 @@ def with_absolute_paths(
         "model": config.model if config.model in built_in else _absolute(config.model),
         "tasks": _absolute(config.tasks),
         "eval_tasks": _absolute(config.eval_tasks),
+        "mixture": tuple(
+            part.model_copy(
+                update={
+                    "tasks": _absolute(part.tasks),
+                    "eval_tasks": _absolute(part.eval_tasks),
+                    "name": part.label,
+                }
+            )
+            for part in config.mixture
+        ),
         "plugins": tuple(map(_absolute, config.plugins)),
         "init_from": _absolute(config.init_from),
         "finetune": finetune.model_copy(

@@ -13,6 +13,7 @@ from areal_sdk.config.sections import (
     EvalSection,
     FinetuneSection,
     GatewaySection,
+    MixtureSection,
     RolloutSection,
     RunSection,
     Section,
@@ -30,9 +31,15 @@ class Config(Section):
     model: str = "smollm2"
     """A directory, a hub id, `smollm2` or `tiny`."""
     tasks: str | None = None
-    """A JSONL file, or a plugin's dataset; default: `tasks(split)` of the agent's file."""
+    """A file (JSONL, JSON, CSV, Parquet), a directory that `datasets` saved, or a plugin's dataset, whose
+    options are in `[tasks.NAME]`; default: `tasks(split)` of the agent's file."""
     eval_tasks: str | None = None
     """The same for the held-out splits. With `tasks` and without `eval_tasks` nothing is measured."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """Fields of a file of tasks under other names: `question = "problem"` reads `task.data["question"]` from
+    the column `problem`; `id` names the column of ids."""
+    mixture: tuple[MixtureSection, ...] = ()
+    """Sources of tasks that are played in a proportion, each a `[[mixture]]`, instead of `tasks`."""
     rewards: dict[str, float] = Field(default_factory=dict)
     """Reward functions and their weights; empty: the agent's own verdict."""
     env: str | None = None
@@ -56,7 +63,7 @@ class Config(Section):
     serve: ServeSection = ServeSection()
     options: dict[str, JSON] = Field(default_factory=dict)
     """Options of the agent and of plugins: `[options.agent]`, `[options."reward.NAME"]`,
-    `[options."env.NAME"]`. They are checked against the declared parameters."""
+    `[options."env.NAME"]`, `[options."tasks.NAME"]`. They are checked against the declared parameters."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,6 +89,17 @@ class Config(Section):
                 f"rollout.batch = {rollout.batch} is not a multiple of rollout.group_size = "
                 f"{rollout.group_size}: try {lower}"
             )
+        if self.mixture and self.tasks is not None:
+            raise ValueError(
+                f"tasks = {self.tasks!r} beside a mixture: make it one more [[mixture]], or leave it out"
+            )
+        if self.mixture and rollout.epochs is not None:
+            raise ValueError(
+                f"rollout.epochs = {rollout.epochs}: a mixture has no end, so set run.steps instead"
+            )
+        names = [part.label for part in self.mixture]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"two parts of the mixture are called {min(twice)!r}: give one a name")
         if rollout.max_inflight < rollout.group_size:
             raise ValueError(
                 f"rollout.max_inflight = {rollout.max_inflight} cannot hold one group of "

@@ -83,6 +83,25 @@ class RunSection(Section):
         return self.steps >= ENDLESS
 
 
+class MixtureSection(Section):
+    """One source of tasks in a mixture."""
+
+    tasks: str
+    """As the setting `tasks`: a file or a plugin's dataset."""
+    eval_tasks: str | None = None
+    """The same for the held-out splits. A plugin's dataset has its own."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Its share of the groups, in proportion to the weights of the others."""
+    name: str = ""
+    """How reports call it; default: the name of the file or dataset."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """As the setting `fields`, for this source."""
+
+    @property
+    def label(self) -> str:
+        return self.name or Path(self.tasks).stem
+
+
 class EngineSection(Section):
     """The engine that samples tokens."""
 

@@ -27,15 +27,16 @@ _SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {
 
 
 def gather_options(values: JSON) -> JSON:
-    """Accept `[reward.NAME]`, `[env.NAME]`, `[engine.NAME]`, `[trainer.NAME]`, `[algorithm.NAME]` and
-    `[agent]` tables as `options`.
+    """Accept `[reward.NAME]`, `[env.NAME]`, `[tasks.NAME]`, `[engine.NAME]`, `[trainer.NAME]`,
+    `[algorithm.NAME]` and `[agent]` tables as `options`.
 
     A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
     """
     options = {name: dict(table) for name, table in _table(values.pop("options", {}), "options")}
     values = {**values, "rewards": dict(_given(values.get("rewards", {}), "rewards"))}
     _gather_rewards(values, options)
-    _gather_env(values, options)
+    _gather_named(values, options, "env", what="the environment to play")
+    _gather_named(values, options, "tasks", what="the dataset", is_optional=True)
     for section in _SECTIONS_WITH_TABLES:
         _gather_inside(values, options, section)
     _gather_agent(values, options)
@@ -53,10 +54,12 @@ def as_written(settings: JSON) -> JSON:
         }
     if "agent" in options:
         values["agent"] = {"name": values.get("agent", ""), **options.pop("agent")}
-    if env := values.get("env"):
-        tables = {name: options.pop(name) for name in list(options) if name.startswith("env.")}
-        inside = {name.removeprefix("env."): table for name, table in tables.items()}
-        values["env"] = {"name": env, **inside} if inside else env
+    for key in ("env", "tasks"):
+        tables = {name: options.pop(name) for name in list(options) if name.startswith(f"{key}.")}
+        inside = {name.removeprefix(f"{key}."): table for name, table in tables.items()}
+        named = {"name": values[key]} if values.get(key) else {}
+        if inside:
+            values[key] = {**named, **inside}
     for table in list(options):
         section, _, name = table.partition(".")
         if section in _SECTIONS_WITH_TABLES:
@@ -72,16 +75,24 @@ def _gather_rewards(values: JSON, options: dict[str, JSON]) -> None:
         options[f"reward.{name}"] = options.get(f"reward.{name}", {}) | table
 
 
-def _gather_env(values: JSON, options: dict[str, JSON]) -> None:
-    env = values.get("env")
-    if not isinstance(env, dict):
+def _gather_named(
+    values: JSON, options: dict[str, JSON], key: str, *, what: str, is_optional: bool = False
+) -> None:
+    """`key` is a name, or a table with the name and the options of items by their names."""
+    table = values.get(key)
+    if not isinstance(table, dict):
         return
-    env = dict(env)
-    name = env.pop("name", None) or (next(iter(env)) if len(env) == 1 else None)
+    table = dict(table)
+    name = table.pop("name", None)
+    if name is None and not is_optional:
+        name = next(iter(table)) if len(table) == 1 else None
+        if name is None:
+            raise ConfigError(f'name {what}: [{key}] name = "..."')
+    options.update({f"{key}.{inner}": dict(given) for inner, given in _table(table, key)})
     if name is None:
-        raise ConfigError('name the environment to play: [env] name = "..."')
-    options.update({f"env.{key}": dict(table) for key, table in _table(env, "env")})
-    values["env"] = name
+        del values[key]
+    else:
+        values[key] = name
 
 
 def _gather_inside(values: JSON, options: dict[str, JSON], section: str) -> None:

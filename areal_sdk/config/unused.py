@@ -149,6 +149,8 @@ def _idle_tables(config: Config, engine: str) -> Iterator[str]:
             continue
         if kind == "env" and name != config.env:
             why = f"the environment played is {config.env!r}" if config.env else "no env is played"
+        elif kind == "tasks" and name not in _datasets(config):
+            why = f"no tasks come from a dataset {name!r}"
         elif kind == "engine" and name != engine:
             why = f"the engine is {config.engine.name!r}"
         elif kind == "trainer" and name != config.trainer.name:
@@ -160,6 +162,12 @@ def _idle_tables(config: Config, engine: str) -> Iterator[str]:
         else:
             continue
         yield f"[{join_key(kind, *([name] if name else []))}] changes nothing: {why}"
+
+
+def _datasets(config: Config) -> set[str | None]:
+    """Where tasks come from."""
+    parts = {source for part in config.mixture for source in (part.tasks, part.eval_tasks)}
+    return {config.tasks, config.eval_tasks, *parts}
 
 
 def _value(config: Config, key: str) -> object:

@@ -37,7 +37,13 @@ from areal_sdk.loop.plan.parts import (
     reward_specs,
 )
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.plan.tasks import HeldOut, load_held_out, load_tasks, warn_of_overlap
+from areal_sdk.loop.plan.tasks import (
+    HeldOut,
+    load_held_out,
+    load_tasks,
+    mixture_has_held_out,
+    warn_of_overlap,
+)
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, open_services, rollout_sampling
 from areal_sdk.loop.serving import announce, read_users
@@ -140,7 +146,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
 
 def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
     """The plan of `serve --learn`: callers bring agents and tasks."""
-    for name in ("agent", "env", "command", "tasks", "eval_tasks"):
+    for name in ("agent", "env", "command", "tasks", "eval_tasks", "mixture"):
         if getattr(config, name):
             raise ConfigError(f"serve.learn learns from callers: leave {name} out")
     read_users(config)
@@ -162,8 +168,10 @@ def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mappin
     """Held-out tasks by split; none where training tasks were given and no others."""
     if not (config.eval.before or config.eval.after or config.eval.every):
         return {}
-    if config.eval_tasks is None and (config.tasks is not None or not program.has_held_out):
-        return {}
+    if config.eval_tasks is None:
+        has_own = config.tasks is None and program.has_held_out
+        if not (mixture_has_held_out(config) if config.mixture else has_own):
+            return {}
     return {
         split: load_held_out(
             config,

@@ -165,7 +165,7 @@ class Plugins:
         A reward, an agent or a dataset is ready to call; an engine is an instance; an environment
         is a factory, since each episode needs a new one, and a trainer is one of a `TrainerSetup`.
         """
-        table = "agent" if kind == "agent" else f"{kind}.{name}"
+        table = {"agent": "agent", "dataset": f"tasks.{name}"}.get(kind, f"{kind}.{name}")
         registry: Registry[Any] = self._by_table_name()[kind]
         item = registry.get(name)
         if kind in ("env", "trainer"):

@@ -8,6 +8,7 @@ process was killed.
 import asyncio
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -30,7 +31,7 @@ MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """A program that writes more is killed: reading it would hold up everything else."""
 STOP_GRACE_S = 1.0
 """From SIGTERM to SIGKILL, for a program that is stopped early."""
-LAST_WORDS_S = 2.0
+LAST_WORDS_S = 0.5
 """Time to read on after the end: what a program wrote may still be in the pipe."""
 
 _GUARD = """
@@ -230,11 +231,24 @@ async def _until_ended(pid: int, done: asyncio.Event) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]", family: str, *, grace_s: float) -> None:
-    """End the program if it still runs, and all that it has started."""
-    end_family(family, ancestor=process.pid, grace_s=grace_s)
+    """End the program if it still runs, and all that it has started. Blocks: for a thread."""
     with contextlib.suppress(ProcessLookupError):
+        if grace_s:
+            os.killpg(process.pid, signal.SIGTERM)
+            _wait_dead(process.pid, grace_s)
         os.killpg(process.pid, signal.SIGKILL)
+    end_family(family, ancestor=process.pid)  # what has left the group
     process.wait()
+
+
+def _wait_dead(pid: int, timeout_s: float) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        poll = select.poll()  # unlike select.select, for any descriptor
+        poll.register(descriptor, select.POLLIN)
+        poll.poll(timeout_s * 1000)
+    finally:
+        os.close(descriptor)
 
 
 def _signal_name(number: int) -> str:

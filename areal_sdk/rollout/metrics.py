@@ -140,7 +140,27 @@ def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[s
         "sampled_tokens": fmean(m.num_sampled for m in members),
         "truncated": fmean(m.truncated for m in members),
         **_percentiles("duration_s", [m.duration_s for m in members]),
+        **_by_source(groups),
     }
+
+
+MAX_SOURCES = 20
+"""More of them are no sources of a mixture."""
+
+
+def _by_source(groups: Sequence[FinishedGroup]) -> Mapping[str, float]:
+    """The reward of each source, and its part of the batch; empty where tasks name fewer than two."""
+    by_source: dict[str, list[FinishedGroup]] = {}
+    for group in groups:
+        by_source.setdefault(group.issued.task.source or "other", []).append(group)
+    if not 2 <= len(by_source) <= MAX_SOURCES:
+        return {}
+    found: dict[str, float] = {}
+    for source, theirs in sorted(by_source.items()):
+        members = list(iter_members(theirs))
+        found[f"source/{source}/reward"] = fmean(m.reward for m in members)
+        found[f"source/{source}/episodes"] = float(len(members))
+    return found
 
 
 def _share(claims: Sequence[bool]) -> float:

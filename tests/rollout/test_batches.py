@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
+from areal_sdk.rollout.metrics import batch_metrics
 from areal_sdk.rollout.tasks import IssuedTask, TaskSource, TaskStream
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.trainer import IdleGroups
@@ -86,6 +87,24 @@ def test_which_groups_are_idle_is_said_by_the_algorithm(
         )
     )
     assert group.is_idle(idle) is expected[idle]
+
+
+def test_a_batch_of_several_sources_says_the_reward_of_each() -> None:
+    groups = []
+    for source, reward in (("sums", 1.0), ("words", 0.25), ("words", 0.75)):
+        task = Task(source, {"source": source})
+        scored = triage(Episode("e", task, (turn(0),), Outcome.scored(reward)))
+        assert isinstance(scored, ScoredEpisode)
+        groups.append(FinishedGroup("g", IssuedTask(task, epoch=0, position=0), (scored,)))
+    numbers = batch_metrics(groups, version=0)
+    by_source = {name: value for name, value in numbers.items() if name.startswith("source/")}
+    assert by_source == {
+        "source/sums/reward": 1.0,
+        "source/sums/episodes": 1.0,
+        "source/words/reward": 0.5,
+        "source/words/episodes": 2.0,
+    }
+    assert "source/sums/reward" not in batch_metrics(groups[:1], version=0)
 
 
 def known_tasks() -> TaskSource:

@@ -101,9 +101,9 @@ def _facts(
     facts = {
         "base model": base,
         "algorithm": _method(config) + learnt,
-        "agent": _file_name(config.get("agent") or config.get("env", ""))
-        or config.get("command", ""),
-        "tasks": _file_name(config.get("tasks", "")),
+        "agent": _file_name(config.get("agent") or config.get("env")) or config.get("command", ""),
+        "tasks": _file_name(config.get("tasks"))
+        or ", ".join(part["name"] for part in config.get("mixture", ())),
         "data": ", ".join(map(_file_name, config.get("finetune", {}).get("data", ()))),
         "rewards": ", ".join(config.get("rewards", {})),
         "weights": f"{choice.name}, {dtype}",
@@ -188,12 +188,15 @@ def _count(number: int | None) -> str:
     return f"{number:,}" if number else ""
 
 
-def _file_name(name: str) -> str:
-    """
+def _file_name(name: object) -> str:
+    """Of a table of options the name inside.
+
     >>> _file_name("/home/me/agents/calculator.py::Calculator"), _file_name("gsm8k")
     ('calculator.py::Calculator', 'gsm8k')
     """
-    path, separator, item = str(name).partition("::")
+    if isinstance(name, Mapping):
+        name = name.get("name")
+    path, separator, item = str(name or "").partition("::")
     return Path(path).name + separator + item
 
 

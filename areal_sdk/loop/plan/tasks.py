@@ -1,4 +1,4 @@
-"""The tasks of a split: from a JSONL file, a plugin's dataset, or the agent file's own `tasks`."""
+"""The tasks of a split: from a file, a plugin's dataset, a mixture, or the agent file's own `tasks`."""
 
 import pickle
 import random
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import orjson
 
-from areal_sdk.builtin.jsonl import read_tasks
-from areal_sdk.config import Config
+from areal_sdk.builtin.tasks import read_tasks
+from areal_sdk.config import Config, MixtureSection
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.plan.mixture import Part, mixed, with_source
 from areal_sdk.loop.plan.program import TRAIN, Program
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.tasks import BLOCK, TaskStream, stable_seed
@@ -26,6 +27,11 @@ def load_tasks(
 
     Empty or ambiguous data is an error here, not later.
     """
+    if config.mixture:
+        given = _mixture(config, program=program, plugins=plugins)
+        tasks = given.begin()
+        first = _distinct(islice(tasks, BLOCK), given.what)
+        return TaskStream(chain(first, tasks), again=given.begin, what=given.what, known=first)
     given = _find(config, config.tasks, TRAIN, program=program, plugins=plugins)
     tasks = given.begin()
     if given.is_finite:
@@ -70,7 +76,10 @@ def load_held_out(
     Files often hold one source after the other, so the first tasks are no sample of the rest. Of a
     generator that goes on and on they are drawn from its first tasks all the same, and it says so.
     """
-    given = _find(config, source, split, program=program, plugins=plugins)
+    if source is None and config.mixture:
+        given = _held_out_mixture(config, split, program=program, plugins=plugins)
+    else:
+        given = _find(config, source, split, program=program, plugins=plugins)
     most, seed = config.eval.tasks, config.run.seed
     limit = max(BLOCK, most)
     tasks = _distinct(islice(given.begin(), None if given.is_finite else limit + 1), given.what)
@@ -172,31 +181,100 @@ class _Given:
 
 
 def _find(
-    config: Config, source: str | None, split: str, *, program: Program, plugins: Plugins
+    config: Config,
+    source: str | None,
+    split: str,
+    *,
+    program: Program,
+    plugins: Plugins,
+    fields: Mapping[str, str] | None = None,
 ) -> _Given:
-    travel_to = ""
-    if config.rollout.workers:
-        travel_to = f"an agent's worker (rollout.workers = {config.rollout.workers})"
-    elif config.rewards:
-        travel_to = f"the worker of a reward ({', '.join(config.rewards)})"
+    travel_to = _traveller(config)
     if source is None:
         if program.tasks is None:
             raise ConfigError(
-                f"no tasks for {program.name!r}: give --tasks FILE.jsonl, or define "
+                f"no tasks for {program.name!r}: give --tasks FILE, or define "
                 "`def tasks(split)` beside the agent"
             )
         what, make = f"tasks({split!r}) of {program.name!r}", program.tasks
-    elif source.endswith((".jsonl", ".json")) or Path(source).exists():
-        path = Path(source)
-        return _Given(source, lambda: read_tasks(path), is_finite=True, travel_to=travel_to)
+    elif _is_file(source):
+        path, renamed = Path(source), config.fields if fields is None else fields
+        return _Given(
+            source,
+            lambda: read_tasks(path, split=split, fields=renamed),
+            is_finite=True,
+            travel_to=travel_to,
+        )
     else:
-        what, make = f"dataset {source!r} ({split})", plugins.datasets.get(source)
+        what = f"dataset {source!r} ({split})"
+        make = plugins.configure("dataset", source, config.options.get(f"tasks.{source}", {}))
+    if fields or config.fields:
+        raise ConfigError(
+            f"fields rename what a file holds, and {what} is no file: change the tasks where they are made"
+        )
     begun = [make(split)]  # asked once for the first pass, and to learn what it gives
 
     def ask() -> Iterable[Task]:
         return begun.pop() if begun else make(split)
 
     return _Given(what, ask, is_finite=isinstance(begun[0], Sized), travel_to=travel_to)
+
+
+def _traveller(config: Config) -> str:
+    """Who takes tasks to another process; empty where nobody does."""
+    if config.rollout.workers:
+        return f"an agent's worker (rollout.workers = {config.rollout.workers})"
+    if config.rewards:
+        return f"the worker of a reward ({', '.join(config.rewards)})"
+    return ""
+
+
+def _is_file(source: str) -> bool:
+    return Path(source).suffix.lower() in _SUFFIXES or Path(source).exists()
+
+
+_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
+"""What has one is a file, also if it is not there."""
+
+
+def _mixture(config: Config, *, program: Program, plugins: Plugins) -> _Given:
+    parts = []
+    for part in config.mixture:
+        found = _find(
+            config, part.tasks, TRAIN, program=program, plugins=plugins, fields=part.fields
+        )
+        parts.append(Part(part.label, part.weight, found.begin, found.is_finite))
+    shares = ", ".join(f"{part.label} {part.weight:g}" for part in parts)
+
+    def ask() -> Iterator[Task]:
+        return mixed(parts, seed=config.run.seed, shuffle=config.rollout.shuffle)
+
+    return _Given(f"mixture ({shares})", ask, is_finite=False, travel_to="")
+
+
+def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: Plugins) -> _Given:
+    """The held-out tasks of every part that has some, one after the other."""
+    found = [
+        (part.label, _find(config, s, split, program=program, plugins=plugins, fields=part.fields))
+        for part in config.mixture
+        if (s := _held_out_of(part)) is not None
+    ]
+
+    def ask() -> Iterator[Task]:
+        for label, given in found:
+            for task in islice(given.begin(), None if given.is_finite else BLOCK):
+                yield with_source(task, label)
+
+    return _Given(f"mixture ({split})", ask, is_finite=True, travel_to="")
+
+
+def _held_out_of(part: MixtureSection) -> str | None:
+    """Its held-out tasks; a plugin's dataset has its own, a file has none."""
+    return part.eval_tasks or (None if _is_file(part.tasks) else part.tasks)
+
+
+def mixture_has_held_out(config: Config) -> bool:
+    return any(_held_out_of(part) is not None for part in config.mixture)
 
 
 def _distinct(tasks: Iterable[Task], what: str) -> list[Task]:

@@ -1,0 +1,176 @@
+"""Rows of a file: JSONL, JSON, CSV, Parquet, or a directory that `datasets` saved. Errors name the row."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.errors import ConfigError, require_package
+
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, with which some programs begin a text."""
+_LONGEST_CELL = 2**31 - 1
+_OTHER_NAMES = {"eval": ("validation", "valid", "val", "dev", "test")}
+"""What a saved dataset may call a split that a run calls otherwise, the first choice first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One object or line of a table."""
+
+    where: str
+    """For errors: the file, and the line or row."""
+    number: int
+    """From 1 on. A line of JSONL keeps its number where blank lines are before it."""
+    values: dict[str, Any]
+
+
+def read_rows(path: Path, *, split: str = "train") -> Iterator[Row]:
+    """The rows of `path`, read as they are needed. ConfigError for what cannot be read.
+
+    `split` chooses from a saved dataset with several splits; a file is one split.
+    """
+    if not path.exists():
+        raise ConfigError(f"no such file of tasks: {path}")
+    if path.is_dir():
+        return _saved_dataset(path, split)
+    suffix = path.suffix.lower()
+    if suffix in _READERS:
+        return _READERS[suffix](path)
+    if suffix in (".xlsx", ".xls", ".tsv", ".feather", ".arrow"):
+        raise ConfigError(f"{path}: tasks are read from JSONL, JSON, CSV and Parquet: convert it")
+    return _json_lines(path) if suffix == ".jsonl" else _json(path)
+
+
+def _json(path: Path) -> Iterator[Row]:
+    """A list of objects, or one object a line."""
+    with path.open("rb") as file:
+        begin = file.read(4096).removeprefix(_MARK).lstrip()
+    return _json_list(path) if begin.startswith(b"[") else _json_lines(path)
+
+
+def _json_list(path: Path) -> Iterator[Row]:
+    import orjson
+
+    try:
+        items = orjson.loads(path.read_bytes().removeprefix(_MARK))
+    except orjson.JSONDecodeError as exc:
+        raise ConfigError(f"{path}, line {exc.lineno}: not valid JSON: {exc}") from None
+    for number, item in enumerate(items, start=1):
+        where = f"{path}, item {number}"
+        yield Row(where, number, _object(item, where))
+
+
+def _json_lines(path: Path) -> Iterator[Row]:
+    import orjson
+
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            where = f"{path}, line {number}"
+            if stripped := line.removeprefix(_MARK).strip():
+                try:
+                    item = orjson.loads(stripped)
+                except orjson.JSONDecodeError as exc:
+                    raise ConfigError(f"{where}: not valid JSON: {exc}") from None
+                yield Row(where, number, _object(item, where))
+
+
+def _object(item: object, where: str) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise ConfigError(f"{where}: a task is a JSON object, not {type(item).__name__}")
+    return item
+
+
+def _csv(path: Path) -> Iterator[Row]:
+    """Every value is text, as it stands in the file."""
+    csv.field_size_limit(_LONGEST_CELL)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, strict=True)
+        try:
+            names = reader.fieldnames or ()
+            if len(set(names)) != len(names) or not all(names):
+                raise ConfigError(
+                    f"{path}, line 1: a column needs a name of its own: {list(names)}"
+                )
+            for number, values in enumerate(reader, start=1):
+                where = f"{path}, row {number} (line {reader.line_num})"
+                if None in values or None in values.values():
+                    num = sum(v is not None for k, v in values.items() if k is not None)
+                    num += len(values.get(None) or ())
+                    raise ConfigError(
+                        f"{where}: {num} values for {len(names)} columns: put values with a comma or a "
+                        "line break into quotes"
+                    )
+                yield Row(where, number, values)
+        except (csv.Error, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path}, line {reader.line_num}: not valid CSV: {exc}") from None
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    require_package("pyarrow", extra="train", needed_for=f"{path.name} (Parquet)")
+    import pyarrow
+    from pyarrow import parquet
+
+    number = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=1000):
+                for values in batch.to_pylist():
+                    number += 1
+                    yield Row(f"{path}, row {number}", number, values)
+    except pyarrow.ArrowException as exc:
+        raise ConfigError(f"{path}: not valid Parquet: {exc}") from None
+
+
+def _saved_dataset(path: Path, split: str) -> Iterator[Row]:
+    """What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` wrote: Arrow files and their list."""
+    if (several := path / "dataset_dict.json").is_file():
+        return _saved_dataset(path / _choose_split(several, split), split)
+    state = path / "state.json"
+    if not state.is_file():
+        raise ConfigError(
+            f"{path} is a directory, and no saved dataset: give a JSONL, JSON, CSV or Parquet file, or what "
+            "datasets' save_to_disk wrote"
+        )
+    require_package("pyarrow", extra="train", needed_for=f"{path.name} (a saved dataset)")
+    files = [path / entry["filename"] for entry in _read_json(state)["_data_files"]]
+    return _arrow(path, files)
+
+
+def _arrow(path: Path, files: list[Path]) -> Iterator[Row]:
+    import pyarrow
+
+    number = 0
+    try:
+        for file in files:
+            with pyarrow.memory_map(str(file)) as mapped, pyarrow.ipc.open_stream(mapped) as stream:
+                for batch in stream:
+                    for values in batch.to_pylist():
+                        number += 1
+                        yield Row(f"{path}, row {number}", number, values)
+    except (pyarrow.ArrowException, OSError) as exc:
+        raise ConfigError(f"{path}: the saved dataset cannot be read: {exc}") from None
+
+
+def _choose_split(several: Path, split: str) -> str:
+    known = _read_json(several)["splits"]
+    for name in (split, *_OTHER_NAMES.get(split, ())):
+        if name in known:
+            return str(name)
+    raise ConfigError(
+        f"{several.parent} has no split {split!r}, only {', '.join(known)}: give the directory of one "
+        "of them"
+    )
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{path} cannot be read: {exc}") from None
+    return found if isinstance(found, dict) else {}
+
+
+_READERS: Mapping[str, Callable[[Path], Iterator[Row]]] = {".csv": _csv, ".parquet": _parquet}

@@ -1,0 +1,62 @@
+"""A mixture of task sources: an endless stream in which each has its share (`[[mixture]]`)."""
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.tasks import stable_seed
+from areal_sdk.types import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One source of a mixture."""
+
+    label: str
+    weight: float
+    ask: Callable[[], Iterable[Task]]
+    """Its tasks, once for each pass."""
+    is_finite: bool
+
+
+def mixed(parts: Sequence[Part], *, seed: int, shuffle: bool) -> Iterator[Task]:
+    """Tasks without an end. Any stretch of them has the parts in proportion to their weights, to within
+    one task.
+
+    A source that ends begins again, in a new order. Ids name the source, and the pass from the second
+    on: `gsm8k/12`, `gsm8k/12#2`.
+    """
+    streams = [_endless(part, seed=seed, shuffle=shuffle) for part in parts]
+    total = sum(part.weight for part in parts)
+    lead = [0.0] * len(parts)
+    while True:
+        lead = [behind + part.weight / total for behind, part in zip(lead, parts, strict=True)]
+        chosen = lead.index(max(lead))
+        lead[chosen] -= 1.0
+        yield next(streams[chosen])
+
+
+def with_source(task: Task, label: str) -> Task:
+    """The task, named after its source. A source that its data names stays."""
+    source = task.source or label
+    data: Mapping[str, object] = {**task.data, "source": source}
+    return replace(task, id=f"{label}/{task.id}", data=data)
+
+
+def _endless(part: Part, *, seed: int, shuffle: bool) -> Iterator[Task]:
+    for number in count(1):
+        tasks: Iterable[Task] = part.ask()
+        if part.is_finite and shuffle:
+            whole = list(tasks)
+            order = random.Random(stable_seed("mixture", seed, part.label, number))
+            tasks = order.sample(whole, len(whole))
+        is_empty = True
+        for task in tasks:
+            is_empty = False
+            named = with_source(task, part.label)
+            yield named if number == 1 else replace(named, id=f"{named.id}#{number}")
+        if is_empty:
+            again = " again: give a list, or a function that makes them" if number > 1 else ""
+            raise ConfigError(f"{part.label}, a part of the mixture, has no tasks{again}")

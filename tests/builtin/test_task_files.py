@@ -1,0 +1,150 @@
+"""Task files of every format make the same tasks, and a bad row is named by its number."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from areal_sdk import ConfigError, Task
+from areal_sdk.builtin.tasks import read_tasks
+
+
+def write(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_fields_or_data_make_a_task(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        '{"id": "a", "data": {"question": "1+1?"}}',
+        "",
+        '{"id": 7, "prompt": "hi"}',
+        '{"messages": []}',
+    )
+    assert list(read_tasks(path)) == [
+        Task("a", {"question": "1+1?"}),
+        Task("7", {"prompt": "hi"}),
+        Task("tasks-4", {"messages": []}),
+    ]
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "hi"}\r\n')
+    assert [t.data for t in read_tasks(path)] == [{"prompt": "hi"}]
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (['{"a": 1}', '{"a": '], r"line 2: not valid JSON"),
+        (["[1]"], r"line 1: a task is a JSON object, not list"),
+        (['{"id": "a"}', '{"id": "a"}'], r"line 2: the id 'a' was used on line 1"),
+        (['{"id": null}'], r"line 1: id = None: an id is a string"),
+        (['{"data": 3}'], r"line 1: data is an object, not int"),
+        (['{"data": {}, "x": 1}'], r"line 1: x beside data: put all fields into data"),
+        ([""], r"holds no tasks"),
+    ],
+)
+def test_bad_data_is_one_line_that_says_where(tmp_path: Path, lines: list[str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error) as caught:
+        list(read_tasks(write(tmp_path, *lines)))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no such file of tasks: .*gone\.jsonl"):
+        list(read_tasks(tmp_path / "gone.jsonl"))
+    with pytest.raises(ConfigError, match="is a directory, and no saved dataset"):
+        list(read_tasks(tmp_path))
+
+
+ROWS = [
+    {"problem": 'How many "r"s,\nin strawberry?', "solution": "3"},
+    {"problem": "1+1?", "solution": "2"},
+]
+TASKS = [{"question": row["problem"], "answer": row["solution"]} for row in ROWS]
+FIELDS = {"question": "problem", "answer": "solution"}
+
+
+def saved(directory: Path, rows: list[dict[str, str]]) -> Path:
+    """As `datasets.Dataset.save_to_disk` writes it."""
+    directory.mkdir(parents=True)
+    table = pyarrow.Table.from_pylist(rows)
+    with (
+        pyarrow.OSFile(str(directory / "data-00000-of-00001.arrow"), "wb") as file,
+        pyarrow.ipc.new_stream(file, table.schema) as stream,
+    ):
+        stream.write_table(table)
+    state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
+    (directory / "state.json").write_text(json.dumps(state))
+    return directory
+
+
+def written(tmp_path: Path, suffix: str) -> Path:
+    path = tmp_path / f"tasks{suffix}"
+    if suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    elif suffix == ".json":
+        path.write_text(json.dumps(ROWS, indent=2))
+    elif suffix == ".csv":
+        path.write_text(
+            '\ufeffproblem,solution\r\n"How many ""r""s,\nin strawberry?",3\r\n1+1?,2\r\n'
+        )
+    elif suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(ROWS), path)
+    else:
+        saved(path, ROWS)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet", ""])
+def test_every_format_makes_the_same_tasks(suffix: str, tmp_path: Path) -> None:
+    found = list(read_tasks(written(tmp_path, suffix), fields=FIELDS))
+    assert [dict(task.data) for task in found] == TASKS
+    assert [task.id for task in found] == ["tasks-1", "tasks-2"]
+
+
+def test_a_saved_dataset_of_several_splits_gives_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    saved(tmp_path / "train", ROWS)
+    saved(tmp_path / "test", ROWS[1:])
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert len(list(read_tasks(tmp_path, split="train"))) == 2
+    assert len(list(read_tasks(tmp_path, split="eval"))) == 1
+    with pytest.raises(ConfigError, match="no split 'hard', only train, test"):
+        list(read_tasks(tmp_path, split="hard"))
+
+
+BAD_FILES = {
+    "a missing field": (
+        "t.csv",
+        "a,b\n1,2\n",
+        r"row 1 \(line 2\): no 'problem' \(fields.question\); the row has: a, b",
+    ),
+    "too many values": (
+        "t.csv",
+        "problem,b\n1,2\n1,2,3\n",
+        r"row 2 \(line 3\): 3 values for 2 columns",
+    ),
+    "too few values": ("t.csv", "problem,b\n1\n", r"row 1 \(line 2\): 1 values for 2 columns"),
+    "an open quote": ("t.csv", 'problem\n"a', "not valid CSV: unexpected end of data"),
+    "a column twice": ("t.csv", "problem,problem\n1,2", "a column needs a name of its own"),
+    "no Parquet": ("t.parquet", "PAR", "not valid Parquet"),
+    "a list of texts": (
+        "t.json",
+        '[{"problem": 1}, "b"]',
+        "item 2: a task is a JSON object, not str",
+    ),
+    "a spreadsheet": ("t.xlsx", "", "convert it"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "error"), BAD_FILES.values(), ids=BAD_FILES)
+def test_a_bad_file_is_named_with_its_row(name: str, text: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=error):
+        list(read_tasks(tmp_path / name, fields={"question": "problem"}))

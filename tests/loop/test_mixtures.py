@@ -1,0 +1,121 @@
+"""Tasks from several sources, in proportion; options of a plugin's dataset; fields by other names."""
+
+import json
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_sdk.agent import EpisodeContext
+from areal_sdk.cli.train import overrides
+from areal_sdk.config import idle_settings, load_config, parse_config
+from areal_sdk.config.tables import as_written
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.plan.mixture import Part, mixed
+from areal_sdk.loop.plan.program import load_program
+from areal_sdk.loop.training import RunPlan, make_plan
+from areal_sdk.plugins import load_plugins
+from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.types import Task
+
+PLUGIN = """
+from areal_sdk import Task, hookimpl
+
+def sums(split, *, count: int = 3):
+    return [Task(str(n), {"question": f"{split} {n}+1?", "answer": str(n + 1)}) for n in range(count)]
+
+@hookimpl
+def register_datasets(register):
+    register("sums", sums)
+"""
+
+
+async def agent(task: Task, context: EpisodeContext) -> float:
+    return 1.0
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    rows = [{"problem": f"word {n}?", "solution": str(n)} for n in range(4)]
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def plan_of(files: Path, **settings: Any) -> RunPlan:
+    config = parse_config({"model": "tiny", "plugins": [str(files / "plugin.py")], **settings})
+    plugins = load_plugins(files=map(Path, config.plugins))
+    return make_plan(
+        config, plugins=plugins, program=load_program(config, plugins=plugins, agent=agent)
+    )
+
+
+def mixture(files: Path) -> list[dict[str, Any]]:
+    words = {"tasks": str(files / "words.jsonl"), "weight": 3, "fields": {"question": "problem"}}
+    return [{"tasks": "sums"}, words]
+
+
+def test_a_mixture_has_its_proportions_in_every_stretch_and_goes_on(files: Path) -> None:
+    plan = plan_of(files, mixture=mixture(files), tasks={"sums": {"count": 2}})
+    assert isinstance(plan.train_tasks, TaskStream)
+    source = TaskSource(plan.train_tasks, shuffle=False)
+    issued = [found.task for found in islice(iter(source.next, None), 40) if found is not None]
+    for start in (0, 13, 26):
+        counts = Counter(task.source for task in issued[start : start + 8])
+        assert abs(counts["words"] - 6) <= 1
+        assert abs(counts["sums"] - 2) <= 1
+    assert len({task.id for task in issued}) == 40
+    assert {task.id for task in issued if task.source == "sums"} >= {"sums/0", "sums/1", "sums/0#2"}
+    assert {task.data["question"] for task in issued} >= {"word 3?", "train 1+1?"}
+    assert [task.data["question"] for task in plan.eval_tasks["eval"].tasks] == [
+        "eval 0+1?",
+        "eval 1+1?",
+    ]
+
+
+def test_a_mixture_is_repeatable_and_follows_the_seed() -> None:
+    parts = [Part("a", 1.0, lambda: [Task(str(n)) for n in range(9)], is_finite=True)]
+
+    def ids(seed: int) -> list[str]:
+        return [task.id for task in islice(mixed(parts, seed=seed, shuffle=True), 18)]
+
+    assert ids(0) == ids(0) != ids(1)
+    assert sorted(ids(0)[:9]) == [f"a/{n}" for n in range(9)]
+
+
+def test_options_of_a_dataset_stand_in_its_table(files: Path) -> None:
+    plan = plan_of(files, tasks={"name": "sums", "sums": {"count": 5}})
+    assert [task.id for task in plan.train_tasks] == list("01234")  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"\[tasks.sums\] has no option 'cuont': did you mean"):
+        plan_of(files, tasks={"name": "sums", "sums": {"cuont": 5}})
+
+
+def test_flags_name_fields_and_options_of_tasks(files: Path) -> None:
+    flags = {"tasks": "sums", "question_field": "problem", "answer_field": None}
+    config = load_config(settings=["tasks.sums.count=5"], overrides=overrides(None, (), (), flags))
+    assert (config.tasks, config.fields) == ("sums", {"question": "problem"})
+    assert config.options["tasks.sums"] == {"count": 5}
+    stored = as_written(config.model_dump(exclude_unset=True))
+    assert stored["tasks"] == {"name": "sums", "sums": {"count": 5}}
+    assert parse_config(stored) == config
+    idle = parse_config({"tasks": {"name": "a.jsonl", "sums": {"count": 5}}})
+    assert "[tasks.sums] changes nothing" in "".join(idle_settings(idle, engine="local"))
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "both": ({"tasks": "sums"}, "make it one more"),
+    "passes": ({"rollout": {"epochs": 2}}, "a mixture has no end"),
+    "a weight of nothing": ({"mixture": [{"tasks": "sums", "weight": 0}]}, "mixture.0.weight"),
+    "one source twice": ({"mixture": [{"tasks": "sums"}, {"tasks": "sums"}]}, "give one a name"),
+    "fields of no file": ({"mixture": [{"tasks": "sums", "fields": {"a": "b"}}]}, "is no file"),
+}
+
+
+@pytest.mark.parametrize(("settings", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_no_mixture_can_be_is_refused(
+    settings: dict[str, Any], message: str, files: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_of(files, **{"mixture": mixture(files), **settings})
