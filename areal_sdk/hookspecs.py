@@ -5,7 +5,7 @@ use, so that listing plugins imports nothing heavy.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pluggy
 
@@ -78,6 +78,13 @@ def register_commands(group: "click.Group") -> None:
 
 
 @hookspec
+def on_run_start(name: str, run_dir: str, settings: Mapping[str, Any]) -> None:
+    """A run begins, or goes on after a resume. `name` is that of its directory; `settings` are those of
+    its `config.toml`: resolved, without secrets.
+    """
+
+
+@hookspec
 def on_episode(episode: Episode, dropped: str) -> None:
     """An episode of training ended. `dropped` is the ledger's reason where it will not be trained,
     else empty; what was accepted may still become too old, or its group too small.
@@ -89,6 +96,13 @@ def on_episode(episode: Episode, dropped: str) -> None:
 @hookspec
 def on_step(step: int, metrics: Mapping[str, float]) -> None:
     """An optimiser step finished. `metrics` are the numbers of its line in `metrics.jsonl`."""
+
+
+@hookspec
+def on_evaluation(name: str, split: str, step: int, metrics: Mapping[str, float]) -> None:
+    """Held-out tasks of a run were measured. `name` is `before`, `step-20` or `after`; `step` is the one
+    that made the measured weights. `metrics`: `success`, `reward`, `tasks`, and those by source.
+    """
 
 
 @hookspec

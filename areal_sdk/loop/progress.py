@@ -154,6 +154,7 @@ class Progress:
         self._evaluations.pop(_title(name, report.split), None)
         versions = report.versions or (step, step)
         self._metrics.log("eval", eval_event(name, report, step=step))
+        self._notify.on_evaluation(name, report.split, step, report.metrics())
         if report.success is not None and report.split == self._split:
             self._success, self._success_step = report.success.value, step
             if name == BEFORE:

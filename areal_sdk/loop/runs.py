@@ -169,6 +169,9 @@ def begun(training: Training) -> Iterator[Run]:
             step = step_of(training.checkpoint) if training.checkpoint is not None else None
             progress.report_resume(step, training.changes)
         run = Run(training, run_dir, RunState(), progress)
+        plan.plugins.notify.on_run_start(
+            run_dir.path.name, str(run_dir.path), run_dir.read_config()
+        )
         try:
             yield run
         except StoppedAtOnce:

@@ -329,11 +329,17 @@ class Observers:
         self.failures: Counter[tuple[str, str]] = Counter()
         """Exceptions by (plugin, hook)."""
 
+    def on_run_start(self, name: str, run_dir: str, settings: Mapping[str, Any]) -> None:
+        self._notify("on_run_start", name=name, run_dir=run_dir, settings=settings)
+
     def on_episode(self, episode: Episode, dropped: str) -> None:
         self._notify("on_episode", episode=episode, dropped=dropped)
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._notify("on_step", step=step, metrics=metrics)
+
+    def on_evaluation(self, name: str, split: str, step: int, metrics: Mapping[str, float]) -> None:
+        self._notify("on_evaluation", name=name, split=split, step=step, metrics=metrics)
 
     def on_weights(self, update: WeightUpdate) -> None:
         self._notify("on_weights", update=update)

@@ -24,6 +24,7 @@ fetch(`${url}/chat/completions`, { method: "POST", headers, body })
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs Node.js")
 def test_a_command_is_trained_and_its_failures_are_kept(tmp_path: Path) -> None:
     (tmp_path / "agent.js").write_text(AGENT)

@@ -25,6 +25,16 @@ class Tired(Vowels):
 
 
 @areal_sdk.hookimpl
+def on_run_start(name, run_dir, settings):
+    tell("on_run_start", name=name, run_dir=run_dir, steps=settings["run"]["steps"])
+
+
+@areal_sdk.hookimpl
+def on_evaluation(name, split, step, metrics):
+    tell("on_evaluation", name=name, split=split, step=step, metrics=dict(metrics))
+
+
+@areal_sdk.hookimpl
 def on_episode(episode, dropped):
     tell("on_episode", id=episode.id, dropped=dropped)
 
@@ -60,6 +70,23 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
 
 def told(observed: tuple[Path, list[dict[str, Any]]], hook: str) -> list[dict[str, Any]]:
     return [call for call in observed[1] if call["hook"] == hook]
+
+
+def test_on_run_start_comes_first_with_name_directory_and_settings(
+    observed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    begun = {"hook": "on_run_start", "name": "run", "run_dir": str(observed[0] / "run"), "steps": 2}
+    assert observed[1][0] == begun
+    assert told(observed, "on_run_start") == [begun]
+
+
+def test_on_evaluation_is_given_the_numbers_of_each_split(
+    observed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    (call,) = told(observed, "on_evaluation")
+    assert (call["name"], call["split"], call["step"]) == ("after", "eval", 2)
+    (row,) = run_dir(observed[0]).read_metrics(kind="eval")
+    assert (call["metrics"]["tasks"], call["metrics"]["reward"]) == (4.0, row["reward"])
 
 
 def test_on_episode_tells_what_is_dropped_from_what_is_kept(
