@@ -16,6 +16,7 @@ import click
 
 from areal_sdk.certificate.findings import Finding, Severity
 from areal_sdk.cli.certificate import check_model, label
+from areal_sdk.cli.memory import check_memory
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"
@@ -65,6 +66,7 @@ def doctor(ctx: click.Context, model: str, port: int, as_json: bool) -> None:
 
 
 doctor.add_command(check_model)
+doctor.add_command(check_memory)
 
 
 def checks(*, model: str, port: int) -> list[Callable[[], Iterator[Finding]]]:

@@ -7,23 +7,29 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.memory.architecture import Architecture
+from areal_sdk.fsdp.memory.predicted import predict
 from areal_sdk.models.tiny import make_tiny_model
 
+from .two_ranks import MICROBATCH_TOKENS
+
 NUM_LAYERS = 6
+SIZE = {"num_layers": NUM_LAYERS, "hidden_size": 128, "intermediate_size": 512}
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Of each rank."""
     directory = tmp_path_factory.mktemp("ranks")
-    make_tiny_model(
-        directory / "model", num_layers=NUM_LAYERS, hidden_size=128, intermediate_size=512
-    )
+    make_tiny_model(directory / "model", **SIZE)
     command = [sys.executable, "-m", "tests.fsdp.two_ranks", str(directory)]
     ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(2)]
     codes = [rank.wait(timeout=900) for rank in ranks]
     assert codes == [0, 0]
-    return [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
+    config = json.loads((directory / "model" / "config.json").read_text())
+    found = [json.loads((directory / f"{rank}.json").read_text()) for rank in range(2)]
+    return [{**rank, "config": config} for rank in found]
 
 
 def test_after_the_forward_fewer_weights_are_whole_than_a_layer_has(
@@ -48,3 +54,14 @@ def test_gradients_are_summed_once_an_update_or_with_each_micro_batch(
         assert deferred["microbatches"] == each["microbatches"] > 1
         assert deferred["sums"] == parts
         assert each["sums"] == parts * each["microbatches"]
+
+
+@pytest.mark.parametrize("is_deferred", [True, False], ids=["deferred", "each"])
+def test_the_peak_of_a_rank_is_predicted(measured: list[dict[str, Any]], is_deferred: bool) -> None:
+    settings = TrainerSection(ranks=2, defer_gradient_sync=is_deferred)
+    for rank in measured:
+        model = Architecture.of(rank["config"])
+        predicted = predict(model, settings, num_tokens=MICROBATCH_TOKENS)
+        found = rank["step" if is_deferred else "step, each"]
+        assert predicted.lasting == pytest.approx(found["lasting"], rel=0.02)
+        assert predicted.total == pytest.approx(found["lasting"] + found["step"], rel=0.15), found

@@ -23,6 +23,7 @@ from areal_sdk.fsdp.loading import as_it_is, load_trained
 from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.trainer import Demonstration
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec
 
@@ -77,6 +78,21 @@ def sums_of_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
     }
 
 
+def step_of(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
+    """Bytes of an update with two micro-batches on each rank, and what was there before."""
+    trainer = RankTrainer(spec, ranks)
+    rng = np.random.default_rng(0)
+    rows = [
+        Demonstration(tuple(rng.integers(0, 250, n + 1).tolist()), (False,) + (True,) * n)
+        for n in [MICROBATCH_TOKENS] * 4
+    ]
+    trainer.learn(rows, learning_rate=1e-4)
+    parameters: Any = trainer.policy.parameters()
+    lasting = sum(3 * p.to_local().numel() * 4 for p in parameters)
+    measured = measure_bytes(lambda: trainer.learn(rows, learning_rate=1e-4))
+    return {"lasting": lasting, "step": measured.peak}
+
+
 def main(directory: Path, rank: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -93,6 +109,8 @@ def main(directory: Path, rank: int) -> None:
     found = {
         "loading": loading(spec, ranks),
         "forward": after_the_forward(spec, ranks),
+        "step": step_of(spec, ranks),
+        "step, each": step_of(each, ranks),
         "deferred": sums_of_a_step(spec, ranks),
         "each": sums_of_a_step(each, ranks),
     }

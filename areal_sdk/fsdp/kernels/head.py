@@ -13,10 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-CHUNK_BYTES = 2**28
-"""Logits of a chunk, in the type of the matrix product."""
-PIECE_ELEMENTS = 2**22
-"""Logits that are worked on in float32 at once: small enough to stay in a cache meanwhile."""
+from areal_sdk.fsdp.kernels.sizes import CHUNK_BYTES, PIECE_ELEMENTS
 
 
 class OutputLayer(nn.Linear):

@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from areal_sdk.algorithms.packing import Tree
+from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS
 
 ATTENTION = "areal_tree"
 """The name under which transformers finds `tree_attention`."""
-
-BLOCK_TOKENS = 512
-"""Queries of a block. A subtree of up to this many tokens is one block."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,8 @@
+"""How much the kernels of a step work on at once: what bounds their memory. Imports no torch."""
+
+CHUNK_BYTES = 2**28
+"""Logits of a chunk of rows, in the type of the matrix product."""
+PIECE_ELEMENTS = 2**22
+"""Logits that are worked on in float32 at once: small enough to stay in a cache meanwhile."""
+BLOCK_TOKENS = 512
+"""Queries of a block of attention. A subtree of up to this many tokens is one block."""

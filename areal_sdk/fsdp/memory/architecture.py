@@ -1,0 +1,104 @@
+"""The numbers of a model that its memory follows from. Imports no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_NORMED_HEADS = ("qwen3", "exaone4", "olmo2")
+"""Families that normalise queries and keys."""
+_BIASED_HEADS = ("qwen2",)
+"""Families with biases in attention that their config.json does not mention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A decoder of layers with grouped attention and a gated feed-forward part."""
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_heads: int
+    head_dim: int
+    is_tied: bool = False
+    """One table serves as embedding and as output layer."""
+    has_normed_heads: bool = False
+    has_biased_heads: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Architecture":
+        """What config.json says."""
+        heads = int(config["num_attention_heads"])
+        family = config.get("model_type")
+        return cls(
+            vocabulary=int(config["vocab_size"]),
+            hidden=int(config["hidden_size"]),
+            intermediate=int(config["intermediate_size"]),
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            key_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            is_tied=bool(config.get("tie_word_embeddings")),
+            has_normed_heads=family in _NORMED_HEADS,
+            has_biased_heads=family in _BIASED_HEADS or bool(config.get("attention_bias")),
+        )
+
+    @property
+    def queries(self) -> int:
+        """Elements of a token's queries in a layer."""
+        return self.heads * self.head_dim
+
+    @property
+    def keys(self) -> int:
+        """Elements of a token's keys in a layer, and of its values."""
+        return self.key_heads * self.head_dim
+
+    @property
+    def linear_layers(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the matrices of a layer."""
+        to_queries, to_keys = (self.hidden, self.queries), (self.hidden, self.keys)
+        wide = (self.hidden, self.intermediate)
+        return (to_queries, to_keys, to_keys, to_queries[::-1], wide, wide, wide[::-1])
+
+    @property
+    def matrices(self) -> int:
+        """Elements of the matrices of a layer."""
+        return sum(inputs * outputs for inputs, outputs in self.linear_layers)
+
+    @property
+    def layer(self) -> int:
+        """Parameters of a layer."""
+        normed = 2 * self.head_dim if self.has_normed_heads else 0
+        biases = self.queries + 2 * self.keys if self.has_biased_heads else 0
+        return self.matrices + 2 * self.hidden + normed + biases
+
+    @property
+    def table(self) -> int:
+        """Elements of the embedding; the output layer has as many."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All of them.
+
+        >>> smollm2 = Architecture(49152, 576, 1536, 30, 9, 3, 64, is_tied=True)
+        >>> smollm2.parameters
+        134515008
+        """
+        tables = self.table if self.is_tied else 2 * self.table
+        return self.layers * self.layer + tables + self.hidden
+
+    def adapter(self, rank: int) -> int:
+        """Parameters of an adapter for all matrices of the layers."""
+        return self.layers * sum(rank * (i + o) for i, o in self.linear_layers)
+
+
+SHAPES = {
+    "1.5B": Architecture(151936, 1536, 8960, 28, 12, 2, 128, is_tied=True, has_biased_heads=True),
+    "7B": Architecture(152064, 3584, 18944, 28, 28, 4, 128, has_biased_heads=True),
+    "32B": Architecture(152064, 5120, 27648, 64, 40, 8, 128, has_biased_heads=True),
+    "70B": Architecture(128256, 8192, 28672, 80, 64, 8, 128),
+}
+"""Sizes that models are made in: vocabulary, hidden, intermediate, layers, heads, key heads, their
+dimension. No model is looked up for them."""

@@ -1,0 +1,195 @@
+"""What a step takes on a rank, from the numbers of a model: formulas, held by a test. Imports no torch.
+
+The peak is in the backward pass of the second micro-batch, when gradients exist and most activations
+still do: before its first layer, in the output layer, or where a layer's activations are computed again.
+
+Shapes: N tokens of a micro-batch, all of them trained.
+"""
+
+from dataclasses import dataclass
+
+from areal_sdk.config import TrainerSection
+from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS, CHUNK_BYTES, PIECE_ELEMENTS
+from areal_sdk.fsdp.memory.architecture import Architecture
+
+FLOAT = 4
+"""Bytes of a float32."""
+HALF = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Bytes on each rank."""
+
+    parameters: int
+    moments: int
+    gradients: int
+    gathered: int
+    """Weights in the type that they are computed in: of all layers on one rank, of few on several."""
+    activations: int
+    """Kept for the backward pass, and those of the layer at work."""
+    logits: int
+
+    @property
+    def total(self) -> int:
+        return self.lasting + self.step
+
+    @property
+    def lasting(self) -> int:
+        """Taken between steps too."""
+        return self.parameters + self.moments
+
+    @property
+    def step(self) -> int:
+        """Taken in a step alone."""
+        return self.gradients + self.gathered + self.activations + self.logits
+
+
+def predict(
+    model: Architecture, settings: TrainerSection, *, num_tokens: int, stored: str = "bfloat16"
+) -> Prediction:
+    """The peak of a step with micro-batches of `num_tokens`; `stored`: the type of the checkpoint."""
+    step = _Step(model, settings, num_tokens)
+    at_the_end = step.head()
+    in_a_layer = step.recomputed() + step.layer_backward()
+    return Prediction(
+        parameters=step.parameters(stored),
+        moments=2 * FLOAT * step.trained // settings.ranks,
+        gradients=step.gradients(),
+        gathered=step.gathered(),
+        activations=step.kept() + max(0, in_a_layer - at_the_end),
+        logits=at_the_end,
+    )
+
+
+def largest_context(
+    model: Architecture, settings: TrainerSection, *, memory: int, stored: str = "bfloat16"
+) -> int:
+    """The longest micro-batch, and so the longest sequence, whose step fits in `memory` bytes a rank; 0:
+    none does."""
+    low, high = 0, 1
+    while _fits(model, settings, high, memory, stored) and high < 2**24:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fits(model, settings, middle, memory, stored):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _fits(
+    model: Architecture, settings: TrainerSection, num_tokens: int, memory: int, stored: str
+) -> bool:
+    return predict(model, settings, num_tokens=num_tokens, stored=stored).total <= memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    model: Architecture
+    settings: TrainerSection
+    num_tokens: int
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element in the type of matrix products."""
+        return HALF if self.settings.precision == "bfloat16" else FLOAT
+
+    @property
+    def trained(self) -> int:
+        rank = self.settings.lora.rank
+        return self.model.adapter(rank) if rank else self.model.parameters
+
+    def parameters(self, stored: str) -> int:
+        if not self.settings.lora.rank:
+            return FLOAT * self.model.parameters // self.settings.ranks
+        matrices = self.model.layers * self.model.matrices
+        is_kept_half = stored == self.settings.precision == "bfloat16"
+        others = self.model.parameters - matrices + self.trained
+        held = matrices * (HALF if is_kept_half else FLOAT) + others * FLOAT
+        return held // self.settings.ranks
+
+    def gradients(self) -> int:
+        if self.settings.ranks == 1:
+            return FLOAT * self.trained
+        shards = FLOAT * self.trained // self.settings.ranks
+        return FLOAT * self.trained if self.settings.defer_gradient_sync else shards
+
+    def gathered(self) -> int:
+        m = self.model
+        if self.settings.ranks == 1:
+            return 0 if self.width == FLOAT else HALF * m.layers * m.matrices
+        # A layer, the one that is gathered meanwhile, and the buffer that it is gathered into.
+        return 3 * self.width * m.layer + FLOAT * m.table
+
+    # activations
+
+    def kept(self) -> int:
+        """Kept from the forward pass of all layers, and of what is before and after them."""
+        m, n = self.model, self.num_tokens
+        recomputed = {"none": 0, "half": (m.layers + 1) // 2, "full": m.layers}[
+            self.settings.activation_checkpointing
+        ]
+        inputs = recomputed * FLOAT * m.hidden * n
+        angles = 2 * FLOAT * m.head_dim * n
+        ends = (2 * FLOAT + self._normed(FLOAT) + self._head_width) * m.hidden * n
+        return (m.layers - recomputed) * self.layer_activations() + inputs + angles + ends
+
+    def layer_activations(self) -> int:
+        """Kept by one layer."""
+        return self._attention_activations() + self._wide_activations()
+
+    def _attention_activations(self) -> int:
+        m, width = self.model, self.width
+        inputs = width if width == FLOAT else 3 * width
+        heads = width * (m.queries + 2 * m.keys) + width * m.queries
+        if m.has_normed_heads:
+            elements = m.queries + m.keys
+            heads += (FLOAT + self._normed(width)) * elements + FLOAT * (m.heads + m.key_heads)
+        return (self._norm() + inputs * m.hidden + heads) * self.num_tokens
+
+    def _wide_activations(self) -> int:
+        m, width = self.model, self.width
+        inputs = width if width == FLOAT else 2 * width
+        return (self._norm() + inputs * m.hidden + 4 * width * m.intermediate) * self.num_tokens
+
+    def _norm(self) -> int:
+        """Of a token: what goes into a norm, its root, and what the norm's weight is multiplied with."""
+        return (FLOAT + self._normed(FLOAT)) * self.model.hidden + FLOAT
+
+    def _normed(self, width: int) -> int:
+        """The last of these is for the gradient of the weight alone, which an adapter leaves frozen."""
+        return 0 if self.settings.lora.rank else width
+
+    def recomputed(self) -> int:
+        """Of the layer whose activations are computed again, beside those of the layers that keep theirs."""
+        which = self.settings.activation_checkpointing
+        is_last_kept = which == "none" or (which == "half" and self.model.layers % 2 == 0)
+        return 0 if is_last_kept else self.layer_activations()
+
+    def layer_backward(self) -> int:
+        """Gradients of the stream, and of a layer's wide part or of a block's attention, before which
+        what the wide part kept is free."""
+        m, n, width = self.model, self.num_tokens, self.width
+        wide = 3 * width * m.intermediate * n
+        scores = m.heads * min(n, BLOCK_TOKENS) * n
+        attention = (2 * FLOAT + width) * scores + (m.queries + 2 * m.keys) * 2 * width * n
+        return FLOAT * m.hidden * n + max(wide, attention - self._wide_activations())
+
+    # the output layer
+
+    @property
+    def _head_width(self) -> int:
+        return FLOAT if self.settings.head_precision == "float32" else self.width
+
+    def head(self) -> int:
+        """Logits of the output layer, its weight as it computes, and gradients that are not yet added."""
+        m, width = self.model, self._head_width
+        row = width * m.vocabulary
+        rows = min(self.num_tokens, max(1, CHUNK_BYTES // row))
+        pieces = 2 * FLOAT * min(PIECE_ELEMENTS, rows * m.vocabulary)
+        copy = 0 if width == FLOAT else width * m.table
+        gradient = 0 if self.settings.lora.rank else width * m.table
+        hidden = width * m.hidden * self.num_tokens
+        return 2 * rows * row + pieces + copy + gradient + hidden
