@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-FIRST = ("tests/loop/", "tests/backends/", "tests/rollout/", "tests/gateway/sampling/")
-"""Folders of long modules. Begun last, one of them would run on while all other workers are idle."""
+FIRST = ("tests/loop/", "tests/rollout/", "tests/backends/", "tests/gateway/sampling/")
+"""Folders of long modules, longest first: begun last, one would go on while other workers are idle."""
 
 # A shell makes its background jobs, and so what they start, deaf to Ctrl-C. Tests send it to processes.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -15,7 +15,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    def place(item: pytest.Item) -> int:
+        found = (i for i, folder in enumerate(FIRST) if item.nodeid.startswith(folder))
+        return next(found, len(FIRST))
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

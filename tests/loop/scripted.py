@@ -72,7 +72,7 @@ class Idler(Trainer):
         self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
     ) -> Mapping[str, float]:
         await self._held("hold-step", "in-step")
-        num_trained = sum(sum(t.loss_mask) for group in groups for t in group.trajectories)
+        num_trained = sum(int(t.loss_mask.sum()) for g in groups for t in g.trajectories)
         self._num_seen += num_trained
         return {
             "num_updates": 1.0,
