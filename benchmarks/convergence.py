@@ -23,7 +23,7 @@ from statistics import mean
 
 from guessing import VOCABULARY, demonstrate, evaluate, play
 from one_process import Arm, Curve, Play, Player, quiet, save_model, train
-from pictures import Line, Panel, draw
+from pictures import Line, Panel, draw, save
 from seeds import Runs, half_width, with_interval
 from tables import DOCUMENT, table, write_section
 
@@ -105,7 +105,7 @@ def write(found: dict[str, list[Curve]], text: str, *, steps: int) -> None:
         panel_of("mean of 3 seeds and 95 % interval", ARMS[:half], found),
         panel_of("the other algorithms, likewise", ARMS[half:], found),
     ]
-    PICTURE.write_text(draw("Success on guess_number, by algorithm and step", panels))
+    save(draw("Success on guess_number, by algorithm and step", panels), PICTURE)
     write_section(
         "convergence",
         "## Convergence of the algorithms on guess_number\n\n"
@@ -113,7 +113,7 @@ def write(found: dict[str, list[Curve]], text: str, *, steps: int) -> None:
         f"and training until the success of fresh games is {THRESHOLD}, for each of {len(SEEDS)} seeds; "
         f"then the mean success over the last tenth of {steps} steps, with half the width of its 95 % "
         "interval. The docstring of the program describes the game and the options.\n\n"
-        f"{text}\n\n![Success by algorithm](images/{PICTURE.name})",
+        f"{text}\n\n![Success by algorithm](images/{PICTURE.stem}.png)",
     )
 
 

@@ -1,8 +1,11 @@
-"""Curves with intervals as an SVG: panels two by two, and a legend below."""
+"""Curves with intervals as a picture: panels two by two, and a legend below."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from xml.sax.saxutils import escape
+
+import resvg_py
 
 PANEL_WIDTH, PANEL_HEIGHT, GAP, PER_ROW = 340, 240, 30, 2
 LEFT, TOP, LEGEND_LINE, PER_LEGEND_LINE = 46, 64, 20, 5
@@ -42,6 +45,13 @@ class Panel:
     places: Sequence[str]
     """What is written below each place; an empty text writes nothing."""
     lines: Sequence[Line]
+
+
+def save(picture: str, path: Path) -> None:
+    """The SVG at `path`, and beside it a PNG for readers that show no SVG."""
+    path.write_text(picture)
+    png = resvg_py.svg_to_bytes(svg_string=picture, zoom=2, monospace_family="DejaVu Sans Mono")
+    path.with_suffix(".png").write_bytes(bytes(png))
 
 
 def draw(title: str, panels: Sequence[Panel]) -> str:

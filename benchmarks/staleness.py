@@ -30,7 +30,7 @@ from statistics import mean
 
 from counting import VOCABULARY, evaluate, play
 from one_process import Arm, Curve, Player, quiet, save_model, train
-from pictures import Line, Panel, draw
+from pictures import Line, Panel, draw, save
 from seeds import Runs, half_width, with_interval
 from tables import DOCUMENT, table, write_section
 
@@ -137,7 +137,7 @@ def picture_of(found: Curves, *, steps: int) -> str:
 
 
 def write(found: Curves, *, steps: int) -> None:
-    PICTURE.write_text(picture_of(found, steps=steps))
+    save(picture_of(found, steps=steps), PICTURE)
     tables = [
         f"Learning rate {learning_rate:g}:\n\n{table_of(found, learning_rate, steps=steps)}"
         for learning_rate in LEARNING_RATES
@@ -150,7 +150,7 @@ def write(found: Curves, *, steps: int) -> None:
         "step is exactly eta versions old. The docstring of the program describes the arms, the game "
         "and the choice of the learning rates.\n\n"
         + "\n\n".join(tables)
-        + f"\n\n![Reward by staleness](images/{PICTURE.name})",
+        + f"\n\n![Reward by staleness](images/{PICTURE.stem}.png)",
     )
 
 
