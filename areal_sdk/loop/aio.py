@@ -5,27 +5,26 @@
 Both take the arguments of `areal_sdk.train` and `areal_sdk.evaluate`.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.loop.api import endpoint_at, given_tasks, plan_evaluation, plan_training, settings_of
+from areal_sdk.loop.api import endpoint_at, plan_evaluation, plan_training
+from areal_sdk.loop.plan.given import TasksLike, read_call
 from areal_sdk.loop.runs import begun, cause_of
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry.watchdog import Watchdog
-from areal_sdk.types import Task
 
 __all__ = ["evaluate", "train"]
 
 
 async def train(
-    agent: object,
+    agent: object = None,
     *,
     model: str | None = None,
-    tasks: Iterable[Task] | None = None,
-    eval_tasks: Iterable[Task] | None = None,
+    tasks: TasksLike | None = None,
+    eval_tasks: TasksLike | None = None,
     resume: str | Path | None = None,
     quiet: bool = False,
     **settings: Any,
@@ -34,7 +33,7 @@ async def train(
 
     A cancelled run saves what it has learnt, as Ctrl-C does, before `CancelledError` comes back.
     """
-    given = given_tasks(train=tasks, eval=eval_tasks)
+    given = {"train": tasks, "eval": eval_tasks}
     training = await in_thread(  # finding a model may take long
         lambda: plan_training(
             agent, settings, model=model, tasks=given, resume=resume, quiet=quiet
@@ -50,10 +49,10 @@ async def train(
 
 
 async def evaluate(
-    agent: object,
+    agent: object = None,
     *,
     model: str = "smollm2",
-    tasks: Iterable[Task] | None = None,
+    tasks: TasksLike | None = None,
     split: str = "eval",
     base_url: str | None = None,
     api_key: str | None = None,
@@ -64,11 +63,9 @@ async def evaluate(
     """`areal_sdk.evaluate` in the event loop that runs already, as in a notebook."""
     evaluation = await in_thread(
         lambda: plan_evaluation(
-            settings_of(agent, {"model": model, **settings}),
+            read_call(agent, {"model": model, **settings}, {split: tasks}),
             split,
             endpoint=endpoint_at(base_url, api_key),
-            agent=agent,
-            tasks=given_tasks(**{split: tasks}),
             record=record,
             quiet=quiet,
         ),

@@ -8,7 +8,7 @@ Each function runs an event loop of its own. Those of `aio` use the one that run
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluator import RemoteEndpoint, run_evaluation
+from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
-from areal_sdk.loop.plan.program import load_program
+from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.runs import (
     Training,
     cause_of,
@@ -34,21 +35,21 @@ from areal_sdk.loop.state import (
     RunSummary,
 )
 from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
+from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.telemetry.terminal import TerminalView
-from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
 
 
 def train(
-    agent: object,
+    agent: object = None,
     *,
     model: str | None = None,
-    tasks: Iterable[Task] | None = None,
-    eval_tasks: Iterable[Task] | None = None,
+    tasks: TasksLike | None = None,
+    eval_tasks: TasksLike | None = None,
     resume: str | Path | None = None,
     quiet: bool = False,
     **settings: Any,
@@ -56,7 +57,8 @@ def train(
     """Train `agent` (a class, an instance, a function, or what `areal-sdk train` takes).
 
     `settings` are those of the TOML file, as sections: `rollout={"batch": 64}`; the model is
-    `smollm2` unless another is given. `resume` is the directory of a run to go on with, with the
+    `smollm2` unless another is given. `env`, a class or a name, and `command` take the place of the
+    agent; `rewards` may be functions. Tasks are `Task`s, dicts, or a name. `resume` is the directory of a run to go on with, with the
     same agent and tasks; settings may then raise its limits.
     """
     refuse_inside_a_loop()  # before anything is loaded or written
@@ -65,7 +67,7 @@ def train(
             agent,
             settings,
             model=model,
-            tasks=given_tasks(train=tasks, eval=eval_tasks),
+            tasks={"train": tasks, "eval": eval_tasks},
             resume=resume,
             quiet=quiet,
         )
@@ -73,10 +75,10 @@ def train(
 
 
 def evaluate(
-    agent: object,
+    agent: object = None,
     *,
     model: str = "smollm2",
-    tasks: Iterable[Task] | None = None,
+    tasks: TasksLike | None = None,
     split: str = "eval",
     base_url: str | None = None,
     api_key: str | None = None,
@@ -92,11 +94,9 @@ def evaluate(
     refuse_inside_a_loop()
     return _evaluate(
         plan_evaluation(
-            settings_of(agent, {"model": model, **settings}),
+            read_call(agent, {"model": model, **settings}, {split: tasks}),
             split,
             endpoint=endpoint_at(base_url, api_key),
-            agent=agent,
-            tasks=given_tasks(**{split: tasks}),
             record=record,
             quiet=quiet,
         )
@@ -166,22 +166,24 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     return None
 
 
-def _plan(
-    config: Config,
-    *,
-    agent: object | None = None,
-    tasks: Mapping[str, Iterable[Task]] | None = None,
-) -> RunPlan:
+def _plan(config: Config, given: Given | None = None) -> RunPlan:
     for line in idle_settings(config, engine=engine_name(config.engine)):
         logger.warning("%s", line)
-    plugins = load_plugins_of(config)
     if config.serve.learn:
-        return make_live_plan(config, plugins=plugins)
+        return make_live_plan(config, plugins=load_plugins_of(config))
     if config.finetune.objective is not None:
         command = config.finetune.objective.replace("_", "-")
         raise ConfigError(f"this learns from data and plays no tasks: use areal-sdk {command}")
-    program = load_program(config, plugins=plugins, agent=agent)
-    return make_plan(config, plugins=plugins, program=program.with_tasks(tasks or {}))
+    plugins, program = _program(config, given or Given())
+    return make_plan(config, plugins=plugins, program=program)
+
+
+def _program(config: Config, given: Given) -> tuple[Plugins, Program]:
+    """The plugins and the program, with the objects that were given from Python."""
+    plugins = load_plugins_of(config)
+    plugins.add_rewards(given.rewards)
+    program = load_program(config, plugins=plugins, agent=given.agent)
+    return plugins, program.with_tasks(given.tasks)
 
 
 def plan_training(
@@ -189,26 +191,20 @@ def plan_training(
     settings: Mapping[str, Any],
     *,
     model: str | None,
-    tasks: Mapping[str, Iterable[Task]],
+    tasks: Mapping[str, object],
     resume: str | Path | None,
     quiet: bool,
 ) -> Training | RunSummary:
     """The run that a call of `train` asks for; a summary where nothing is left to do."""
-    item = None if isinstance(agent, str) else agent
-    values = {**settings, **({"agent": agent} if item is None else {})}
-    name = getattr(agent, "__name__", repr(agent) if item is None else type(agent).__name__)
-    arguments = {"train": "tasks", "eval": "eval_tasks"}
-    call = {"agent": name, **{arguments[split]: "..." for split in tasks}}
+    given = read_call(agent, settings, tasks)
     if resume is not None:
         if model is not None:
             raise ConfigError("a run that is resumed keeps its model: leave model out")
-        overrides = {join_key(*parts): value for parts, value in leaves(values)}
-        run_dir = RunDir.open(Path(resume))
-        return _resumed(run_dir, overrides, call=call, agent=item, tasks=tasks, quiet=quiet)
-    if model is not None:
-        values["model"] = model
-    plan = _plan(parse_config(values), agent=item, tasks=tasks)
-    return Training(plan, call=call if item is not None or tasks else {}, quiet=quiet)
+        overrides = {join_key(*parts): value for parts, value in leaves(given.settings)}
+        return _resumed(RunDir.open(Path(resume)), overrides, given=given, quiet=quiet)
+    chosen = {} if model is None else {"model": model}
+    plan = _plan(parse_config({**given.settings, **chosen}), given)
+    return Training(plan, call=given.call, quiet=quiet)
 
 
 def _resumed(
@@ -216,23 +212,17 @@ def _resumed(
     overrides: Mapping[str, Any],
     *,
     settings: Sequence[str] = (),
-    call: Mapping[str, str] | None = None,
-    agent: object | None = None,
-    tasks: Mapping[str, Iterable[Task]] | None = None,
+    given: Given | None = None,
     quiet: bool,
 ) -> Training | RunSummary:
     return resumed(
         run_dir,
         overrides,
-        lambda config: _plan(config, agent=agent, tasks=tasks),
+        lambda config: _plan(config, given),
         settings=settings,
-        call=call,
+        call=given.call if given else None,
         quiet=quiet,
     )
-
-
-def settings_of(agent: object, values: Mapping[str, Any]) -> Config:
-    return parse_config({**values, "agent": agent} if isinstance(agent, str) else values)
 
 
 def endpoint_at(base_url: str | None, api_key: str | None) -> RemoteEndpoint | None:
@@ -240,19 +230,18 @@ def endpoint_at(base_url: str | None, api_key: str | None) -> RemoteEndpoint | N
 
 
 def plan_evaluation(
-    config: Config,
+    asked: Config | Given,
     split: str,
     *,
     endpoint: RemoteEndpoint | None,
-    agent: object | None = None,
-    tasks: Mapping[str, Iterable[Task]] | None = None,
     record: bool = False,
     quiet: bool,
 ) -> Coroutine[Any, Any, EvalReport]:
     """Load the agent, and return its evaluation, which is yet to be awaited."""
-    plugins = load_plugins_of(config)
-    item = None if isinstance(agent, str) else agent
-    program = load_program(config, plugins=plugins, agent=item).with_tasks(tasks or {})
+    config, given = (
+        (parse_config(asked.settings), asked) if isinstance(asked, Given) else (asked, Given())
+    )
+    plugins, program = _program(config, given)
     writer = None if quiet else TerminalView(sys.stderr)
     view = EvalView(writer, name=f"{program.name} on {config.model}")
     return run_evaluation(
@@ -271,7 +260,3 @@ def _evaluate(evaluation: Coroutine[Any, Any, EvalReport]) -> EvalReport:
         return run_to_the_end(evaluation)
     except ExceptionGroup as group:
         raise cause_of(group) from group
-
-
-def given_tasks(**by_split: Iterable[Task] | None) -> dict[str, Iterable[Task]]:
-    return {split: tasks for split, tasks in by_split.items() if tasks is not None}

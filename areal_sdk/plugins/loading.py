@@ -132,6 +132,17 @@ class Plugins:
         """`--plugin my_file.py`."""
         self.register_module(load_user_module(path), path)
 
+    def add_rewards(self, rewards: Mapping[str, RewardFn]) -> None:
+        """Register functions that were given from Python."""
+        source = PluginSource("rewards", "rewards=", "given", lambda: None)
+        for name, reward in rewards.items():
+            if name in self.rewards:
+                owners = " and ".join(self.rewards.owners(name))
+                raise ConfigError(
+                    f"rewards: {name!r} is a reward of {owners}: rename your function"
+                )
+            self.rewards.register(name, reward, owner=source)
+
     @overload
     def configure(
         self, kind: Literal["reward"], name: str, options: Mapping[str, object] = ...

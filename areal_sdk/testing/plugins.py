@@ -29,7 +29,6 @@ WORKER = "areal_sdk.testing.plugins:main"
 HEAVY = ("torch", "transformers", "tensorflow", "jax", "ray", "sglang", "datasets")
 """Packages that take seconds to import; a plugin is imported at every start of every command."""
 ITEM_TIMEOUT_S = 120.0
-_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
 Options = Mapping[str, Mapping[str, Any]]
 """By table, such as `reward.polite`."""
@@ -205,11 +204,6 @@ def load_suspect(distribution: str, *, file: str | None = None) -> Plugins:
         raise ConformanceError(
             "it brings nothing and observes nothing: decorate its hooks with @areal_sdk.hookimpl"
         )
-    for item in items_of(plugins):
-        if not _NAME.fullmatch(item.name):
-            raise ConformanceError(
-                f"{item}: a flag or a table cannot name it: use letters, digits and . _ + -"
-            )
     return plugins
 
 

@@ -2,15 +2,20 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import areal_sdk
 from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.api import plan_training
+from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import load_program
+from areal_sdk.loop.runs import Training
 from areal_sdk.loop.state import RunSummary
-from areal_sdk.loop.training import make_plan
+from areal_sdk.loop.training import RunPlan, make_plan
 from areal_sdk.plugins import load_plugins
 
 TASKS = [areal_sdk.Task("one"), areal_sdk.Task("two")]
@@ -61,3 +66,85 @@ def test_a_summary_gives_the_reports_that_evaluate_gives() -> None:
     assert summary.after["eval"].success == report.success
     assert summary.to_json()["after"] == {"eval": report.metrics()}
     assert summary.numbers()["after/eval/success"] == 1.0
+
+
+class World(areal_sdk.Environment):
+    async def reset(self, task: areal_sdk.Task) -> list[areal_sdk.Message]:
+        return [{"role": "user", "content": "?"}]
+
+    async def step(self, message: areal_sdk.Message) -> areal_sdk.StepResult:
+        return areal_sdk.StepResult(done=True)
+
+
+def polite(episode: areal_sdk.Episode) -> float:
+    return float("please" in episode.final_text)
+
+
+def planned(agent: object = None, **arguments: Any) -> Training:
+    given = {"train": arguments.pop("tasks", TASKS), "eval": arguments.pop("eval_tasks", None)}
+    training = plan_training(agent, arguments, model="tiny", tasks=given, resume=None, quiet=True)
+    assert isinstance(training, Training)
+    return training
+
+
+REWARDS: dict[str, tuple[Any, dict[str, float]]] = {
+    "a function": (polite, {"polite": 1.0}),
+    "functions and names": ([polite, "exact_match"], {"polite": 1.0, "exact_match": 1.0}),
+    "weights": ({polite: 0.5, "exact_match": 2.0}, {"polite": 0.5, "exact_match": 2.0}),
+    "a name for it": ({"kind": polite}, {"kind": 1.0}),
+}
+
+
+@pytest.mark.parametrize(("given", "weights"), REWARDS.values(), ids=REWARDS)
+def test_rewards_may_be_functions(given: Any, weights: dict[str, float]) -> None:
+    training = planned(agent, rewards=given)
+    plan = training.plan
+    assert isinstance(plan, RunPlan)
+    assert plan.config.rewards == weights
+    specs = reward_specs(plan.config, plan.plugins)
+    assert [spec.name for spec in specs] == list(weights)
+    assert any(spec.reference.endswith("::polite") for spec in specs)
+    assert training.call["rewards"] in ("polite", "kind")  # only Python can give it again
+
+
+def test_an_environment_is_given_by_class_or_by_name() -> None:
+    training = planned(env=World)
+    assert training.plan.name == "World"
+    assert training.call == {"agent": "World", "tasks": "..."}
+    with pytest.raises(ConfigError, match="unknown environment 'no_such'"):
+        planned(env="no_such")
+
+
+def test_tasks_are_tasks_or_dicts_or_a_name(tmp_path: Path) -> None:
+    rows = [{"question": "1+1?"}, {"id": 7, "question": "2+2?"}]
+    plan = planned(agent, tasks=rows, eval_tasks=(row for row in rows)).plan
+    assert isinstance(plan, RunPlan)
+    expected = [
+        areal_sdk.Task("train-0", {"question": "1+1?"}),
+        areal_sdk.Task("7", {"question": "2+2?"}),
+    ]
+    assert plan.train_tasks == expected
+    assert [task.id for task in plan.eval_tasks["eval"].tasks] == ["eval-0", "7"]
+    (tmp_path / "tasks.csv").write_text("question\n1+1?\n")
+    from_file = planned(agent, tasks=tmp_path / "tasks.csv", fields={"question": "question"}).plan
+    assert isinstance(from_file, RunPlan)
+    assert [task.id for task in from_file.train_tasks] == ["tasks-1"]  # type: ignore[union-attr]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "an agent and a class": ({"agent": agent, "env": World}, "an agent and env=World both"),
+    "an agent and a command": ({"agent": agent, "command": "ls"}, "an agent and command='ls' both"),
+    "a name that is taken": (
+        {"agent": agent, "rewards": {"exact_match": polite}},
+        "'exact_match' is a reward of areal-sdk: rename your function",
+    ),
+    "one name twice": ({"agent": agent, "rewards": [polite, polite]}, "two are called 'polite'"),
+    "a lambda": ({"agent": agent, "rewards": lambda episode: 1.0}, "top level of a .py file"),
+    "nobody": ({}, "which agent"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_given_together_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        planned(**arguments)
