@@ -22,7 +22,7 @@ LEARNT = ("train", "live")
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EpisodeChoice:
     """Which episodes of a run are learnt from."""
 
     min_reward: float | None = None
@@ -38,7 +38,7 @@ class Selection:
         return episode.reward >= 1.0 if episode.success is None else episode.success
 
 
-def best_episodes(run_dir: RunDir, selection: Selection) -> list[Episode]:
+def best_episodes(run_dir: RunDir, selection: EpisodeChoice) -> list[Episode]:
     """The episodes to imitate, oldest first; ConfigError that names the cure where there are none."""
     seen = [episode for episode in run_dir.list_episodes() if episode.split in LEARNT]
     by_task: dict[str, list[EpisodeSummary]] = {}
@@ -55,7 +55,7 @@ def best_episodes(run_dir: RunDir, selection: Selection) -> list[Episode]:
     return _read(run_dir, chosen)
 
 
-def _why_none(seen: Sequence[EpisodeSummary], selection: Selection) -> str:
+def _why_none(seen: Sequence[EpisodeSummary], selection: EpisodeChoice) -> str:
     if not seen:
         return "no episodes to learn from (those of its evaluations do not count)"
     rewards = [episode.reward for episode in seen if episode.reward is not None]

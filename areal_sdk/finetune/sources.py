@@ -8,7 +8,7 @@ from typing import TypeVar
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune.recorded import (
-    Selection,
+    EpisodeChoice,
     best_episodes,
     contrasts,
     is_text,
@@ -66,7 +66,7 @@ class Sources:
         return self._section.max_tokens
 
     def _add_episodes(self, found: Dataset[Demonstration], run_dir: RunDir) -> None:
-        selection = Selection(self._section.min_reward, self._section.per_task)
+        selection = EpisodeChoice(self._section.min_reward, self._section.per_task)
         for episode in best_episodes(run_dir, selection):
             where = f"{run_dir.path}, episode {episode.id}"
             if is_text(episode):

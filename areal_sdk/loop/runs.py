@@ -119,7 +119,7 @@ def run_to_its_end(training: Training | RunSummary) -> RunSummary:
 
 
 @dataclass(slots=True)
-class Run:
+class BegunRun:
     """A run that has begun: its directory is made, and locked."""
 
     training: Training
@@ -144,7 +144,7 @@ class Run:
 
 
 @contextmanager
-def begun(training: Training) -> Iterator[Run]:
+def begun(training: Training) -> Iterator[BegunRun]:
     """Make and lock the run's directory; after the block, tell the observers how the run ended.
 
     Ctrl-C leaves the block without an error: the summary then says that it was interrupted.
@@ -168,7 +168,7 @@ def begun(training: Training) -> Iterator[Run]:
         if new_dir is None:
             step = step_of(training.checkpoint) if training.checkpoint is not None else None
             progress.report_resume(step, training.changes)
-        run = Run(training, run_dir, RunState(), progress)
+        run = BegunRun(training, run_dir, RunState(), progress)
         plan.plugins.notify.on_run_start(
             run_dir.path.name, str(run_dir.path), run_dir.read_config()
         )

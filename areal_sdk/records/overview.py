@@ -9,7 +9,7 @@ from typing import Any
 from areal_sdk.telemetry import RunDir
 
 
-class RunState(StrEnum):
+class RunStatus(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -22,7 +22,7 @@ class RunState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutChange:
     """What was measured on held-out data: first, and last."""
 
     measure: str
@@ -40,14 +40,14 @@ class RunOverview:
     path: str
     began: float
     """Unix time."""
-    state: RunState
+    state: RunStatus
     agent: str = "-"
     model: str = "-"
     algorithm: str = "-"
     """Of a run that learns from data its objective; `-` where nothing is learnt."""
     steps: int = 0
     total_steps: int = 0
-    held_out: HeldOut | None = None
+    held_out: HeldOutChange | None = None
     problem: str = ""
     """The error of a run that failed or cannot be read."""
 
@@ -71,7 +71,7 @@ def overview_of(path: Path) -> RunOverview | None:
         return _overview(run_dir, config, began) if "model" in config else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         problem = f"{type(exc).__name__}: {exc}"
-        return RunOverview(path.name, str(path), began, RunState.UNREADABLE, problem=problem)
+        return RunOverview(path.name, str(path), began, RunStatus.UNREADABLE, problem=problem)
 
 
 def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> RunOverview:
@@ -95,7 +95,7 @@ def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> Run
     )
 
 
-def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOut | None:
+def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOutChange | None:
     """The first and the last measurement on the split that was measured first."""
     measured = [event for event in events if event["kind"] in ("eval", "held_out")]
     if not measured:
@@ -106,20 +106,20 @@ def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOut | None:
         values = [(e.get("step"), e[measure]) for e in of_split if e.get(measure) is not None]
         if values:
             (step, first), (_, last) = values[0], values[-1]
-            return HeldOut(measure, first if step == 0 and len(values) > 1 else None, last)
+            return HeldOutChange(measure, first if step == 0 and len(values) > 1 else None, last)
     return None
 
 
 def _state(
     run_dir: RunDir, config: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
-) -> RunState:
+) -> RunStatus:
     if run_dir.is_in_use():
-        return RunState.RUNNING
+        return RunStatus.RUNNING
     if _only_serves(config):
-        return RunState.RECORDED
+        return RunStatus.RECORDED
     last = events[-1]["kind"] if events else ""
-    ways = {"end": RunState.FINISHED, "failed": RunState.FAILED}
-    return ways.get(last, RunState.INTERRUPTED)
+    ways = {"end": RunStatus.FINISHED, "failed": RunStatus.FAILED}
+    return ways.get(last, RunStatus.INTERRUPTED)
 
 
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:

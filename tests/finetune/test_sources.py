@@ -8,7 +8,7 @@ import pytest
 
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.recorded import Selection, best_episodes, recorded_text, recorded_tokens
+from areal_sdk.finetune.recorded import EpisodeChoice, best_episodes, recorded_text, recorded_tokens
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models.tiny import make_tiny_model
@@ -31,8 +31,8 @@ def test_the_best_episodes_are_those_that_succeeded(tmp_path: Path) -> None:
         tmp_path / "run",
         [sampled("2", 1.0), sampled("3", 0.5), sampled("4", None), sampled("1+1=2", 1.0)],
     )
-    assert [e.final_text for e in best_episodes(run, Selection())] == ["2", "1+1=2"]
-    low = Selection(min_reward=0.5)
+    assert [e.final_text for e in best_episodes(run, EpisodeChoice())] == ["2", "1+1=2"]
+    low = EpisodeChoice(min_reward=0.5)
     assert [e.final_text for e in best_episodes(run, low)] == ["2", "3", "1+1=2"]
     assert [e.final_text for e in best_episodes(run, replace(low, per_task=1))] == ["1+1=2"]
 
@@ -40,7 +40,7 @@ def test_the_best_episodes_are_those_that_succeeded(tmp_path: Path) -> None:
 def test_what_was_measured_is_never_learnt_from(tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [sampled("2", 1.0)], split="eval")
     with pytest.raises(ConfigError, match="those of its evaluations do not count"):
-        best_episodes(run, Selection())
+        best_episodes(run, EpisodeChoice())
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_run_without_good_episodes_is_refused(
 ) -> None:
     run = run_with(tmp_path / "run", episodes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=problem):
-        best_episodes(run, Selection())
+        best_episodes(run, EpisodeChoice())
 
 
 def test_recorded_tokens_are_trained_as_they_are(model_dir: Path, tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ Each key of the file has one outcome: it is translated, it is not applicable her
 supported. Nothing is dropped without a word.
 """
 
-from areal_sdk.cli.from_areal.outcome import Kind, Outcome
+from areal_sdk.cli.from_areal.outcome import KeyOutcome, Kind
 from areal_sdk.cli.from_areal.reading import read_keys
 from areal_sdk.cli.from_areal.report import report
 from areal_sdk.cli.from_areal.translation import Translation, translate
 
-__all__ = ["Kind", "Outcome", "Translation", "read_keys", "report", "translate"]
+__all__ = ["Kind", "KeyOutcome", "Translation", "read_keys", "report", "translate"]

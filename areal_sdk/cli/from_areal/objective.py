@@ -9,8 +9,8 @@ from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.cli.from_areal.norms import BY_GROUP, Norms, norms_of
 from areal_sdk.cli.from_areal.outcome import (
     JSON,
+    KeyOutcome,
     Keys,
-    Outcome,
     becomes,
     not_applicable,
     not_supported,
@@ -47,7 +47,7 @@ def choose_preset(keys: Keys) -> str:
     return {"batch": "litepo", None: "drgrpo"}.get(norms.reward_std, "grpo")
 
 
-class Objective:
+class ObjectiveKeys:
     """The outcomes of the keys that `choose_preset` and its preset read."""
 
     def __init__(self, keys: Keys) -> None:
@@ -59,7 +59,7 @@ class Objective:
         self.by_group = self.preset == "areal" and self.norms.reward_mean == "group"
         """Rewards by group, then advantages by batch."""
 
-    def outcome(self, key: str, value: JSON) -> Outcome | None:
+    def outcome(self, key: str, value: JSON) -> KeyOutcome | None:
         """None for a key of another kind."""
         if key.startswith(("actor.reward_norm.", "actor.group_reward_norm")):
             return self._reward_norm(key, value)
@@ -68,19 +68,19 @@ class Objective:
         rule = RULES.get(key)
         return None if rule is None else rule(self, value)
 
-    def take(self, **options: JSON) -> Outcome:
+    def take(self, **options: JSON) -> KeyOutcome:
         """The options, if the preset has them."""
         if missing := [name for name in options if name not in self.options]:
             return not_supported(f"{self.preset} has no {missing[0]}")
         table = ("algorithm", self.preset)
         return becomes({join_key(*table, name): value for name, value in options.items()})
 
-    def _chosen(self) -> Outcome:
+    def _chosen(self) -> KeyOutcome:
         return becomes({"algorithm.name": self.preset})
 
     # the norms
 
-    def _reward_norm(self, key: str, value: JSON) -> Outcome:
+    def _reward_norm(self, key: str, value: JSON) -> KeyOutcome:
         does = BY_GROUP if self.by_group else norms_of(self.preset)
         wanted = {
             "mean_level": does.reward_mean,
@@ -95,7 +95,7 @@ class Objective:
             return self.take(group_norm=True) if self.by_group else self._chosen()
         return _detail(name, value)
 
-    def _advantage_norm(self, key: str, value: JSON) -> Outcome:
+    def _advantage_norm(self, key: str, value: JSON) -> KeyOutcome:
         does = norms_of(self.preset).advantage
         name = key.rpartition(".")[2]
         if name in ("mean_level", "std_level", "adv_norm"):
@@ -113,16 +113,16 @@ class Objective:
 
     # rewards
 
-    def reward_scaling(self, value: JSON) -> Outcome:
+    def reward_scaling(self, value: JSON) -> KeyOutcome:
         return self._reward(value, 1.0, reward_scale=value)
 
-    def reward_bias(self, value: JSON) -> Outcome:
+    def reward_bias(self, value: JSON) -> KeyOutcome:
         return self._reward(value, 0.0, reward_bias=value)
 
-    def reward_clip(self, value: JSON) -> Outcome:
+    def reward_clip(self, value: JSON) -> KeyOutcome:
         return self.take(reward_clip=value)
 
-    def _reward(self, value: JSON, neutral: float, **option: JSON) -> Outcome:
+    def _reward(self, value: JSON, neutral: float, **option: JSON) -> KeyOutcome:
         if "reward_scale" in self.options:
             return self.take(**option)
         if value == neutral:
@@ -133,24 +133,24 @@ class Objective:
             )
         return self.take(**option)
 
-    def overlong_reward_penalty(self, value: JSON) -> Outcome:
+    def overlong_reward_penalty(self, value: JSON) -> KeyOutcome:
         if not value:
             return not_applicable("as it is here")
         longest = self.keys.get("gconfig.max_new_tokens", self.keys.get("actor.max_new_tokens"))
         return self.take(overlong_limit=longest)
 
-    def overlong_tokens(self, value: JSON) -> Outcome:
+    def overlong_tokens(self, value: JSON) -> KeyOutcome:
         return self._overlong(overlong_margin=value)
 
-    def overlong_penalty_factor(self, value: JSON) -> Outcome:
+    def overlong_penalty_factor(self, value: JSON) -> KeyOutcome:
         return self._overlong(overlong_penalty=value)
 
-    def _overlong(self, **option: JSON) -> Outcome:
+    def _overlong(self, **option: JSON) -> KeyOutcome:
         if not self.keys.get("actor.overlong_reward_penalty"):
             return not_applicable("there is no overlong penalty")
         return self.take(**option)
 
-    def kl_ctl(self, value: JSON) -> Outcome:
+    def kl_ctl(self, value: JSON) -> KeyOutcome:
         if not value:
             return not_applicable("0: no reference is loaded")
         if self.by_group:
@@ -158,19 +158,19 @@ class Objective:
         outcome = self.take(kl=value)
         return becomes(outcome.settings, "in the loss") if self.preset == "grpo" else outcome
 
-    def kl_estimator(self, value: JSON) -> Outcome:
+    def kl_estimator(self, value: JSON) -> KeyOutcome:
         if value == "k1" or not self.keys.get("actor.kl_ctl"):
             return not_applicable("k1 in rewards, k3 in a loss")
         return not_supported("k1 in rewards, k3 in a loss")
 
-    def discount(self, value: JSON) -> Outcome:
+    def discount(self, value: JSON) -> KeyOutcome:
         if value == 1:
             return not_applicable("1: rewards are not discounted")
         if self.by_group:
             return not_supported("areal with group_norm has no token_discount")
         return self.take(token_discount=value)
 
-    def gae_lambda(self, value: JSON) -> Outcome:
+    def gae_lambda(self, value: JSON) -> KeyOutcome:
         if self.preset == "ppo":
             return self.take(trace=value)
         return (
@@ -181,22 +181,22 @@ class Objective:
 
     # the loss
 
-    def eps_clip(self, value: JSON) -> Outcome:
+    def eps_clip(self, value: JSON) -> KeyOutcome:
         if self.keys.get("actor.eps_clip_higher") is not None:
             return self.take(clip_low=value)
         return self.take(clip_low=value, clip_high=value)
 
-    def eps_clip_higher(self, value: JSON) -> Outcome:
+    def eps_clip_higher(self, value: JSON) -> KeyOutcome:
         return (
             not_applicable("eps_clip bounds both sides")
             if value is None
             else self.take(clip_high=value)
         )
 
-    def c_clip(self, value: JSON) -> Outcome:
+    def c_clip(self, value: JSON) -> KeyOutcome:
         return not_applicable("no dual clip") if value is None else self.take(dual_clip=value)
 
-    def weight_cap(self, value: JSON) -> Outcome:
+    def weight_cap(self, value: JSON) -> KeyOutcome:
         if not self.keys.get("actor.use_decoupled_loss"):
             return not_applicable("only the decoupled loss has weights")
         outcome = self.take(max_weight=math.inf if value is None else value)
@@ -208,54 +208,54 @@ class Objective:
             settings, "" if masks.settings else "weights beyond it are clamped, not masked"
         )
 
-    def weight_mode(self, value: JSON) -> Outcome:
+    def weight_mode(self, value: JSON) -> KeyOutcome:
         if not self.keys.get("actor.use_decoupled_loss"):
             return not_applicable("only the decoupled loss has weights")
         if value not in MODES:
             return not_supported(f"choose one of {', '.join(MODES)}")
         return self.take(**MODES[value])
 
-    def importance_sampling_level(self, value: JSON) -> Outcome:
+    def importance_sampling_level(self, value: JSON) -> KeyOutcome:
         if value == "token":
             return not_applicable("as it is here")
         return (
             self._chosen() if self.preset == "gspo" else not_supported(f"{self.preset} is by token")
         )
 
-    def use_decoupled_loss(self, value: JSON) -> Outcome:
+    def use_decoupled_loss(self, value: JSON) -> KeyOutcome:
         if value or self.preset == "naive_ppo":
             return self._chosen()
         return not_supported(f"{self.preset} weighs by who sampled, up to max_weight")
 
-    def recompute_logprob(self, value: JSON) -> Outcome:
+    def recompute_logprob(self, value: JSON) -> KeyOutcome:
         if self.preset == "naive_ppo":
             return self._chosen()
         if self.keys.get("actor.prox_logp_method") is not None:
             return not_applicable("prox_logp_method says how")
         return self.take(proximal="recompute")
 
-    def prox_logp_method(self, value: JSON) -> Outcome:
+    def prox_logp_method(self, value: JSON) -> KeyOutcome:
         known = {"recompute": "recompute", "metrics": "recompute", "loglinear": "interpolate"}
         if value not in known:
             return not_supported(f"choose one of {', '.join(known)}")
         return self.take(proximal=known[value])
 
-    def m2_threshold(self, value: JSON) -> Outcome:
+    def m2_threshold(self, value: JSON) -> KeyOutcome:
         return not_applicable("no M2PO") if value is None else self.take(threshold=value)
 
-    def use_sapo_loss(self, value: JSON) -> Outcome:
+    def use_sapo_loss(self, value: JSON) -> KeyOutcome:
         return self._chosen() if value else not_applicable("no SAPO")
 
-    def sapo_tau_pos(self, value: JSON) -> Outcome:
+    def sapo_tau_pos(self, value: JSON) -> KeyOutcome:
         return self.take(tau_positive=value) if self.preset == "sapo" else not_applicable("no SAPO")
 
-    def sapo_tau_neg(self, value: JSON) -> Outcome:
+    def sapo_tau_neg(self, value: JSON) -> KeyOutcome:
         return self.take(tau_negative=value) if self.preset == "sapo" else not_applicable("no SAPO")
 
 
-def _detail(name: str, value: JSON) -> Outcome:
+def _detail(name: str, value: JSON) -> KeyOutcome:
     """Of a norm, apart from its levels."""
-    known: Mapping[str, Outcome] = {
+    known: Mapping[str, KeyOutcome] = {
         "std_unbiased": not_applicable(
             "deviations are biased: one factor where groups are equally large"
         ),
@@ -265,31 +265,31 @@ def _detail(name: str, value: JSON) -> Outcome:
     return known.get(name, not_supported("unknown"))
 
 
-RULES: Mapping[str, Callable[[Objective, JSON], Outcome]] = {
-    "actor.reward_scaling": Objective.reward_scaling,
-    "actor.reward_bias": Objective.reward_bias,
-    "actor.reward_clip": Objective.reward_clip,
-    "actor.overlong_reward_penalty": Objective.overlong_reward_penalty,
-    "actor.overlong_tokens": Objective.overlong_tokens,
-    "actor.overlong_penalty_factor": Objective.overlong_penalty_factor,
-    "actor.kl_ctl": Objective.kl_ctl,
-    "actor.kl_estimator": Objective.kl_estimator,
-    "actor.discount": Objective.discount,
-    "actor.gae_lambda": Objective.gae_lambda,
-    "actor.eps_clip": Objective.eps_clip,
-    "actor.eps_clip_higher": Objective.eps_clip_higher,
-    "actor.c_clip": Objective.c_clip,
-    "actor.behav_imp_weight_cap": Objective.weight_cap,
-    MODE: Objective.weight_mode,
-    "actor.importance_sampling_level": Objective.importance_sampling_level,
-    "actor.use_decoupled_loss": Objective.use_decoupled_loss,
-    "actor.recompute_logprob": Objective.recompute_logprob,
-    "actor.prox_logp_method": Objective.prox_logp_method,
-    "actor.m2_threshold": Objective.m2_threshold,
-    "actor.use_sapo_loss": Objective.use_sapo_loss,
-    "actor.sapo_tau_pos": Objective.sapo_tau_pos,
-    "actor.sapo_tau_neg": Objective.sapo_tau_neg,
-    "actor.behave_imp_weight_cap": Objective.weight_cap,
+RULES: Mapping[str, Callable[[ObjectiveKeys, JSON], KeyOutcome]] = {
+    "actor.reward_scaling": ObjectiveKeys.reward_scaling,
+    "actor.reward_bias": ObjectiveKeys.reward_bias,
+    "actor.reward_clip": ObjectiveKeys.reward_clip,
+    "actor.overlong_reward_penalty": ObjectiveKeys.overlong_reward_penalty,
+    "actor.overlong_tokens": ObjectiveKeys.overlong_tokens,
+    "actor.overlong_penalty_factor": ObjectiveKeys.overlong_penalty_factor,
+    "actor.kl_ctl": ObjectiveKeys.kl_ctl,
+    "actor.kl_estimator": ObjectiveKeys.kl_estimator,
+    "actor.discount": ObjectiveKeys.discount,
+    "actor.gae_lambda": ObjectiveKeys.gae_lambda,
+    "actor.eps_clip": ObjectiveKeys.eps_clip,
+    "actor.eps_clip_higher": ObjectiveKeys.eps_clip_higher,
+    "actor.c_clip": ObjectiveKeys.c_clip,
+    "actor.behav_imp_weight_cap": ObjectiveKeys.weight_cap,
+    MODE: ObjectiveKeys.weight_mode,
+    "actor.importance_sampling_level": ObjectiveKeys.importance_sampling_level,
+    "actor.use_decoupled_loss": ObjectiveKeys.use_decoupled_loss,
+    "actor.recompute_logprob": ObjectiveKeys.recompute_logprob,
+    "actor.prox_logp_method": ObjectiveKeys.prox_logp_method,
+    "actor.m2_threshold": ObjectiveKeys.m2_threshold,
+    "actor.use_sapo_loss": ObjectiveKeys.use_sapo_loss,
+    "actor.sapo_tau_pos": ObjectiveKeys.sapo_tau_pos,
+    "actor.sapo_tau_neg": ObjectiveKeys.sapo_tau_neg,
+    "actor.behave_imp_weight_cap": ObjectiveKeys.weight_cap,
     "critic.eps_clip": lambda objective, value: objective.take(value_clip=value),
     "critic.optimizer.lr": lambda objective, value: objective.take(critic_learning_rate=value),
 }

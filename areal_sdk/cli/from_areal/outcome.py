@@ -17,27 +17,27 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class KeyOutcome:
     kind: Kind
     settings: Mapping[str, JSON] = field(default_factory=dict)
     """What it is translated to: dotted keys of areal-sdk."""
     why: str = ""
 
 
-Rule = Callable[[JSON, Keys], Outcome]
+Rule = Callable[[JSON, Keys], KeyOutcome]
 """The outcome of a value, given all keys of the file."""
 
 
-def becomes(settings: Mapping[str, JSON], why: str = "") -> Outcome:
-    return Outcome(Kind.TRANSLATED, settings, why)
+def becomes(settings: Mapping[str, JSON], why: str = "") -> KeyOutcome:
+    return KeyOutcome(Kind.TRANSLATED, settings, why)
 
 
-def not_applicable(why: str) -> Outcome:
-    return Outcome(Kind.NOT_APPLICABLE, why=why)
+def not_applicable(why: str) -> KeyOutcome:
+    return KeyOutcome(Kind.NOT_APPLICABLE, why=why)
 
 
-def not_supported(why: str) -> Outcome:
-    return Outcome(Kind.NOT_SUPPORTED, why=why)
+def not_supported(why: str) -> KeyOutcome:
+    return KeyOutcome(Kind.NOT_SUPPORTED, why=why)
 
 
 def to(key: str, convert: Callable[[JSON], JSON] = lambda value: value) -> Rule:

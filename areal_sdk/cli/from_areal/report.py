@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from areal_sdk.cli.from_areal.outcome import JSON, Kind, Outcome
+from areal_sdk.cli.from_areal.outcome import JSON, KeyOutcome, Kind
 from areal_sdk.cli.from_areal.translation import Translation
 
 LONGEST = 60
@@ -20,7 +20,7 @@ def report(translation: Translation) -> Iterator[str]:
             yield f"  {key} = {_written(translation.keys[key])}{default}{_became(outcome)}"
 
 
-def _became(outcome: Outcome) -> str:
+def _became(outcome: KeyOutcome) -> str:
     if outcome.kind is not Kind.TRANSLATED:
         return f": {outcome.why}"
     settings = ", ".join(f"{key} = {_written(value)}" for key, value in outcome.settings.items())

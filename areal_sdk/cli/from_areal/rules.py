@@ -6,8 +6,8 @@ from typing import Any
 
 from areal_sdk.cli.from_areal.outcome import (
     JSON,
+    KeyOutcome,
     Keys,
-    Outcome,
     Rule,
     becomes,
     never,
@@ -25,12 +25,12 @@ LAYOUT = re.compile(r"(?P<engine>[a-z]+)[.:](?P<servers>(?:[a-z]\d+)+)\+(?P<trai
 TRAINER = re.compile(r"(?:(?P<backend>[a-z]+)[.:])?(?P<ranks>(?:[a-z]\d+)+)")
 
 
-def _name(_value: JSON, keys: Keys) -> Outcome:
+def _name(_value: JSON, keys: Keys) -> KeyOutcome:
     parts = (keys.get("experiment_name"), keys.get("trial_name"))
     return becomes({"run.name": "-".join(str(part) for part in parts if part is not None)})
 
 
-def _epochs(value: JSON, keys: Keys) -> Outcome:
+def _epochs(value: JSON, keys: Keys) -> KeyOutcome:
     ends = {} if keys.get("total_train_steps") is not None else {"run.steps": NO_LIMIT}
     return becomes(
         {"rollout.epochs": value, **ends}, "the run ends with its epochs" if ends else ""
@@ -41,22 +41,22 @@ def _group_size(keys: Keys) -> int:
     return int(keys["gconfig.n_samples"])
 
 
-def _batch(value: JSON, keys: Keys) -> Outcome:
+def _batch(value: JSON, keys: Keys) -> KeyOutcome:
     return becomes({"rollout.batch": value * _group_size(keys)}, "episodes: prompts times samples")
 
 
-def _inflight(value: JSON, keys: Keys) -> Outcome:
+def _inflight(value: JSON, keys: Keys) -> KeyOutcome:
     episodes = value * _group_size(keys)
     return becomes({"rollout.max_inflight": episodes}, "episodes: prompts times samples")
 
 
-def _schedule(value: JSON, keys: Keys) -> Outcome:
+def _schedule(value: JSON, keys: Keys) -> KeyOutcome:
     if value != "constant" and keys.get("total_train_steps") is None:
         return not_supported("the number of steps is open: set run.steps and trainer.schedule")
     return becomes({"trainer.schedule": value})
 
 
-def _warmup(value: JSON, keys: Keys) -> Outcome:
+def _warmup(value: JSON, keys: Keys) -> KeyOutcome:
     steps = keys.get("total_train_steps")
     if not value or steps is not None:
         return becomes({"trainer.warmup_steps": round(value * (steps or 0))})
@@ -65,19 +65,19 @@ def _warmup(value: JSON, keys: Keys) -> Outcome:
     )
 
 
-def _same_model(value: JSON, keys: Keys) -> Outcome:
+def _same_model(value: JSON, keys: Keys) -> KeyOutcome:
     if value == keys.get("actor.path"):
         return not_applicable("it is that of the model")
     return not_supported("another model than actor.path: the trained model has its own tokenizer")
 
 
-def _reference(value: JSON, keys: Keys) -> Outcome:
+def _reference(value: JSON, keys: Keys) -> KeyOutcome:
     if value == keys.get("actor.path"):
         return not_applicable("the reference is the checkpoint that the run begins with")
     return not_supported("the reference is the checkpoint that the run begins with")
 
 
-def _adapter(value: JSON, keys: Keys) -> Outcome:
+def _adapter(value: JSON, keys: Keys) -> KeyOutcome:
     """AReaL's adapter; its numbers are AReaL's where the file is silent."""
     if not value:
         return not_applicable(AS_HERE)
@@ -100,13 +100,13 @@ def _copy_of(key: str) -> Rule:
     )
 
 
-def _precision(value: JSON, _keys: Keys) -> Outcome:
+def _precision(value: JSON, _keys: Keys) -> KeyOutcome:
     if value in ("bfloat16", "float32"):
         return becomes({"trainer.precision": value})
     return not_supported("train in bfloat16 or float32 (trainer.precision)")
 
 
-def _engine_dtype(value: JSON, _keys: Keys) -> Outcome:
+def _engine_dtype(value: JSON, _keys: Keys) -> KeyOutcome:
     if value in ("bfloat16", "float32", "auto"):
         return becomes({"engine.dtype": value})
     return not_supported("sample in bfloat16 or float32 (engine.dtype)")
@@ -134,12 +134,12 @@ def _ranks(backend: str | None, layout: str) -> tuple[dict[str, JSON], list[str]
     return settings, left
 
 
-def _placed(settings: dict[str, JSON], left: list[str]) -> Outcome:
+def _placed(settings: dict[str, JSON], left: list[str]) -> KeyOutcome:
     why = f"not supported: {'; '.join(left)}" if left else ""
     return becomes(settings, why) if settings else not_supported("; ".join(left))
 
 
-def _allocation(value: JSON, _keys: Keys) -> Outcome:
+def _allocation(value: JSON, _keys: Keys) -> KeyOutcome:
     found = LAYOUT.fullmatch(str(value))
     trainer = TRAINER.fullmatch(found["trainer"]) if found else None
     if found is None or trainer is None:
@@ -149,19 +149,19 @@ def _allocation(value: JSON, _keys: Keys) -> Outcome:
     return _placed({**servers, **ranks}, left + more)
 
 
-def _rollout_backend(value: JSON, _keys: Keys) -> Outcome:
+def _rollout_backend(value: JSON, _keys: Keys) -> KeyOutcome:
     engine, _, layout = str(value).replace(":", ".").partition(".")
     return _placed(*_servers(engine, layout))
 
 
-def _actor_backend(value: JSON, _keys: Keys) -> Outcome:
+def _actor_backend(value: JSON, _keys: Keys) -> KeyOutcome:
     backend, _, layout = str(value).replace(":", ".").partition(".")
     if not layout:
         return only("fsdp", "the trainer is FSDP2", "the trainer is FSDP2")(value, _keys)
     return _placed(*_ranks(backend, layout))
 
 
-def _checkpoints(value: JSON, keys: Keys) -> Outcome:
+def _checkpoints(value: JSON, keys: Keys) -> KeyOutcome:
     if keys.get("saver.freq_steps") is not None:
         return not_applicable("as saver.freq_steps")
     return becomes({"run.checkpoint_every": value})
@@ -317,7 +317,7 @@ SUFFIXES: Mapping[str, str] = {
 }
 
 
-def outcome_of(key: str, value: Any, keys: Keys) -> Outcome:
+def outcome_of(key: str, value: Any, keys: Keys) -> KeyOutcome:
     """The outcome of a key that is not part of the objective."""
     if value is None:
         return not_applicable("not set")

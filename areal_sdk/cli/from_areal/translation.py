@@ -10,8 +10,8 @@ from areal_sdk.algorithms import presets
 from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
-from areal_sdk.cli.from_areal.objective import Objective
-from areal_sdk.cli.from_areal.outcome import JSON, Keys, Kind, Outcome, not_supported
+from areal_sdk.cli.from_areal.objective import ObjectiveKeys
+from areal_sdk.cli.from_areal.outcome import JSON, KeyOutcome, Keys, Kind, not_supported
 from areal_sdk.cli.from_areal.rules import outcome_of
 from areal_sdk.config import parse_config
 from areal_sdk.config.keys import assign, split_key
@@ -38,7 +38,7 @@ DEFAULTS: Mapping[str, JSON] = {
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    outcomes: Mapping[str, Outcome]
+    outcomes: Mapping[str, KeyOutcome]
     """Of each key of the file, and of AReaL's defaults for keys that it lacks."""
     keys: Keys
     """With these defaults."""
@@ -47,7 +47,7 @@ class Translation:
     settings: Mapping[str, JSON]
     """Dotted keys of areal-sdk."""
 
-    def of_kind(self, kind: Kind) -> dict[str, Outcome]:
+    def of_kind(self, kind: Kind) -> dict[str, KeyOutcome]:
         """Defaults are listed where they are more than a remark."""
         return {
             key: outcome
@@ -62,7 +62,7 @@ class Translation:
 def translate(given: Keys) -> Translation:
     """ConfigError where the settings together are no configuration."""
     keys = {**given, **{key: value for key, value in DEFAULTS.items() if key not in given}}
-    objective = Objective(keys)
+    objective = ObjectiveKeys(keys)
     settings: dict[str, JSON] = {"algorithm.name": objective.preset}
     outcomes = {}
     for key, value in keys.items():
@@ -77,7 +77,7 @@ def translate(given: Keys) -> Translation:
     return Translation(outcomes, keys, frozenset(given), settings)
 
 
-def _valid(outcome: Outcome, settings: Mapping[str, JSON]) -> Outcome:
+def _valid(outcome: KeyOutcome, settings: Mapping[str, JSON]) -> KeyOutcome:
     """`outcome`, unless areal-sdk refuses its value, or another key has said something else."""
     for key, value in outcome.settings.items():
         if settings.get(key, value) != value:
