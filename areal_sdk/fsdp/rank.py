@@ -38,10 +38,11 @@ def main(channel: Channel, args: JSON) -> None:
     _check_surroundings(spec, Path(args["probe"]))
     torch.set_num_threads(spec.trainer.threads)
     torch.use_deterministic_algorithms(spec.run.deterministic)
-    torch.manual_seed(spec.run.seed)
+    rank = int(os.environ.get("RANK", 0))
+    torch.manual_seed(spec.run.seed + rank)  # dropout leaves out other inputs on each rank
     transformers.logging.disable_progress_bar()
     ranks = join_ranks(
-        rank=int(os.environ.get("RANK", 0)),
+        rank=rank,
         size=int(os.environ.get("WORLD_SIZE", 1)),
         device=_device(spec.trainer.device),
         timeout_s=COLLECTIVE_TIMEOUT_S,
@@ -55,18 +56,18 @@ def main(channel: Channel, args: JSON) -> None:
             own = PublishDir(size=spec.published_size)  # the main process fetches from here
         trainer = RankTrainer(spec, ranks)
         saver = Saver(trainer)
-        rank = _Rank(trainer, saver, own.path if own else spec.publish_dir)
+        served = _Rank(trainer, saver, own.path if own else spec.publish_dir)
         channel.ready(
             {
-                "num_parameters": rank.num_parameters,
+                "num_parameters": served.num_parameters,
                 "device": str(ranks.device),
-                "learns_alone": rank.algorithm.learns_alone,
-                "idle_groups": rank.algorithm.idle_groups,
+                "learns_alone": served.algorithm.learns_alone,
+                "idle_groups": served.algorithm.idle_groups,
                 "shares_memory": is_shared,
             }
         )
         while (request := channel.receive()) is not None:
-            rank.answer(request)
+            served.answer(request)
     except ChannelClosedError:
         return
     finally:

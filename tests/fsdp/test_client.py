@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.fsdp.checkpoint import load_checkpoint
+from areal_sdk.fsdp.checkpoint.saving import alone_is_fine
 from areal_sdk.fsdp.directories import PublishDir
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
@@ -150,6 +153,11 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
         with pytest.raises(CheckpointError, match="stay valid"):
             await client.save(tmp_path / "a file" / "step-1", {})
         await client.save(tmp_path / "step-1", {"v": 1})
+    # Each rank draws its own random numbers, and goes on with them.
+    generators = {f"rng.{rank}": torch.get_rng_state() for rank in range(2)}
+    with alone_is_fine():
+        load(generators, checkpoint_id=tmp_path / "step-1", no_dist=True)
+    assert not torch.equal(*generators.values())
     # A checkpoint does not care how many ranks wrote it.
     again = RankTrainer(spec)
     assert load_checkpoint(again, tmp_path / "step-1") == {"v": 1}

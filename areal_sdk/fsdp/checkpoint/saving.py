@@ -39,6 +39,7 @@ JSON = Any
 FORMAT = 1
 
 MODEL = "model."
+RNG, CUDA_RNG = "rng.", "cuda_rng."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,7 @@ class Snapshot:
             "adapter": _adapter_of(trainer.spec),
             "extra": extra,
         }
-        rng = {f"rng.{trainer.ranks.rank}": torch.get_rng_state()}
-        tensors = _tensors(trainer) | rng
+        tensors = _tensors(trainer) | _generators(trainer.ranks)
         plainly = StagingOptions(
             use_pinned_memory=False,
             use_shared_memory=False,
@@ -165,18 +165,29 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
         trainer.critic.num_updates = state.get("critic_updates") or 0
     has_critic = state.get("critic_updates") is not None
     tensors = _tensors(trainer, with_critic=has_critic, allocate=True)
-    own_rng = f"rng.{trainer.ranks.rank}"
     saved = FileSystemReader(directory).read_metadata().state_dict_metadata
-    rng = {own_rng: torch.get_rng_state()} if own_rng in saved else {}  # a rank may be new
+    # A rank may be new, or have got another device.
+    rng = {name: state for name, state in _generators(trainer.ranks).items() if name in saved}
     try:
         with alone_is_fine():
             load(tensors | rng, checkpoint_id=directory, no_dist=not trainer.ranks.is_distributed)
     except CheckpointException as exc:
         raise CheckpointError(f"{directory} cannot be read: {_first_failure(exc)}") from exc
-    if rng:
-        torch.set_rng_state(rng[own_rng])
+    for name, generator in rng.items():
+        if name.startswith(CUDA_RNG):
+            torch.cuda.set_rng_state(generator, trainer.ranks.device)
+        else:
+            torch.set_rng_state(generator)
     extra: Mapping[str, JSON] = state["extra"]
     return extra
+
+
+def _generators(ranks: Ranks) -> dict[str, Tensor]:
+    """What random numbers come next on this rank: dropout draws them on the device."""
+    states = {f"{RNG}{ranks.rank}": torch.get_rng_state()}
+    if ranks.device.type == "cuda":
+        states[f"{CUDA_RNG}{ranks.rank}"] = torch.cuda.get_rng_state(ranks.device)
+    return states
 
 
 def read_state(directory: Path) -> dict[str, JSON]:
