@@ -127,7 +127,8 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
     algorithm = check_names(config, plugins)
     model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
     train_tasks = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
-    warnings = warn_of_overlap(train_tasks, eval_tasks)
+    labels = [part.label for part in config.mixture]
+    warnings = warn_of_overlap(train_tasks, eval_tasks, labels=labels)
     for warning in warnings:
         logger.warning("%s", warning)
     return RunPlan(

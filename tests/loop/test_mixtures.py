@@ -75,6 +75,16 @@ def test_a_mixture_has_its_proportions_in_every_stretch_and_goes_on(files: Path)
     ]
 
 
+def test_training_tasks_among_the_held_out_are_told_though_a_mixture_labels_them(
+    files: Path,
+) -> None:
+    held_out = files / "held_out.jsonl"
+    rows = [{"question": f"word {n}?", "solution": str(n)} for n in range(2, 6)]
+    held_out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (warning,) = plan_of(files, mixture=mixture(files), eval_tasks=str(held_out)).warnings
+    assert warning.startswith("eval: 2 of 4 held-out tasks are training tasks too")
+
+
 def test_a_mixture_is_repeatable_and_follows_the_seed() -> None:
     parts = [Part("a", 1.0, lambda: [Task(str(n)) for n in range(9)], is_finite=True)]
 

@@ -2,7 +2,7 @@
 
 import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import chain, islice
@@ -107,13 +107,19 @@ MAX_COMPARED = 100_000
 
 
 def warn_of_overlap(
-    train: Sequence[Task] | TaskStream, held_out: Mapping[str, HeldOut]
+    train: Sequence[Task] | TaskStream,
+    held_out: Mapping[str, HeldOut],
+    *,
+    labels: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """A warning for each split that measures tasks which are trained on."""
+    """A warning for each split that measures tasks which are trained on.
+
+    `labels` are those of a mixture, which its tasks have as their source and other tasks have not.
+    """
     known = train.first if isinstance(train, TaskStream) else train
     warnings = []
     for split, given in held_out.items():
-        num_shared, num_tasks = _num_shared(given.tasks, known), len(given.tasks)
+        num_shared, num_tasks = _num_shared(given.tasks, known, labels), len(given.tasks)
         if num_shared:
             share = "all" if num_shared == num_tasks else f"{num_shared} of"
             measured = "measured " if num_tasks < given.num_available else ""
@@ -125,25 +131,29 @@ def warn_of_overlap(
     return tuple(warnings)
 
 
-def _num_shared(held_out: Sequence[Task], train: Sequence[Task]) -> int:
+def _num_shared(
+    held_out: Sequence[Task], train: Sequence[Task], labels: Collection[str] = ()
+) -> int:
     """How many held-out tasks are among the training tasks, by their data.
 
     Where the data of tasks do not tell them apart, their ids count as well.
     """
-    contents = {_content(task) for task in held_out}
+    contents = {_content(task, labels) for task in held_out}
     by_data = len(contents) == len(held_out) > 1
 
     def key(task: Task) -> str:
-        return _content(task) if by_data else f"{task.id} {_content(task)}"
+        content = _content(task, labels)
+        return content if by_data else f"{task.id} {content}"
 
     wanted = {key(task) for task in held_out}
     return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})
 
 
-def _content(task: Task) -> str:
-    """The data of a task as text; empty if they are no JSON."""
+def _content(task: Task, labels: Collection[str] = ()) -> str:
+    """The data of a task as text, but for a source among `labels`; empty if they are no JSON."""
+    data = {k: v for k, v in task.data.items() if k != "source" or v not in labels}
     try:
-        return orjson.dumps(dict(task.data), option=orjson.OPT_SORT_KEYS).decode()
+        return orjson.dumps(data, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:
         return ""
 
