@@ -77,6 +77,11 @@ async def test_a_shell_script_posts_its_reward(model_dir: Path) -> None:
 VERDICTS = {
     "two lines": ("echo '{\"reward\": 0.1}'; echo '{\"reward\": 0.5}'; echo '{\"log\": 1}'", 0.5),
     "true": ("echo '{\"reward\": true}'", 1.0),
+    "a line separator in a text": (
+        """echo '{"reward": 0.1}'; echo '{"reward": 0.5, "said": "a\u2028b\u0085c"}'""",
+        0.5,
+    ),
+    "a progress bar before it": ("""printf '9 %%\\r{"reward": 0.5}\\r\\n'""", 0.5),
 }
 
 
@@ -120,9 +125,10 @@ async def test_an_error_names_the_log_of_what_it_wrote(model_dir: Path) -> None:
     assert "[stdout]\nto stdout\n[stderr]\nto stderr" in log_of(model_dir)
 
 
-async def test_a_kill_from_outside_is_a_fault_of_the_machine(model_dir: Path) -> None:
-    outcome = (await played("kill -KILL $$", model_dir)).outcome
-    assert outcome.error is ErrorKind.INFRASTRUCTURE
+@pytest.mark.parametrize("script", ["kill -KILL $$", "sh -c 'kill -KILL $$'; exit $?"])
+async def test_a_kill_from_outside_is_a_fault_of_the_machine(script: str, model_dir: Path) -> None:
+    outcome = (await played(script, model_dir, on_agent_error=0.0)).outcome
+    assert (outcome.error, outcome.reward) == (ErrorKind.INFRASTRUCTURE, None)
 
 
 @pytest.mark.parametrize(("code", "reward"), [(0, 1.0), (1, 0.0), (2, None)])

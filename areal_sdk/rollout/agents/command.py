@@ -11,6 +11,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -38,11 +39,15 @@ LOG = "agent.log"
 _NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
 _KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """By these the kernel (out of memory) or a person ends a process: no code is to blame."""
+_SHELL_SIGNALS = 128
+"""A shell, and what runs containers, adds it to the number of a signal."""
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """The machine has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
 """Of each stream of an episode; of one that failed, everything that was kept."""
 _QUOTED_CHARACTERS = 500
+_LINE_END = re.compile(r"[\r\n]+")
+"""`str.splitlines` also splits at U+2028 and its like, which JSON may hold as they are."""
 _SUCCEEDED, _FAILED = 0, 1
 """The exit codes that are verdicts under `reward = "exit_code"`."""
 
@@ -95,7 +100,9 @@ class CommandAgent(Agent):
         return AgentError(what)
 
     def _error(self, end: ProgramEnd, episode_id: str) -> EpisodeError:
-        is_from_outside = end.signal in _KILLED_FROM_OUTSIDE and not end.wrote_too_much
+        # A shell lives on, and tells the signal that ended its child by its own exit code.
+        killed_by = (end.code or 0) - _SHELL_SIGNALS if end.signal is None else end.signal
+        is_from_outside = killed_by in _KILLED_FROM_OUTSIDE and not end.wrote_too_much
         written = end.stderr.strip() or end.stdout.strip()
         last = f": {_last_line(written)}" if written else ", and it wrote nothing"
         where = f"; its output: {self._log}, under {episode_id}" if self._log else ""
@@ -141,7 +148,7 @@ def read_verdict_line(output: str) -> Outcome | None:
     >>> read_verdict_line('thinking...\\n{"reward": 0.5, "success": false}\\nbye').reward
     0.5
     """
-    for line in reversed(output.splitlines()):
+    for line in reversed(_LINE_END.split(output)):
         found = _json_object(line)
         if found is not None and "reward" in found:
             return _outcome(found)
