@@ -270,6 +270,9 @@ class TrainerSection(Section):
     """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1
     """Number of trainer processes. They share the model and the batch (FSDP2)."""
+    replicas: Positive = 1
+    """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
+    inside a machine and only gradients travel between machines; a rank then holds as many times more."""
     defer_gradient_sync: bool = True
     """With several ranks: sum gradients over the ranks once per optimiser step, not after each micro-batch. Each
     rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off for a model
@@ -288,6 +291,15 @@ class TrainerSection(Section):
     step_timeout_s: Seconds = 1800.0
     """Deadline of a step. A step that takes longer ends the run, because a rank hangs."""
     lora: LoraSection = LoraSection()
+
+    @model_validator(mode="after")
+    def _divide(self) -> Self:
+        if self.ranks % self.replicas:
+            raise ValueError(
+                f"replicas = {self.replicas} does not divide ranks = {self.ranks}: "
+                "each copy needs as many ranks as the others"
+            )
+        return self
 
     @model_validator(mode="wrap")
     @classmethod

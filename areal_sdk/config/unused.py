@@ -33,6 +33,11 @@ _RULES = (
         "there is no adapter without trainer.lora.rank",
     ),
     _Rule(
+        ("trainer.defer_gradient_sync",),
+        lambda c: c.trainer.ranks == 1,
+        "one rank has nobody to sum gradients with (trainer.ranks)",
+    ),
+    _Rule(
         ("trainer.schedule_end",),
         lambda c: c.trainer.schedule == "constant",
         'the learning rate does not fall (trainer.schedule = "constant")',

@@ -17,7 +17,7 @@ from areal_sdk.fsdp.adapter import served_weights
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.memory.activations import recompute_activations
 from areal_sdk.fsdp.policy import Policy, load_policy
-from areal_sdk.fsdp.sharding import Layered, shard
+from areal_sdk.fsdp.sharding import SPLIT, Layered, shard
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.models.checkpoint import StoredTensor, stored_tensors
 
@@ -93,7 +93,7 @@ def _own_rows(parameter: Tensor) -> tuple[Tensor, int]:
     """This rank's part of a parameter, and which row it begins with."""
     if not isinstance(parameter, DTensor):
         return parameter, 0
-    mesh, placements = parameter.device_mesh, parameter.placements
-    assert placements == (Shard(0),), "as `fully_shard` splits it"
-    rows_of_rank = -(-len(parameter) // mesh.size())
-    return parameter.to_local(), mesh.get_local_rank() * rows_of_rank
+    mesh = parameter.device_mesh
+    assert parameter.placements[-1] == Shard(0), "as `fully_shard` splits it"
+    rows_of_rank = -(-len(parameter) // mesh.size(mesh.ndim - 1))
+    return parameter.to_local(), mesh.get_local_rank(SPLIT) * rows_of_rank

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     FSDPModule,
     MixedPrecisionPolicy,
@@ -24,6 +24,9 @@ from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.kernels.head import OutputLayer
 
 T = TypeVar("T")
+
+SPLIT = "split"
+"""The dimension of the mesh of ranks that parameters are split over."""
 
 
 class Layered(Protocol):
@@ -44,7 +47,7 @@ def shard(model: Layered, ranks: Ranks, settings: TrainerSection) -> None:
     if not ranks.is_distributed:
         return
     assert isinstance(model, nn.Module)
-    mesh = init_device_mesh(ranks.device.type, (ranks.size,))
+    mesh = _mesh(ranks, settings.replicas)
     exact = MixedPrecisionPolicy(cast_forward_inputs=False)
     computed = torch.bfloat16 if settings.precision == "bfloat16" else None
     rounded = MixedPrecisionPolicy(
@@ -63,6 +66,15 @@ def shard(model: Layered, ranks: Ranks, settings: TrainerSection) -> None:
         if isinstance(end, OutputLayer):
             register_fsdp_forward_method(end, OutputLayer.token_logprobs.__name__)
     split(model, exact)
+
+
+def _mesh(ranks: Ranks, replicas: int) -> DeviceMesh:
+    """Neighbouring ranks split a copy of the model; ranks of the same place in their copies hold the same."""
+    if replicas == 1:
+        return init_device_mesh(ranks.device.type, (ranks.size,), mesh_dim_names=(SPLIT,))
+    return init_device_mesh(
+        ranks.device.type, (replicas, ranks.size // replicas), mesh_dim_names=("copy", SPLIT)
+    )
 
 
 def summed_at_the_end(

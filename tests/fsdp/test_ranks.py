@@ -31,13 +31,21 @@ def spec(model_dir: Path) -> TrainerSpec:
     return replace(spec, preset=PresetSpec(EVERYTHING))
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("ranks", "replicas"),
+    [
+        (2, 1),
+        pytest.param(4, 1, marks=pytest.mark.slow),
+        pytest.param(4, 2, marks=pytest.mark.slow),
+        pytest.param(2, 2, marks=pytest.mark.slow),
+    ],
+)
 async def test_ranks_agree_on_reference_values_screen_and_shares(
-    spec: TrainerSpec, tmp_path: Path, ranks: int
+    spec: TrainerSpec, tmp_path: Path, ranks: int, replicas: int
 ) -> None:
     groups = make_groups(3, seed=1, version=1) + make_groups(2, seed=2, version=0)
     alone = RankTrainer(spec)
-    client = FSDPTrainer(changed(spec, ranks=ranks), log_dir=tmp_path / "logs")
+    client = FSDPTrainer(changed(spec, ranks=ranks, replicas=replicas), log_dir=tmp_path / "logs")
     await client.start()
     try:
         for _ in range(2):

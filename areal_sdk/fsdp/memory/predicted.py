@@ -54,7 +54,7 @@ def predict(
     in_a_layer = step.recomputed() + step.layer_backward()
     return Prediction(
         parameters=step.parameters(stored),
-        moments=2 * FLOAT * step.trained // settings.ranks,
+        moments=2 * FLOAT * step.trained // step.ranks,
         gradients=step.gradients(),
         gathered=step.gathered(),
         activations=step.kept() + max(0, in_a_layer - at_the_end),
@@ -97,23 +97,28 @@ class _Step:
         return HALF if self.settings.precision == "bfloat16" else FLOAT
 
     @property
+    def ranks(self) -> int:
+        """Those that a copy of the model is split over."""
+        return self.settings.ranks // self.settings.replicas
+
+    @property
     def trained(self) -> int:
         rank = self.settings.lora.rank
         return self.model.adapter(rank) if rank else self.model.parameters
 
     def parameters(self, stored: str) -> int:
         if not self.settings.lora.rank:
-            return FLOAT * self.model.parameters // self.settings.ranks
+            return FLOAT * self.model.parameters // self.ranks
         matrices = self.model.layers * self.model.matrices
         is_kept_half = stored == self.settings.precision == "bfloat16"
         others = self.model.parameters - matrices + self.trained
         held = matrices * (HALF if is_kept_half else FLOAT) + others * FLOAT
-        return held // self.settings.ranks
+        return held // self.ranks
 
     def gradients(self) -> int:
         if self.settings.ranks == 1:
             return FLOAT * self.trained
-        shards = FLOAT * self.trained // self.settings.ranks
+        shards = FLOAT * self.trained // self.ranks
         return FLOAT * self.trained if self.settings.defer_gradient_sync else shards
 
     def gathered(self) -> int:
