@@ -64,7 +64,7 @@ def register_trainers(register: "Register[Callable[..., Trainer]]") -> None:
 
 @hookspec
 def register_datasets(register: "Register[Callable[[str], Iterable[Task]]]") -> None:
-    """`register(name, fn)` where `fn(split)` yields tasks: `--tasks name`."""
+    """`register(name, fn)` where `fn(split)` yields tasks: `--tasks name`, options in `[tasks.name]`."""
 
 
 @hookspec

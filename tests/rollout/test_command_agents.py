@@ -158,6 +158,7 @@ async def test_nothing_that_a_command_starts_outlives_it(
     else:
         outcome = (await played(script + "sleep 600", model_dir, episode_timeout_s=3.0)).outcome
         assert outcome.error is ErrorKind.TIMEOUT
+        assert str(model_dir / "logs" / LOG) in outcome.message
     assert not is_alive(tmp_path / "1")
     assert not is_alive(tmp_path / "2")
 

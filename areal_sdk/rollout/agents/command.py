@@ -68,6 +68,11 @@ class CommandAgent(Agent):
         """What the episodes write from now on is kept in `directory`."""
         self._log = directory / LOG
 
+    @property
+    def output_hint(self) -> str:
+        """Where to look for what it wrote; empty where nothing is kept."""
+        return f"; its output: {self._log}" if self._log else ""
+
     async def run(self, task: Task, context: EpisodeContext) -> Outcome | None:
         with tempfile.TemporaryDirectory(prefix="areal-sdk-task-") as scratch:
             file = Path(scratch) / "task.json"
@@ -105,7 +110,7 @@ class CommandAgent(Agent):
         is_from_outside = killed_by in _KILLED_FROM_OUTSIDE and not end.wrote_too_much
         written = end.stderr.strip() or end.stdout.strip()
         last = f": {_last_line(written)}" if written else ", and it wrote nothing"
-        where = f"; its output: {self._log}, under {episode_id}" if self._log else ""
+        where = f"{self.output_hint}, under {episode_id}" if self._log else ""
         kind: type[EpisodeError] = InfrastructureError if is_from_outside else AgentError
         error = kind(f"{self._what}: {end}{last}{where}")
         error.trace = written[-8000:]

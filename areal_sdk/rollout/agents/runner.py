@@ -17,6 +17,7 @@ from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, guard
+from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
@@ -76,6 +77,7 @@ class EpisodeRunner(SharesHttpClient):
         super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)
         self._play = as_play(agent)
+        self._output_hint = agent.output_hint if isinstance(agent, CommandAgent) else ""
         self._gateway = gateway
         self._rewards = rewards
         self._limits = limits or SessionLimits()
@@ -195,6 +197,7 @@ class EpisodeRunner(SharesHttpClient):
                 except DeadlinePassedError as exc:
                     raise DeadlineError(
                         f"{exc}: raise rollout.episode_timeout_s if episodes take that long"
+                        f"{self._output_hint}"
                     ) from None
         except EpisodeError as error:
             return error
