@@ -56,7 +56,7 @@ def scored(
     ]
     if not where:
         return []
-    tokens = torch.tensor([trajectory.tokens])
+    tokens = torch.tensor(trajectory.tokens)[None]
     plain, reference = (
         torch.log_softmax(forward(tokens).logits[0].float(), -1) for forward in (model, exact)
     )

@@ -42,7 +42,7 @@ def _errors(model: torch.nn.Module, trajectory: Trajectory, version: int) -> lis
     if not where:
         return []
     with torch.no_grad():
-        logits = model(torch.tensor([trajectory.tokens])).logits[0].float()
+        logits = model(torch.tensor(trajectory.tokens)[None]).logits[0].float()
     temperatures = torch.tensor(trajectory.temperatures)[1:, None]
     logprobs = torch.log_softmax(logits[:-1] / temperatures, -1)
     return [
