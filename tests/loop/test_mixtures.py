@@ -85,6 +85,20 @@ def test_training_tasks_among_the_held_out_are_told_though_a_mixture_labels_them
     assert warning.startswith("eval: 2 of 4 held-out tasks are training tasks too")
 
 
+def test_held_out_tasks_that_no_part_has_are_asked_for(files: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"no part of the mixture has tasks for 'eval'.*eval.after"
+    ):
+        plan_of(files, mixture=mixture(files), tasks={"sums": {"count": 0}})
+    only_words = mixture(files)[1:]
+    assert plan_of(files, mixture=only_words).eval_tasks == {}
+    plan = plan_of(files, mixture=mixture(files), fields={"answer": "solution"})  # of every file
+    assert isinstance(plan.train_tasks, TaskStream)
+    assert {frozenset(task.data) for task in plan.train_tasks.first} == {
+        frozenset({"question", "answer", "source"})
+    }
+
+
 def test_a_mixture_is_repeatable_and_follows_the_seed() -> None:
     parts = [Part("a", 1.0, lambda: [Task(str(n)) for n in range(9)], is_finite=True)]
 

@@ -111,6 +111,7 @@ def test_an_environment_is_given_by_class_or_by_name() -> None:
     training = planned(env=World)
     assert training.plan.name == "World"
     assert training.call == {"agent": "World", "tasks": "..."}
+    assert planned(command="true").call == {"agent": "None", "tasks": "..."}
     with pytest.raises(ConfigError, match="unknown environment 'no_such'"):
         planned(env="no_such")
 

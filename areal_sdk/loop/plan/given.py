@@ -34,8 +34,9 @@ class Given:
     @property
     def call(self) -> dict[str, str]:
         """The arguments that were objects, with the name of the agent."""
-        settings = self.settings
-        named = settings.get("agent") or settings.get("env") or settings.get("command")
+        named = self.settings.get(
+            "agent"
+        )  # an environment's name and a command are in the settings
         name = _name(self.agent) if self.agent is not None else repr(named)
         objects = {_ARGUMENTS.get(split, "tasks"): "..." for split in self.tasks}
         if self.rewards:

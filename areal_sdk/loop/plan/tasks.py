@@ -208,7 +208,7 @@ def _find(
             )
         what, make = f"tasks({split!r}) of {program.name!r}", program.tasks
     elif _is_file(source):
-        path, renamed = Path(source), config.fields if fields is None else fields
+        path, renamed = Path(source), {**config.fields, **(fields or {})}
         return _Given(
             source,
             lambda: read_tasks(path, split=split, fields=renamed),
@@ -218,7 +218,7 @@ def _find(
     else:
         what = f"dataset {source!r} ({split})"
         make = plugins.configure("dataset", source, config.options.get(f"tasks.{source}", {}))
-    if fields or config.fields:
+    if fields or (config.fields and not config.mixture):
         raise ConfigError(
             f"fields rename what a file holds, and {what} is no file: change the tasks where they are made"
         )
@@ -271,9 +271,16 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
     ]
 
     def ask() -> Iterator[Task]:
+        is_empty = True
         for label, given in found:
             for task in islice(given.begin(), None if given.is_finite else BLOCK):
+                is_empty = False
                 yield with_source(task, label)
+        if is_empty:
+            raise ConfigError(
+                f"no part of the mixture has tasks for {split!r}: give one of them eval_tasks, or measure "
+                "nothing (eval.before = false, eval.after = false)"
+            )
 
     return _Given(f"mixture ({split})", ask, is_finite=True, travel_to="")
 
