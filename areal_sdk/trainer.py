@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from areal_sdk.errors import ArealError, ConfigError
-from areal_sdk.trajectory import Credit, TrajectoryGroup
 from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
+    from areal_sdk.trajectory import Credit, TrajectoryGroup  # numpy: `areal-sdk --help` needs none
 
 JSON = Any
 
@@ -110,7 +110,7 @@ class Trainer(ABC):
 
     notices: Sequence[str] = ()
     """Remarks of the latest step for the user."""
-    credit: Mapping[str, Credit] = MappingProxyType({})
+    credit: "Mapping[str, Credit]" = MappingProxyType({})
     """Credit of the episodes of the latest step, by id. Shown to people; a trainer may leave it out."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Trainer(ABC):
 
     @abstractmethod
     async def step(
-        self, groups: Sequence[TrajectoryGroup], *, version: int, timeout_s: float
+        self, groups: "Sequence[TrajectoryGroup]", *, version: int, timeout_s: float
     ) -> Mapping[str, float]:
         """Learn from `groups`, starting from `version`; return the metrics of the step.
 

@@ -357,7 +357,7 @@ def check_trained(turns: tuple[Turn, ...]) -> None:
                 assert trained.setdefault((turn, offset), trajectory.tokens[position]) is not None
                 assert trajectory.logprobs[position] == turns[turn].logprobs[offset]
         last = max(trajectory.turn_of_token)
-        assert trajectory.tokens == turns[last].tokens
+        assert tuple(trajectory.tokens.tolist()) == turns[last].tokens
     sampled = {
         (index, offset): token
         for index, turn in enumerate(turns)
