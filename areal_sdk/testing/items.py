@@ -73,7 +73,7 @@ class _Check:
     async def reward(self) -> None:
         item = self._plugins.rewards.get(self._name)
         table = f"reward.{self._name}"
-        options = validate_options(item, self._options.get(table, {}), table=table, skip=1)
+        options = self._options_of(item, table, skip=1)
         tasks, invented = self._some_tasks()
         episodes = [
             make_episode(text, data=task.data)
@@ -87,8 +87,8 @@ class _Check:
 
     async def environment(self) -> None:
         table = f"env.{self._name}"
-        make = self._plugins.configure("env", self._name, self._options.get(table, {}))
         cls = self._plugins.environments.get(self._name)
+        make = self._plugins.configure("env", self._name, self._options_of(cls, table))
         _check_travels(cls)
         tasks, invented = self._some_tasks()
         try:
@@ -99,7 +99,10 @@ class _Check:
         await _check_leaks(make, self._some_tasks(10)[0])
 
     async def agent(self) -> None:
-        _check_travels(self._plugins.agents.get(self._name))
+        item: Any = self._plugins.agents.get(self._name)
+        _check_travels(item)
+        if inspect.isclass(item):
+            self._options_of(item, "agent")
         agent = self._plugins.configure("agent", self._name, self._options.get("agent", {}))
         (task, *_), invented = self._some_tasks()
         try:
@@ -110,7 +113,7 @@ class _Check:
     def dataset(self) -> None:
         item = self._plugins.datasets.get(self._name)
         table = f"tasks.{self._name}"
-        options = validate_options(item, self._options.get(table, {}), table=table, skip=1)
+        options = self._options_of(item, table, skip=1)
         train = _read(item, "train", options)
         require(bool(train), "it has no task in the split 'train'")
         again = _read(item, "train", options)
@@ -126,6 +129,18 @@ class _Check:
             f"its task {shared[:1]} is in both splits, 'train' and 'eval': an evaluation could not tell "
             "learning from remembering",
         )
+
+    def _options_of(self, item: Callable[..., Any], table: str, *, skip: int = 0) -> dict[str, Any]:
+        """The options that were given; ConformanceError for one that must be given and was not."""
+        given = self._options.get(table, {})
+        missing = [
+            o for o in list_options(item, skip=skip) if o.is_required and o.name not in given
+        ]
+        try:
+            return validate_options(item, given, table=table, skip=skip)
+        except ConfigError as exc:
+            cure = f"; to check it, give --set {table}.{missing[0].name}=VALUE" if missing else ""
+            raise ConformanceError(f"{exc}{cure}") from None
 
     def _some_tasks(self, most: int = NUM_PLAYED) -> tuple[Sequence[Task], str]:
         """Tasks to try it on, and a hint where they are invented."""

@@ -22,6 +22,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.plugins import Plugins, PluginSource, installed_plugins, load_plugins
 from areal_sdk.process import Channel, Child, ProcessSpec, spawn
+from areal_sdk.process.spawn import last_lines
 from areal_sdk.testing.conformance import ConformanceError
 from areal_sdk.testing.items import check_item
 
@@ -81,8 +82,11 @@ class _Suspect:
             ) from None
         except ChildDiedError as exc:
             await self.aclose()
+            how = str(exc).partition("; log:")[0]  # the log goes with the check
+            lines = last_lines(self.log_dir / "plugin.log")
+            wrote = f"; it wrote: {lines[-1][:200]}" if lines else ""
             raise ConformanceError(
-                f"it ended its process ({exc}): raise an exception instead"
+                f"it ended its process ({how}): raise an exception instead{wrote}"
             ) from None
         return reply.payload
 

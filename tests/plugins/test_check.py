@@ -107,6 +107,12 @@ BAD_ITEMS = {
         "def reward(episode, *, word: str): return 1.0",
         "[reward.reward] needs word (str)",
     ),
+    "an agent with an option that must be set": (
+        "class agent:\n"
+        "    def __init__(self, *, url: str): pass\n"
+        "    async def run(self, task, context): return 0.0",
+        "to check it, give --set agent.url=VALUE",
+    ),
     "a reference that leads nowhere": ("reward = 'no_such_module:f'", "no_such_module"),
     "tasks that are not tasks": (
         "def tasks(split): yield {'question': '?'}",
