@@ -112,8 +112,9 @@ class Trajectory:
 def _frozen(
     values: Sequence[object] | NDArray[np.generic], dtype: type[np.generic]
 ) -> NDArray[np.generic]:
-    """An array that nobody writes to. A view, so that an array of the caller's stays as it is."""
-    array = np.asarray(values, dtype=dtype).view()
+    """An array that nobody writes to: a copy, unless nobody could write to what was given."""
+    is_frozen = isinstance(values, np.ndarray) and not values.flags.writeable
+    array = (np.asarray if is_frozen else np.array)(values, dtype=dtype).view()
     array.flags.writeable = False
     return array
 

@@ -1,6 +1,9 @@
 """The nouns show what a person wants to see of them, and stay equal to what they were."""
 
 import pickle
+from dataclasses import replace
+
+import numpy as np
 
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
@@ -62,3 +65,11 @@ def test_pickling_and_equality_are_of_the_tokens() -> None:
     for noun in (TURN, EPISODE, TRAJECTORY, GROUP):
         assert pickle.loads(pickle.dumps(noun)) == noun
     assert Turn((), (), (), ()) != TURN
+
+
+def test_a_trajectory_keeps_its_tokens_when_what_it_was_made_of_changes() -> None:
+    logprobs, tokens = np.zeros(3500, np.float32), np.full(3500, 7, np.int32)
+    made = replace(TRAJECTORY, tokens=tokens, logprobs=logprobs)
+    tokens[:] = logprobs[:] = 9
+    assert made == TRAJECTORY
+    assert replace(made, reward=1.0).tokens.base is made.tokens.base, "what is frozen is shared"

@@ -110,5 +110,6 @@ def _split(
 def _views(buffer: Buffer, dtype: type[np.generic], lengths: Sequence[int]) -> list[NDArray[Any]]:
     """An array for each length; no value is copied."""
     values = np.frombuffer(buffer, dtype=dtype)
+    values.flags.writeable = False  # else each trajectory would take a copy of its part
     ends = list(accumulate(lengths, initial=0))
     return [values[start : start + n] for start, n in zip(ends, lengths, strict=False)]
