@@ -75,6 +75,16 @@ def test_a_mixture_has_its_proportions_in_every_stretch_and_goes_on(files: Path)
     ]
 
 
+def test_fields_of_the_run_are_those_of_a_part_that_names_none(files: Path) -> None:
+    words = str(files / "words.jsonl")
+    own = {"tasks": words, "name": "own", "fields": {"query": "problem"}}
+    plan = plan_of(files, mixture=[{"tasks": words}, own], fields={"question": "problem"})
+    assert isinstance(plan.train_tasks, TaskStream)
+    read = {task.source: task.data.keys() for task in plan.train_tasks.first[:2]}
+    assert read["words"] == {"question", "solution", "source"}
+    assert read["own"] == {"query", "solution", "source"}
+
+
 def test_training_tasks_among_the_held_out_are_told_though_a_mixture_labels_them(
     files: Path,
 ) -> None:

@@ -251,7 +251,7 @@ def _mixture(config: Config, *, program: Program, plugins: Plugins) -> _Given:
     parts = []
     for part in config.mixture:
         found = _find(
-            config, part.tasks, TRAIN, program=program, plugins=plugins, fields=part.fields
+            config, part.tasks, TRAIN, program=program, plugins=plugins, fields=part.fields or None
         )
         parts.append(Part(part.label, part.weight, found.begin, found.is_finite))
     shares = ", ".join(f"{part.label} {part.weight:g}" for part in parts)
@@ -265,7 +265,10 @@ def _mixture(config: Config, *, program: Program, plugins: Plugins) -> _Given:
 def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: Plugins) -> _Given:
     """The held-out tasks of every part that has some, one after the other."""
     found = [
-        (part.label, _find(config, s, split, program=program, plugins=plugins, fields=part.fields))
+        (
+            part.label,
+            _find(config, s, split, program=program, plugins=plugins, fields=part.fields or None),
+        )
         for part in config.mixture
         if (s := _held_out_of(part)) is not None
     ]
