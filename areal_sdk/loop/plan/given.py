@@ -40,7 +40,7 @@ class Given:
         name = _name(self.agent) if self.agent is not None else repr(named)
         objects = {_ARGUMENTS.get(split, "tasks"): "..." for split in self.tasks}
         if self.rewards:
-            objects["rewards"] = ", ".join(self.rewards)
+            objects["rewards"] = "..."
         return {"agent": name, **objects} if objects or self.agent is not None else {}
 
 
