@@ -116,6 +116,8 @@ def _with_absolute_words(command: str | None) -> str | None:
     with suppress(ValueError):  # quotes that are not closed: whoever runs it says so
         words = shlex.split(command)
         whole = [_absolute(word) if os.path.isfile(word) else word for word in words]
+        if words and os.sep not in words[0]:
+            whole[0] = words[0]  # sought in PATH, also where a file here is called so
         return command if whole == words else shlex.join(whole)
     return command
 

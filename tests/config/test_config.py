@@ -148,6 +148,7 @@ def test_what_a_run_stores_is_found_from_any_directory(
     [
         {"agent": "calculator", "model": "tiny", "tasks": "gsm8k"},
         {"agent": "package.module:Agent", "model": "org/name"},
+        {"command": "node --fast", "model": "tiny"},
     ],
 )
 def test_a_name_that_is_no_path_is_stored_as_it_is(
@@ -156,6 +157,7 @@ def test_a_name_that_is_no_path_is_stored_as_it_is(
     monkeypatch.chdir(tmp_path)
     for name in ("tiny", "calculator"):
         Path(name).mkdir()
+    Path("node").touch()  # not what a shell would run
     config = parse_config(settings)
     assert with_absolute_paths(config, built_in=BUILT_IN, tables={}) == config
 
