@@ -102,11 +102,6 @@ def test_held_out_tasks_that_no_part_has_are_asked_for(files: Path) -> None:
         plan_of(files, mixture=mixture(files), tasks={"sums": {"count": 0}})
     only_words = mixture(files)[1:]
     assert plan_of(files, mixture=only_words).eval_tasks == {}
-    plan = plan_of(files, mixture=mixture(files), fields={"answer": "solution"})  # of every file
-    assert isinstance(plan.train_tasks, TaskStream)
-    assert {frozenset(task.data) for task in plan.train_tasks.first} == {
-        frozenset({"question", "answer", "source"})
-    }
 
 
 def test_a_mixture_is_repeatable_and_follows_the_seed() -> None:

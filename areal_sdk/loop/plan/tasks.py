@@ -208,7 +208,7 @@ def _find(
             )
         what, make = f"tasks({split!r}) of {program.name!r}", program.tasks
     elif _is_file(source):
-        path, renamed = Path(source), {**config.fields, **(fields or {})}
+        path, renamed = Path(source), fields or config.fields
         return _Given(
             source,
             lambda: read_tasks(path, split=split, fields=renamed),
