@@ -170,8 +170,9 @@ def held_out_tasks(config: Config, program: Program, plugins: Plugins) -> Mappin
     if not (config.eval.before or config.eval.after or config.eval.every):
         return {}
     if config.eval_tasks is None:
+        has_given = any(split in program.given for split in config.eval.splits)
         has_own = config.tasks is None and program.has_held_out
-        if not (mixture_has_held_out(config) if config.mixture else has_own):
+        if not (has_given or (mixture_has_held_out(config) if config.mixture else has_own)):
             return {}
     return {
         split: load_held_out(

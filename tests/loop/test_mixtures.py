@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -44,12 +45,13 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def plan_of(files: Path, **settings: Any) -> RunPlan:
+def plan_of(
+    files: Path, *, given: Mapping[str, list[Task]] | None = None, **settings: Any
+) -> RunPlan:
     config = parse_config({"model": "tiny", "plugins": [str(files / "plugin.py")], **settings})
     plugins = load_plugins(files=map(Path, config.plugins))
-    return make_plan(
-        config, plugins=plugins, program=load_program(config, plugins=plugins, agent=agent)
-    )
+    program = load_program(config, plugins=plugins, agent=agent).with_tasks(given or {})
+    return make_plan(config, plugins=plugins, program=program)
 
 
 def mixture(files: Path) -> list[dict[str, Any]]:
@@ -75,16 +77,6 @@ def test_a_mixture_has_its_proportions_in_every_stretch_and_goes_on(files: Path)
     ]
 
 
-def test_fields_of_the_run_are_those_of_a_part_that_names_none(files: Path) -> None:
-    words = str(files / "words.jsonl")
-    own = {"tasks": words, "name": "own", "fields": {"query": "problem"}}
-    plan = plan_of(files, mixture=[{"tasks": words}, own], fields={"question": "problem"})
-    assert isinstance(plan.train_tasks, TaskStream)
-    read = {task.source: task.data.keys() for task in plan.train_tasks.first[:2]}
-    assert read["words"] == {"question", "solution", "source"}
-    assert read["own"] == {"query", "solution", "source"}
-
-
 def test_training_tasks_among_the_held_out_are_told_though_a_mixture_labels_them(
     files: Path,
 ) -> None:
@@ -102,6 +94,18 @@ def test_held_out_tasks_that_no_part_has_are_asked_for(files: Path) -> None:
         plan_of(files, mixture=mixture(files), tasks={"sums": {"count": 0}})
     only_words = mixture(files)[1:]
     assert plan_of(files, mixture=only_words).eval_tasks == {}
+
+
+GIVEN = [Task("python", {"question": "given?"})]
+
+
+def test_tasks_from_python_beside_others_are_played_or_refused(files: Path) -> None:
+    words = {"tasks": str(files / "words.jsonl")}
+    for settings in ({"mixture": [words]}, words):
+        with pytest.raises(ConfigError, match="were given from Python, and the settings name"):
+            plan_of(files, given={"train": GIVEN}, **settings)
+        plan = plan_of(files, given={"eval": GIVEN}, **settings)
+        assert list(plan.eval_tasks["eval"].tasks) == GIVEN
 
 
 def test_a_mixture_is_repeatable_and_follows_the_seed() -> None:

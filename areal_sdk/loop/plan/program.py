@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +36,8 @@ class Program:
     """`demonstrations()` of the agent's file: conversations for supervised warm-up."""
     has_held_out: bool = True
     """Whether `tasks` has other splits than the one to train on."""
+    given: Collection[str] = ()
+    """The splits whose tasks were given from Python."""
 
     def keep_output(self, directory: Path) -> None:
         """Keep what a command writes in a log in `directory`, where a run keeps its logs."""
@@ -47,7 +49,12 @@ class Program:
         if not given:
             return self
         has_held_out = any(split != TRAIN for split in given)
-        return replace(self, tasks=lambda split: given.get(split, ()), has_held_out=has_held_out)
+        return replace(
+            self,
+            tasks=lambda split: given.get(split, ()),
+            has_held_out=has_held_out,
+            given=[*given],
+        )
 
 
 def load_program(config: Config, *, plugins: Plugins, agent: object | None = None) -> Program:

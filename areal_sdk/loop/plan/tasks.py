@@ -27,6 +27,7 @@ def load_tasks(
 
     Empty or ambiguous data is an error here, not later.
     """
+    _check_given_once(program, TRAIN, config.tasks or config.mixture)
     if config.mixture:
         given = _mixture(config, program=program, plugins=plugins)
         tasks = given.begin()
@@ -76,7 +77,8 @@ def load_held_out(
     Files often hold one source after the other, so the first tasks are no sample of the rest. Of a
     generator that goes on and on they are drawn from its first tasks all the same, and it says so.
     """
-    if source is None and config.mixture:
+    _check_given_once(program, split, source)
+    if source is None and config.mixture and split not in program.given:
         given = _held_out_mixture(config, split, program=program, plugins=plugins)
     else:
         given = _find(config, source, split, program=program, plugins=plugins)
@@ -156,6 +158,15 @@ def _content(task: Task, labels: Collection[str] = ()) -> str:
         return orjson.dumps(data, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:
         return ""
+
+
+def _check_given_once(program: Program, split: str, named: object) -> None:
+    """ConfigError where the settings name tasks in place of those that were given from Python."""
+    if named and split in program.given:
+        raise ConfigError(
+            f"tasks for {split!r} were given from Python, and the settings name others ({named!r:.200}): "
+            "leave one of them out"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +262,7 @@ def _mixture(config: Config, *, program: Program, plugins: Plugins) -> _Given:
     parts = []
     for part in config.mixture:
         found = _find(
-            config, part.tasks, TRAIN, program=program, plugins=plugins, fields=part.fields or None
+            config, part.tasks, TRAIN, program=program, plugins=plugins, fields=part.fields
         )
         parts.append(Part(part.label, part.weight, found.begin, found.is_finite))
     shares = ", ".join(f"{part.label} {part.weight:g}" for part in parts)
@@ -267,7 +278,7 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
     found = [
         (
             part.label,
-            _find(config, s, split, program=program, plugins=plugins, fields=part.fields or None),
+            _find(config, s, split, program=program, plugins=plugins, fields=part.fields),
         )
         for part in config.mixture
         if (s := _held_out_of(part)) is not None
