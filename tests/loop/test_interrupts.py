@@ -11,6 +11,7 @@ import pytest
 from areal_sdk.loop.state import RunSummary
 from tests.loop.runs import (
     DEADLINE_S,
+    SCRIPTED,
     children_of,
     finish,
     resume_training,
@@ -94,7 +95,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(
     assert ledger["running"] == 0
 
 
-def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path, parts: tuple[str, ...]) -> None:
+def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     agent = tmp_path / "deaf.py"
     agent.write_text(
         "import asyncio\nfrom functools import partial\nfrom areal_sdk import Agent, Task\n"
@@ -114,14 +115,12 @@ def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path, parts: tuple[str, ...
     process = start_command(
         *("train", str(agent), "--model", "tiny", "--set", "eval.before=false"),
         *("--set", f"run.dir={tmp_path}", "--set", "run.name=run"),
-        *parts,
+        *SCRIPTED,
     )
     assert process.stdout is not None
     told(process.stdout, "(playing)")
     process.send_signal(signal.SIGINT)
-    told(
-        process.stdout, "(stays)"
-    )  # it would now be given two seconds, and the trainer all it needs
+    told(process.stdout, "(stays)")  # the agent now has two seconds, the trainer all it needs
     process.send_signal(signal.SIGINT)
     output = finish(process, code=1)
     assert "interrupted" in output
