@@ -95,7 +95,7 @@ class MixtureSection(Section):
     name: str = ""
     """How reports call it; default: the name of the file or dataset."""
     fields: dict[str, str] = Field(default_factory=dict)
-    """As the setting `fields`, for this source; added to that setting."""
+    """As the setting `fields`, for this source; default: that setting."""
 
     @property
     def label(self) -> str:

@@ -96,6 +96,16 @@ def test_held_out_tasks_that_no_part_has_are_asked_for(files: Path) -> None:
     assert plan_of(files, mixture=only_words).eval_tasks == {}
 
 
+def test_fields_of_the_run_are_those_of_a_part_that_names_none(files: Path) -> None:
+    words = str(files / "words.jsonl")
+    own = {"tasks": words, "name": "own", "fields": {"query": "problem"}}
+    plan = plan_of(files, mixture=[{"tasks": words}, own], fields={"question": "problem"})
+    assert isinstance(plan.train_tasks, TaskStream)
+    read = {task.source: task.data.keys() for task in plan.train_tasks.first[:2]}
+    assert read["words"] == {"question", "solution", "source"}
+    assert read["own"] == {"query", "solution", "source"}
+
+
 GIVEN = [Task("python", {"question": "given?"})]
 
 
