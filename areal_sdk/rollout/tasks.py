@@ -255,7 +255,8 @@ class TaskSource:
             if not tasks:
                 return
             for position, task in enumerate(self._order(epoch, tasks)):
-                if position in self._consumed.get(epoch, ()):
+                # An epoch that a resumed run completes here has no entry any more.
+                if epoch < self._first_epoch or position in self._consumed.get(epoch, ()):
                     continue
                 self._issued[(epoch, task.id)] = position
                 yield IssuedTask(task, epoch, position)

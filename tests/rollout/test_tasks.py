@@ -64,6 +64,27 @@ def test_a_restored_source_issues_exactly_the_rest(consumed: list[int]) -> None:
     assert issue_all(resumed) == [d for i, d in enumerate(whole) if i not in consumed]
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_restored_epoch_that_ends_early_repeats_nothing(is_stream: bool) -> None:
+    def source() -> TaskSource:
+        known = TaskStream(iter(tasks(9)), again=lambda: iter(tasks(9)), what="tasks", size=5)
+        return TaskSource(known if is_stream else tasks(5))
+
+    first, restored = source(), source()
+    epoch = [first.next() for _ in range(5)]
+    for issued in (epoch[0], epoch[1], epoch[3], epoch[4]):
+        assert issued is not None
+        first.consume(issued.key)
+    restored.restore(first.state())
+    last = restored.next()
+    assert last is not None
+    assert last == epoch[2]
+    restored.consume(last.key)  # before the next task is asked for
+    after = restored.next()
+    assert after is not None
+    assert after.epoch == 1
+
+
 def test_a_consumed_epoch_leaves_nothing_to_remember() -> None:
     source = TaskSource(tasks(3))
     for _ in range(3000):
