@@ -22,8 +22,9 @@ class Part:
 
 
 def mixed(parts: Sequence[Part], *, seed: int, shuffle: bool) -> Iterator[Task]:
-    """Tasks without an end. Any stretch of them has the parts in proportion to their weights, to within
-    one task.
+    """Tasks without an end. From the first on, the parts have their proportions to within two tasks.
+
+    The run then shuffles blocks of them (`rollout.shuffle`), so a batch has the proportions by chance.
 
     A source that ends begins again, in a new order. Ids name the source, and the pass from the second
     on: `gsm8k/12`, `gsm8k/12#2`.
