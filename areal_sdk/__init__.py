@@ -52,6 +52,10 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "aio"})
+
+
 def __getattr__(name: str) -> Any:
     """`train` and `evaluate` bring the whole loop: imported when they are asked for. `aio` is a module."""
     if name == "Run":

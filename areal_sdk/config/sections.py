@@ -336,7 +336,8 @@ class SftSection(Section):
     """Warm-up on demonstrations before reinforcement learning."""
 
     demonstrations: str | None = None
-    """A JSONL file of `{"messages": [...]}`. Instead, an agent file may define `demonstrations()`."""
+    """A JSONL file, a line a conversation: `{"messages": [...]}`, and `"tools": [...]` where the agent offers tools.
+    Instead, an agent file may define `demonstrations()`, which yields the same, or lists of messages."""
     steps: NonNegative = 0
     """Supervised steps before the first episode; 0: no warm-up."""
     batch: Positive = 32

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune.rendering import TokenPair
-from areal_sdk.finetune.rows import Conversation, Pair
 from areal_sdk.gateway.tokens.demonstrations import WEIGHT
+from areal_sdk.loop.plan.rows import Conversation, Pair
 from areal_sdk.rollout.trajectory import branches
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.episode_log import EpisodeSummary, read_episode

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from areal_sdk.finetune.rows import Conversation, Pair
 from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.tokens.demonstrations import WEIGHT, to_demonstrations
 from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.loop.plan.rows import Conversation, Pair
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message
 

@@ -18,8 +18,8 @@ from areal_sdk.finetune.recorded import (
     text_pair,
 )
 from areal_sdk.finetune.rendering import Dataset, TokenPair, render_conversations, render_pairs
-from areal_sdk.finetune.rows import read_conversations, read_pairs
 from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.loop.plan.rows import read_conversations, read_pairs
 from areal_sdk.models import find_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration

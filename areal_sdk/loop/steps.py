@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
 from areal_sdk.loop.evaluator import Evaluator
-from areal_sdk.loop.plan.demonstrations import Conversation, as_demonstrations
+from areal_sdk.loop.plan.demonstrations import as_demonstrations
+from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.state import Checkpoints, RunState, way_around

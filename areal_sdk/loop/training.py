@@ -19,7 +19,7 @@ from areal_sdk.config import Config
 from areal_sdk.errors import ArealError, ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
-from areal_sdk.loop.plan.demonstrations import Conversation, load_demonstrations
+from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
@@ -37,6 +37,7 @@ from areal_sdk.loop.plan.parts import (
     reward_specs,
 )
 from areal_sdk.loop.plan.program import Program
+from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.plan.tasks import (
     HeldOut,
     load_held_out,

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from areal_sdk.cli.main import cli
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.export import choose, write_export
+from areal_sdk.loop.export import Choice, choose, write_export
+from areal_sdk.loop.export.card import model_card
 from areal_sdk.models import make_tiny_model
 from areal_sdk.telemetry import RunDir
 
@@ -61,6 +62,18 @@ def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
     assert "base_model:" not in card, "the model is on no hub"
     assert "/home/someone" not in card
     assert str(run.path.parent) not in card
+
+
+def test_the_card_says_what_was_trained_before_the_run(run: RunDir, tmp_path: Path) -> None:
+    later = RunDir.create(tmp_path, "later")
+    later.write_config({"init_from": str(run.path), "algorithm": {"name": "dapo"}})
+    later.model.symlink_to(run.model)
+    weights = later.checkpoints / "final"
+    weights.parent.mkdir(exist_ok=True)
+    weights.symlink_to(run.checkpoints / "final")
+    card = model_card(Choice(later, weights, 0), title="later", dtype="float32", adapter=False)
+    assert "| base model | tiny-model |" in card
+    assert "| trained before | grpo, 2 steps |" in card
 
 
 @pytest.mark.slow  # a process of its own reads it

@@ -40,16 +40,34 @@ def model_card(choice: Choice, *, title: str, dtype: str, adapter: bool) -> str:
 
 def base_of(run: RunDir) -> str:
     """The model that training began with, through runs that began with the weights of other runs."""
-    config: Mapping[str, Any] = {}
-    for _ in range(MAX_RUNS):
-        config = run.read_config()
-        name = str(config.get("init_from") or config.get("model", ""))
-        path = Path(name)
+    name = _began_with(_lineage(run)[-1])
+    return HUB_IDS.get(name) or (name if is_hub_id(name) else Path(name).name)
+
+
+def _lineage(run: RunDir) -> list[RunDir]:
+    """The run, the run whose weights it began with, the one before that, and so on."""
+    runs = [run]
+    while len(runs) < MAX_RUNS:
+        path = Path(_began_with(runs[-1]))
         found = [p for p in (path, *path.parents[:2]) if (p / "config.toml").is_file()]
         if not found:
-            return HUB_IDS.get(name) or (name if is_hub_id(name) else path.name)
-        run = RunDir(found[0])
-    return str(config.get("model", ""))
+            break
+        runs.append(RunDir(found[0]))
+    return runs
+
+
+def _began_with(run: RunDir) -> str:
+    config = run.read_config()
+    return str(config.get("init_from") or config.get("model", ""))
+
+
+def _earlier(run: RunDir) -> str:
+    """What was trained before the run, oldest first: it is in the weights too."""
+    told = []
+    for before in reversed(_lineage(run)[1:]):
+        steps = before.read_steps()
+        told.append(f"{_method(before.read_config())}, {steps[-1]['step'] if steps else 0} steps")
+    return "; ".join(told)
 
 
 def table(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
@@ -100,6 +118,7 @@ def _facts(
     ended = steps[-1]["time"] if steps else events[-1]["time"] if events else time.time()
     facts = {
         "base model": base,
+        "trained before": _earlier(choice.run),
         "algorithm": _method(config) + learnt,
         "agent": _file_name(config.get("agent") or config.get("env")) or config.get("command", ""),
         "tasks": _file_name(config.get("tasks"))

@@ -20,7 +20,7 @@ from areal_sdk.types import Message, Task
 
 TasksFn = Callable[[str], Iterable[Task]]
 TRAIN = "train"
-DemonstrationsFn = Callable[[], Iterable[Sequence[Message]]]
+DemonstrationsFn = Callable[[], Iterable[Sequence[Message] | Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)

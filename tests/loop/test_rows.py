@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.rows import read_conversations, read_pairs
+from areal_sdk.loop.plan.rows import read_conversations, read_pairs
 
 ASKED = {"role": "user", "content": "1+1?"}
 SAID = {"role": "assistant", "content": "2"}

@@ -1,4 +1,4 @@
-"""Data files of fine-tuning: JSONL, one conversation or one pair of answers a line.
+"""Data to learn from: JSONL, one conversation or one pair of answers a line.
 
 A line that cannot be learnt from is refused with its number, what is wrong, and what to write.
 """
@@ -48,7 +48,7 @@ class BadRowError(ValueError):
 
 def read_conversations(path: Path) -> list[Conversation]:
     """The conversations of a JSONL file; ConfigError for the first line that is none."""
-    return _read(path, _conversation, CONVERSATION)
+    return _read(path, to_conversation, CONVERSATION)
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -88,7 +88,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise ConfigError(f"{path} cannot be read: {exc}") from None
 
 
-def _conversation(row: Mapping[str, Any], where: str) -> Conversation:
+def to_conversation(row: Mapping[str, Any], where: str) -> Conversation:
+    """The conversation that a row holds; BadRowError says what is wrong with it."""
     if "messages" in row:
         messages = read_messages(row["messages"], "messages")
     elif "prompt" in row and "completion" in row:
@@ -146,7 +147,7 @@ def _answer(value: Any, key: str) -> tuple[Message, ...]:
 
 def read_messages(value: Any, key: str) -> tuple[Message, ...]:
     """`value` as chat messages; BadRowError says which of them is none."""
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, (list, tuple)) or not value:
         raise BadRowError(f"{key!r} is not a list of messages")
     for index, message in enumerate(value):
         what = f"{key}[{index}]"
