@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from areal_sdk.config import TrainerSection
-    from areal_sdk.fsdp.memory.architecture import Architecture
+    from areal_sdk.fsdp.memory.architecture import ModelShape
     from areal_sdk.fsdp.memory.predicted import Prediction
 
 RESERVE = 0.1
@@ -96,9 +96,9 @@ def _lines(
     ]
 
 
-def _architecture(model: str) -> "tuple[Architecture, str]":
+def _architecture(model: str) -> "tuple[ModelShape, str]":
     """The numbers of a model, and the type that it is stored in."""
-    from areal_sdk.fsdp.memory.architecture import SHAPES, Architecture
+    from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
     from areal_sdk.models import resolve_model
     from areal_sdk.models.families import read_config, stored_dtype
 
@@ -106,4 +106,4 @@ def _architecture(model: str) -> "tuple[Architecture, str]":
         return SHAPES[model], "bfloat16"
     local = Path(model).expanduser()
     directory = local if local.is_dir() else resolve_model(model, weights=False)
-    return Architecture.of(read_config(directory)), stored_dtype(directory)
+    return ModelShape.of(read_config(directory)), stored_dtype(directory)

@@ -117,12 +117,12 @@ def _compare(paths: Sequence[Path], *, as_json: bool) -> None:
 def _open(path: Path) -> "RunDir":
     """The run in `path`; ConfigError if it is none, or if its files are not what a run writes."""
     from areal_sdk.errors import ConfigError
-    from areal_sdk.records.overview import RunStatus, overview_of
+    from areal_sdk.records.overview import RunFate, overview_of
     from areal_sdk.telemetry import RunDir
 
     run = RunDir.open(path)
     overview = overview_of(path)
-    if overview is None or overview.state is RunStatus.UNREADABLE:
+    if overview is None or overview.state is RunFate.UNREADABLE:
         why = overview.problem if overview else "its settings name no model"
         raise ConfigError(f"{path} cannot be read as a run: {why}")
     return run

@@ -9,7 +9,7 @@ from typing import Any
 from areal_sdk.telemetry import RunDir
 
 
-class RunStatus(StrEnum):
+class RunFate(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -40,7 +40,7 @@ class RunOverview:
     path: str
     began: float
     """Unix time."""
-    state: RunStatus
+    state: RunFate
     agent: str = "-"
     model: str = "-"
     algorithm: str = "-"
@@ -71,7 +71,7 @@ def overview_of(path: Path) -> RunOverview | None:
         return _overview(run_dir, config, began) if "model" in config else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         problem = f"{type(exc).__name__}: {exc}"
-        return RunOverview(path.name, str(path), began, RunStatus.UNREADABLE, problem=problem)
+        return RunOverview(path.name, str(path), began, RunFate.UNREADABLE, problem=problem)
 
 
 def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> RunOverview:
@@ -112,14 +112,14 @@ def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOutChange | None:
 
 def _state(
     run_dir: RunDir, config: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
-) -> RunStatus:
+) -> RunFate:
     if run_dir.is_in_use():
-        return RunStatus.RUNNING
+        return RunFate.RUNNING
     if _only_serves(config):
-        return RunStatus.RECORDED
+        return RunFate.RECORDED
     last = events[-1]["kind"] if events else ""
-    ways = {"end": RunStatus.FINISHED, "failed": RunStatus.FAILED}
-    return ways.get(last, RunStatus.INTERRUPTED)
+    ways = {"end": RunFate.FINISHED, "failed": RunFate.FAILED}
+    return ways.get(last, RunFate.INTERRUPTED)
 
 
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:

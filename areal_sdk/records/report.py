@@ -15,7 +15,7 @@ from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError
 from areal_sdk.records.comparison import figures_of
 from areal_sdk.records.curves import Panel, panels_of
-from areal_sdk.records.overview import RunOverview, RunStatus, overview_of
+from areal_sdk.records.overview import RunFate, RunOverview, overview_of
 from areal_sdk.records.selection import Selection
 from areal_sdk.records.svg import draw
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
@@ -40,7 +40,7 @@ def write_report(run_dir: RunDir) -> Path:
 def report_of(run_dir: RunDir) -> str:
     """The page; ConfigError if the directory is not a run's."""
     overview = overview_of(run_dir.path)
-    if overview is None or overview.state is RunStatus.UNREADABLE:
+    if overview is None or overview.state is RunFate.UNREADABLE:
         why = overview.problem if overview else "its settings name no model"
         raise ConfigError(f"{run_dir.path} cannot be read as a run: {why}")
     template = Template(files(__package__).joinpath("report.html").read_text("utf-8"))

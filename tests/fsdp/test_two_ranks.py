@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.architecture import Architecture
+from areal_sdk.fsdp.memory.architecture import ModelShape
 from areal_sdk.fsdp.memory.predicted import predict
 from areal_sdk.models.tiny import make_tiny_model
 
@@ -60,7 +60,7 @@ def test_gradients_are_summed_once_an_update_or_with_each_micro_batch(
 def test_the_peak_of_a_rank_is_predicted(measured: list[dict[str, Any]], is_deferred: bool) -> None:
     settings = TrainerSection(ranks=2, defer_gradient_sync=is_deferred)
     for rank in measured:
-        model = Architecture.of(rank["config"])
+        model = ModelShape.of(rank["config"])
         predicted = predict(model, settings, num_tokens=MICROBATCH_TOKENS)
         found = rank["step" if is_deferred else "step, each"]
         assert predicted.lasting == pytest.approx(found["lasting"], rel=0.02)

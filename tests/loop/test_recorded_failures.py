@@ -12,7 +12,7 @@ from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.loop.runs import Training, begun
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.plugins import Plugins, load_plugins
-from areal_sdk.records.overview import RunStatus, overview_of
+from areal_sdk.records.overview import RunFate, overview_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def test_the_error_of_a_run_is_kept(training: Training, tmp_path: Path, error: E
         raise ExceptionGroup("tasks", [error])
     overview = overview_of(tmp_path / "run")
     assert overview is not None
-    assert overview.state is RunStatus.FAILED
+    assert overview.state is RunFate.FAILED
     assert overview.problem == f"{type(error).__name__}: out of memory"
 
 
@@ -51,7 +51,7 @@ def test_ctrl_c_interrupts_and_what_was_refused_leaves_nothing(
         raise KeyboardInterrupt
     overview = overview_of(tmp_path / "run")
     assert overview is not None
-    assert overview.state is RunStatus.INTERRUPTED
+    assert overview.state is RunFate.INTERRUPTED
     (tmp_path / "run").rename(tmp_path / "earlier")
     with pytest.raises(ConfigError), begun(training):
         raise ConfigError("no such reward")

@@ -11,7 +11,7 @@ _BIASED_HEADS = ("qwen2",)
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
+class ModelShape:
     """A decoder of layers with grouped attention and a gated feed-forward part."""
 
     vocabulary: int
@@ -27,7 +27,7 @@ class Architecture:
     has_biased_heads: bool = False
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Architecture":
+    def of(cls, config: Mapping[str, Any]) -> "ModelShape":
         """What config.json says."""
         heads = int(config["num_attention_heads"])
         family = config.get("model_type")
@@ -82,7 +82,7 @@ class Architecture:
     def parameters(self) -> int:
         """All of them.
 
-        >>> smollm2 = Architecture(49152, 576, 1536, 30, 9, 3, 64, is_tied=True)
+        >>> smollm2 = ModelShape(49152, 576, 1536, 30, 9, 3, 64, is_tied=True)
         >>> smollm2.parameters
         134515008
         """
@@ -95,10 +95,10 @@ class Architecture:
 
 
 SHAPES = {
-    "1.5B": Architecture(151936, 1536, 8960, 28, 12, 2, 128, is_tied=True, has_biased_heads=True),
-    "7B": Architecture(152064, 3584, 18944, 28, 28, 4, 128, has_biased_heads=True),
-    "32B": Architecture(152064, 5120, 27648, 64, 40, 8, 128, has_biased_heads=True),
-    "70B": Architecture(128256, 8192, 28672, 80, 64, 8, 128),
+    "1.5B": ModelShape(151936, 1536, 8960, 28, 12, 2, 128, is_tied=True, has_biased_heads=True),
+    "7B": ModelShape(152064, 3584, 18944, 28, 28, 4, 128, has_biased_heads=True),
+    "32B": ModelShape(152064, 5120, 27648, 64, 40, 8, 128, has_biased_heads=True),
+    "70B": ModelShape(128256, 8192, 28672, 80, 64, 8, 128),
 }
 """Sizes that models are made in: vocabulary, hidden, intermediate, layers, heads, key heads, their
 dimension. No model is looked up for them."""

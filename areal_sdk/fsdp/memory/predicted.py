@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS, CHUNK_BYTES, PIECE_ELEMENTS
-from areal_sdk.fsdp.memory.architecture import Architecture
+from areal_sdk.fsdp.memory.architecture import ModelShape
 
 FLOAT = 4
 """Bytes of a float32."""
@@ -46,7 +46,7 @@ class Prediction:
 
 
 def predict(
-    model: Architecture, settings: TrainerSection, *, num_tokens: int, stored: str = "bfloat16"
+    model: ModelShape, settings: TrainerSection, *, num_tokens: int, stored: str = "bfloat16"
 ) -> Prediction:
     """The peak of a step with micro-batches of `num_tokens`; `stored`: the type of the checkpoint."""
     step = _Step(model, settings, num_tokens)
@@ -63,7 +63,7 @@ def predict(
 
 
 def largest_context(
-    model: Architecture, settings: TrainerSection, *, memory: int, stored: str = "bfloat16"
+    model: ModelShape, settings: TrainerSection, *, memory: int, stored: str = "bfloat16"
 ) -> int:
     """The longest micro-batch, and so the longest sequence, whose step fits in `memory` bytes a rank; 0:
     none does."""
@@ -80,14 +80,14 @@ def largest_context(
 
 
 def _fits(
-    model: Architecture, settings: TrainerSection, num_tokens: int, memory: int, stored: str
+    model: ModelShape, settings: TrainerSection, num_tokens: int, memory: int, stored: str
 ) -> bool:
     return predict(model, settings, num_tokens=num_tokens, stored=stored).total <= memory
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    model: Architecture
+    model: ModelShape
     settings: TrainerSection
     num_tokens: int
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.doctor import doctor
 from areal_sdk.config import TrainerSection
-from areal_sdk.fsdp.memory.architecture import SHAPES, Architecture
+from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
 from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.memory.predicted import largest_context, predict
 from areal_sdk.fsdp.step import RankTrainer
@@ -66,7 +66,7 @@ def test_the_peak_of_a_step_is_predicted(
 ) -> None:
     """Of the step alone, too: most of the rest are weights and moments, which nobody can get wrong."""
     directory = saved(tmp_path, family, **{**SIZE, **fields})
-    model = Architecture.of(json.loads((directory / "config.json").read_text()))
+    model = ModelShape.of(json.loads((directory / "config.json").read_text()))
     spec = trainer_spec(directory, device="cpu", tokens_per_microbatch=num_tokens, **settings)
     trainer = RankTrainer(spec)
     draw = np.random.default_rng(0).integers
@@ -114,7 +114,7 @@ def test_the_table_of_the_page_is_what_is_predicted() -> None:
     assert listed == expected
 
 
-def predicted_cells(shape: Architecture, gpus: int) -> list[str]:
+def predicted_cells(shape: ModelShape, gpus: int) -> list[str]:
     """Lasting GB, a step's GB at 8,192 tokens, and longest contexts, at 80 GB of which 8 are left free."""
     ways: list[dict[str, Any]] = [
         FULL,

@@ -1,0 +1,206 @@
+"""Sections of what is learnt: trainer, adapter, algorithm, warm-up, fine-tuning."""
+
+import difflib
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    model_validator,
+)
+
+from areal_sdk.config.keys import join_key
+from areal_sdk.config.sections.base import (
+    Device,
+    NonNegative,
+    Port,
+    Positive,
+    Seconds,
+    Section,
+)
+
+
+def _as_names(value: Any) -> Any:
+    """A lone name is a list of one."""
+    return (value,) if isinstance(value, str) and value != ALL_LINEAR else value
+
+
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
+
+
+class LoraSection(Section):
+    """LoRA: a small adapter is trained, and the weights of the model stay as they are."""
+
+    rank: NonNegative = 0
+    """Rank of the adapter's matrices. 0: no adapter, all weights are trained."""
+    alpha: Annotated[float, Field(gt=0)] = 32.0
+    """Strength of the adapter: its product counts `alpha / rank` times. The best learning rate then hardly
+    depends on the rank."""
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the adapter's inputs that are left out in a step of `sft`, `dpo`, `reward-model` and `distill`.
+    Runs that play episodes have none."""
+    targets: Annotated[Literal["all-linear"] | tuple[str, ...], BeforeValidator(_as_names)] = (
+        ALL_LINEAR
+    )
+    """Linear layers of the decoder that get an adapter: `all-linear`, or names such as `q_proj`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_a_value(cls, values: Any) -> Any:
+        if isinstance(values, (Mapping, cls)):
+            return values
+        raise ValueError(
+            "that is a table, [trainer.lora]: set trainer.lora.rank, for example to 16"
+        )
+
+
+ADAPTER_LEARNING_RATE = 2e-4
+"""Default of `trainer.learning_rate` for an adapter: about ten times that of all weights."""
+
+
+class TrainerSection(Section):
+    """The optimiser, and the machines that it runs on."""
+
+    name: str = "fsdp"
+    """`fsdp`, or a plugin's trainer. A plugin's trainer reads those settings below that it can use."""
+    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
+    """Highest learning rate of AdamW. Default for an adapter (`trainer.lora`): 2e-4."""
+    warmup_steps: NonNegative = 5
+    """Steps in which the learning rate rises to its value."""
+    schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
+    """Learning rate after the warm-up: constant, or falling until the last step (`run.steps`) along a line, along
+    half a wave, or (`wsd`: warm up, stay, decay) along a line in the last steps alone. Supervised warm-up
+    (`sft.steps`) has none."""
+    schedule_end: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Part of the learning rate that a schedule falls to."""
+    decay_share: Annotated[float, Field(gt=0, le=1)] = 0.2
+    """Part of the steps in which `wsd` falls."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Memory of AdamW for gradients."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Memory of AdamW for squared gradients. It is long, so that the large gradients of the start are remembered:
+    else a nearly solved task's tiny, noisy gradients are scaled up to full steps and undo what was learned."""
+    epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    """Added by AdamW to the root of the squared gradients."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """Weight decay of AdamW."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Maximum norm of the gradient; a larger gradient is scaled down."""
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Dtype of the matrix products. Master weights are always float32."""
+    head_precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Dtype of the output layer under `precision = "bfloat16"`. With `float32` the trainer's logprobs are
+    about a third closer to those of a float32 model; a step takes 7 to 20 % longer."""
+    num_minibatches: Positive = 1
+    """Number of optimiser steps that each batch is split into."""
+    tokens_per_microbatch: Positive = 4096
+    """Tokens that a rank computes at once. Fewer tokens need less memory and more time."""
+    activation_checkpointing: Literal["none", "half", "full"] = "none"
+    """Layers that compute their activations again in the backward pass, so that these take no memory in
+    between: none, every other one, or all. The step then computes up to a third more, with the same result."""
+    share_prompts: bool = True
+    """Compute a prefix that several trained sequences have in common only once."""
+    ranks: Positive = 1
+    """Number of trainer processes. They share the model and the batch (FSDP2)."""
+    replicas: Positive = 1
+    """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
+    inside a machine and only gradients travel between machines; a rank then holds as many times more."""
+    defer_gradient_sync: bool = True
+    """With several ranks: sum gradients over the ranks once per optimiser step, not after each micro-batch. Each
+    rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off for a model
+    whose gradient does not fit (`areal-sdk doctor train`)."""
+    launcher: Literal["local", "torchrun"] = "local"
+    """`local`: areal-sdk starts the ranks. `torchrun`: you start the ranks, on any machine that has the
+    run directory and the model at the same paths."""
+    listen_host: str = "127.0.0.1"
+    """Address to which ranks under torchrun connect; their machines must reach it."""
+    listen_port: Port = 0
+    """Port to which ranks under torchrun connect; 0: any free port."""
+    device: Device = "auto"
+    """`cpu` or `cuda`; `auto`: a GPU if torch finds one."""
+    threads: Positive = 1
+    """Threads of torch in each rank; more than one helps only on idle cores."""
+    step_timeout_s: Seconds = 1800.0
+    """Deadline of a step. A step that takes longer ends the run, because a rank hangs."""
+    lora: LoraSection = LoraSection()
+
+    @model_validator(mode="after")
+    def _divide(self) -> Self:
+        if self.ranks % self.replicas:
+            raise ValueError(
+                f"replicas = {self.replicas} does not divide ranks = {self.ranks}: "
+                "each copy needs as many ranks as the others"
+            )
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _imply(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
+        """An adapter has another learning rate than all weights, unless one was given."""
+        section = read(values)
+        if section.lora.rank and "learning_rate" not in section.model_fields_set:
+            return read(
+                {**section.model_dump(exclude_unset=True), "learning_rate": ADAPTER_LEARNING_RATE}
+            )
+        return section
+
+
+class AlgorithmSection(Section):
+    """The objective."""
+
+    name: str = "grpo"
+    """A preset of advantages and loss. The options of the preset are in `[algorithm.NAME]`.
+    `areal-sdk plugins` lists the presets."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_options(cls, values: Any) -> Any:
+        """Name the table that an option belongs to."""
+        name = (values.get("name") if isinstance(values, Mapping) else None) or "grpo"
+        for key in values if isinstance(values, Mapping) else ():
+            if not difflib.get_close_matches(key, cls.model_fields):
+                written = join_key("algorithm", str(name), key)
+                raise ValueError(f"{key} is an option of one algorithm: set {written}")
+        return values
+
+
+class SftSection(Section):
+    """Warm-up on demonstrations before reinforcement learning."""
+
+    demonstrations: str | None = None
+    """A JSONL file, a line a conversation: `{"messages": [...]}`, and `"tools": [...]` where the agent offers tools.
+    Instead, an agent file may define `demonstrations()`, which yields the same, or lists of messages."""
+    steps: NonNegative = 0
+    """Supervised steps before the first episode; 0: no warm-up."""
+    batch: Positive = 32
+    """Demonstrations per step."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Learning rate of the supervised steps."""
+
+
+class FinetuneSection(Section):
+    """Learning from data instead of episodes: `areal-sdk sft`, `dpo`, `reward-model`, `distill`."""
+
+    objective: Literal["sft", "dpo", "reward_model"] | None = None
+    """The objective of such a run; default: a run that plays episodes."""
+    data: tuple[str, ...] = ()
+    """Data to learn from: JSONL files, and directories of runs (their episodes are the data)."""
+    eval_data: tuple[str, ...] = ()
+    """Held-out data of the same kinds. The loss on these data is measured before training, after training, and
+    every `eval.every` steps."""
+    epochs: Annotated[float, Field(gt=0)] = 1.0
+    """Passes over the data, if `run.steps` is not set."""
+    batch: Positive = 32
+    """Rows or pairs per step."""
+    max_tokens: Positive = 4096
+    """Maximum tokens of a row. Longer rows are left out and counted."""
+    min_reward: float | None = None
+    """Minimum reward of the episodes of a run that are imitated; default: episodes that succeeded."""
+    per_task: Positive | None = None
+    """Maximum number of episodes of each task, those with the highest rewards; default: all."""
+    beta: Annotated[float, Field(gt=0)] = 0.1
+    """For `dpo`: strength of the tie to the weights that the run began with."""
+    length_normalised: bool = False
+    """For `dpo`: compare mean logprobs per token, so that a long answer does not weigh more."""

@@ -1,0 +1,178 @@
+"""Sections of what is played: the run, its tasks, engine, episodes and evaluations."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+)
+
+from areal_sdk.config.sections.base import ENDLESS, Device, NonNegative, Positive, Seconds, Section
+
+
+class RunSection(Section):
+    """Where the run lives and when it ends."""
+
+    dir: Path = Path("runs")
+    """The directory in which run directories are made."""
+    name: str | None = None
+    """Name of the run directory; default: agent and time."""
+    seed: NonNegative = 0
+    """Seed of sampling and of the order of tasks."""
+    steps: Positive = 100
+    """Optimiser steps to take."""
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
+    """Stop after this much training time, whatever the step."""
+    deterministic: bool = False
+    """Losses are bit-identical from run to run and across a resume. Implies `max_staleness = 0`."""
+    checkpoint_every: NonNegative = 20
+    """Steps between checkpoints; 0: only one at the end."""
+    keep_checkpoints: Positive = 2
+    """Number of latest checkpoints to keep; older ones are deleted."""
+    stop_grace_s: Seconds = 600.0
+    """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint. If a batch system
+    kills the job earlier, set the time that it allows. A second Ctrl-C waits for neither."""
+    max_empty_batches: Positive = 10
+    """The run ends after this many batches in a row without a gradient: the tasks are solved or
+    hopeless."""
+
+    @property
+    def is_endless(self) -> bool:
+        return self.steps >= ENDLESS
+
+
+class MixtureSection(Section):
+    """One source of tasks in a mixture."""
+
+    tasks: str
+    """As the setting `tasks`: a file or a plugin's dataset."""
+    eval_tasks: str | None = None
+    """The same for the held-out splits. A plugin's dataset has its own."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Its share of the groups, in proportion to the weights of the others."""
+    name: str = ""
+    """How reports call it; default: the name of the file or dataset."""
+    fields: dict[str, str] = Field(default_factory=dict)
+    """As the setting `fields`, for this source; default: that setting."""
+
+    @property
+    def label(self) -> str:
+        return self.name or Path(self.tasks).stem
+
+
+class EngineSection(Section):
+    """The engine that samples tokens."""
+
+    name: str = "local"
+    """`local`, `sglang`, a plugin's engine, or the addresses of running servers."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Dtype of the weights that sample; `auto`: the dtype of the checkpoint."""
+    device: Device = "auto"
+    """`cpu`, `cuda` or `cuda:1`; `auto`: a GPU if torch finds one."""
+    max_slots: Positive = 32
+    """Number of requests that are decoded together."""
+    max_context: Positive | None = None
+    """Maximum length of prompt and output, in tokens; default: the model's own, or less if the memory
+    for keys and values holds less."""
+    kv_on_update: Literal["recompute", "keep"] = "recompute"
+    """Keys and values of running requests when the weights change: `recompute` them, or `keep` the old
+    ones. `keep` is faster, but less exact for training."""
+    threads: Positive = 1
+    """Threads of torch; more than one helps only on idle cores."""
+
+
+class RolloutSection(Section):
+    """How episodes run, and which of them may be trained."""
+
+    batch: Positive = 32
+    """Episodes per step; a multiple of `group_size`."""
+    group_size: Positive = 8
+    """Attempts at each task. The rewards of the attempts are compared with one another."""
+    max_staleness: NonNegative = 2
+    """Maximum age (eta) of a trained token, in updates of the weights."""
+    max_inflight: Positive = 64
+    """Maximum number of episodes that run at the same time."""
+    workers: NonNegative = 0
+    """Number of processes that run agents. 0: agents run in the main process, and an agent that
+    computes or blocks delays all others."""
+    stale: Literal["wait", "drop", "mask"] = "wait"
+    """Treatment of samples that become too old: `wait` for them up to `wait_s`, then drop them; `drop`
+    them at once; `mask` the tokens that are too old, and train the others."""
+    wait_s: Seconds = 30.0
+    """Maximum time that the trainer waits under `stale = "wait"`."""
+    sampling: Literal["override", "respect"] = "override"
+    """`override`: sample at `temperature`, whatever the client asks for. `respect`: sample as the client
+    asks; turns whose distribution is not a plain softmax are not trained."""
+    side_calls: Literal["train", "context"] = "train"
+    """Side calls are turns beside the conversation that have their own instructions and tools and are
+    never continued, such as a request for a title. `train` them, or keep them as `context` only."""
+    temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """Temperature of sampling in training."""
+    max_new_tokens: Positive = 256
+    """Maximum sampled tokens per turn, unless the client asks for fewer."""
+    max_turns: Positive = 32
+    """Maximum answers of the model per episode."""
+    max_episode_tokens: Positive | None = None
+    """Maximum sampled tokens per episode; default: no limit."""
+    episode_timeout_s: Seconds = 600.0
+    """Deadline of an episode. An episode that takes longer has failed: it is dropped, not scored."""
+    request_timeout_s: Seconds = 300.0
+    """Deadline of one answer of the model."""
+    tool_timeout_s: Seconds = 60.0
+    """Deadline of one step of an environment, and of code that blocks one of the `workers`."""
+    reward_workers: Positive = 2
+    """Number of processes that run reward functions. Each judges one episode at a time, so a reward that
+    calls a judge over the network needs as many as episodes should be judged at once."""
+    reward_timeout_s: Seconds = 30.0
+    """A reward function that takes longer is killed, and its episode is dropped."""
+    infra_retries: NonNegative = 2
+    """Number of times that an episode is tried again after an infrastructure fault."""
+    truncated: Literal["score", "mask", "drop"] = "score"
+    """Episodes that reached a limit of turns, tokens or context: `score` and train them; `mask` them, so
+    that only their reward counts in the comparison; or `drop` them."""
+    incomplete_groups: Literal["train", "drop"] = "train"
+    """Groups with failed episodes: `train` the valid ones (at least two are needed), or `drop` the whole
+    group."""
+    on_agent_error: Literal["drop"] | float = "drop"
+    """After an exception in the agent: `drop` the episode, or give it this reward."""
+    dynamic_sampling: bool = False
+    """Replace groups that teach the algorithm nothing by further groups, before a batch is trained.
+    Under `grpo` these are the groups whose rewards are all equal, and with a discount those of them
+    whose episodes are equally long. Under `running_baseline` every group teaches."""
+    shuffle: bool = True
+    """Take the tasks in a new order in each epoch. Tasks of a generator without an end are shuffled
+    10,000 at a time."""
+    epochs: Positive | None = None
+    """Passes over the tasks; default: as many as the steps need."""
+
+
+class EvalSection(Section):
+    """Measurements on held-out tasks."""
+
+    every: NonNegative = 0
+    """Steps between evaluations during training; 0: none during training."""
+    before: bool = True
+    """Measure the model before training."""
+    after: bool = True
+    """Measure the model after training."""
+    tasks: Positive = 100
+    """Maximum number of tasks of each split; a sample is drawn with `run.seed`."""
+    samples: Positive = 1
+    """Attempts at each task."""
+    temperature: Annotated[float, Field(ge=0, le=10)] | None = None
+    """Temperature of sampling; 0 always takes the likeliest token. Default: 0 if `samples = 1`, else 1."""
+    max_concurrency: Positive = 32
+    """Maximum number of episodes of an evaluation that run at the same time."""
+    splits: tuple[str, ...] = ("eval",)
+    """The splits to ask of `tasks(split)`. The first split decides which weights are the best."""
+    keep_best: bool = True
+    """Export the best weights of all evaluations to `checkpoints/best`."""
+    stop_at_success: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Stop the run when an evaluation reaches this success."""
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Several greedy attempts at a task would all be the same one."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.0 if self.samples == 1 else 1.0

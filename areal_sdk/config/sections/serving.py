@@ -1,0 +1,66 @@
+"""Sections of what is served: the gateway, quotas, `areal-sdk serve`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import (
+    Field,
+)
+
+from areal_sdk.config.sections.base import Port, Positive, Seconds, Section
+
+ToolFormatName = Literal["hermes", "qwen_coder", "glm", "llama", "mistral", "deepseek", "plain"]
+
+
+class GatewaySection(Section):
+    """The OpenAI-compatible endpoint."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; `0.0.0.0` accepts calls from other machines."""
+    port: Port = 0
+    """Port to listen on; 0: any free port."""
+    admin_key: str | None = Field(default=None, repr=False)
+    """The gateway's admin key; default: made up at start-up. It is never stored in the run."""
+    tool_format: ToolFormatName | None = None
+    """Format of the model's tool calls; default: the format of its chat template."""
+    unknown_fields: Literal["refuse", "note"] = "refuse"
+    """Fields of a request that the gateway cannot honour: `refuse` the request with a 400, or leave the
+    field out and `note` it in the session."""
+
+
+class Quota(Section):
+    """The quota of one user. A request over the quota gets a 429 with the time to wait."""
+
+    requests_per_minute: Positive | None = None
+    """Requests per minute of each user. A request over a quota gets a 429 with the time to wait."""
+    tokens_per_minute: Positive | None = None
+    """Sampled tokens per minute of each user."""
+    max_running: Positive | None = None
+    """Requests of each user that run at the same time."""
+    max_sessions: Positive = 10_000
+    """Open sessions of each user. As many more sessions may wait for their reward."""
+
+
+class ServeSection(Quota):
+    """The callers of `areal-sdk serve`, and the treatment of their sessions."""
+
+    learn: bool = False
+    """Train on the sessions of callers, with the rewards that callers post."""
+    record: bool = False
+    """Keep every session in a run directory."""
+    upstream: str | None = None
+    """Pass calls on to the OpenAI-compatible provider at this address, instead of serving a model."""
+    users: Path | None = None
+    """A TOML file of users, each with `[NAME] api_key = "..."`; default: all callers share one key."""
+    idle_s: Seconds = 600.0
+    """A session ends after this time without a request."""
+    reward_wait_s: Seconds = 600.0
+    """Time after the end of a session in which a reward may still come. A session without a reward is not
+    trained."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call; `*` for all."""
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether there is a run directory."""
+        return self.learn or self.record or self.upstream is not None
