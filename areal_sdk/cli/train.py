@@ -59,17 +59,10 @@ def train(
 
     from areal_sdk.cli.report import print_settings, print_summary
     from areal_sdk.config import load_config
-    from areal_sdk.errors import ConfigError
     from areal_sdk.loop import check, resume_training, train_config
 
     if resume is not None:
-        limits = {"run.steps": flags.pop("steps")} if flags["steps"] is not None else {}
-        others = [value for value in flags.values() if value is not None]
-        if any([agent, *rewards, *plugins, file, dry_run, *others]):
-            raise ConfigError(
-                "--resume takes its settings from the run: give only --steps and "
-                "--set SECTION.KEY=VALUE with it"
-            )
+        limits = limits_of_resumed(flags, agent, rewards, plugins, file, dry_run)
         summary = resume_training(resume, settings=settings, overrides=limits, quiet=as_json)
     else:
         config = load_config(
@@ -99,6 +92,19 @@ _FLAG_KEYS = {
     "question_field": "fields.question",
     "answer_field": "fields.answer",
 }
+
+
+def limits_of_resumed(flags: dict[str, Any], *others: object) -> dict[str, Any]:
+    """The settings that flags may change when a run is resumed; refuses all flags but `--steps`."""
+    from areal_sdk.errors import ConfigError
+
+    given = {name for name, value in flags.items() if value is not None}
+    if any(others) or given - {"steps"}:
+        raise ConfigError(
+            "--resume takes its settings from the run: give only --steps and "
+            "--set SECTION.KEY=VALUE with it"
+        )
+    return {"run.steps": flags["steps"]} if given else {}
 
 
 def overrides(

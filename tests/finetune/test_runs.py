@@ -1,6 +1,7 @@
 """Whole fine-tuning runs on the tiny model: what they write, how they go on, what they refuse."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,17 @@ def test_a_dry_run_shows_the_steps_that_the_epochs_need(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, asked)
     assert shown.exit_code == 0, shown.output
     assert "steps = 5" in shown.output  # 24 rows, 5 a step
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"), [("--seed", "run.seed"), ("--min-reward", "finetune.min_reward")]
+)
+def test_a_flag_of_zero_counts_as_given(tmp_path: Path, flag: str, key: str) -> None:
+    data = rows(tmp_path / "rows.jsonl")
+    words = ["sft", data, "--model", "tiny", "--set", f"{key}=3", flag, "0", "--dry-run"]
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    section, _, name = key.partition(".")
+    assert tomllib.loads(result.stdout)[section][name] == 0
 
 
 def test_a_teacher_plays_no_agent_that_takes_tokens(tmp_path: Path) -> None:

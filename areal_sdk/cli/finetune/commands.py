@@ -31,7 +31,9 @@ def sft(**given: Any) -> None:
 @click.command(cls=OnceCommand)
 @click.argument("data", nargs=-1)
 @click.option("--beta", type=float, help="A larger one stays closer to the weights it began with.")
-@click.option("--length-normalised", is_flag=True, help="Compare mean logprobs a token.")
+@click.option(
+    "--length-normalised", is_flag=True, default=None, help="Compare mean logprobs a token."
+)
 @finetuning_options()
 def dpo(**given: Any) -> None:
     """Prefer the chosen answers of DATA: JSONL files of pairs, or run directories.

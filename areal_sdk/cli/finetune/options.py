@@ -52,6 +52,7 @@ _KEYS = {
     "epochs": "finetune.epochs",
     "batch": "finetune.batch",
     "beta": "finetune.beta",
+    "length_normalised": "finetune.length_normalised",
     "min_reward": "finetune.min_reward",
     "per_task": "finetune.per_task",
     "learning_rate": "trainer.learning_rate",
@@ -83,10 +84,8 @@ def find_config(
     from areal_sdk.config import load_config
 
     given: dict[str, Any] = {
-        _KEYS.get(name, name): value for name, value in flags.items() if value not in (None, False)
+        _KEYS.get(name, name): value for name, value in flags.items() if value is not None
     }
-    if flags.get("length_normalised"):
-        given["finetune.length_normalised"] = given.pop("length_normalised")
     lists = {"finetune.data": data, "finetune.eval_data": eval_data, "plugins": plugins}
     given |= {key: value for key, value in lists.items() if value}
     return load_config(
@@ -108,17 +107,11 @@ def begin_or_resume(
     **flags: Any,
 ) -> None:
     """What `sft`, `dpo` and `reward-model` do."""
-    from areal_sdk.errors import ConfigError
+    from areal_sdk.cli.train import limits_of_resumed
     from areal_sdk.finetune import finetune, resume_finetuning
 
     if resume is not None:
-        limits = {"run.steps": flags.pop("steps")} if flags["steps"] is not None else {}
-        others = [value for value in flags.values() if value not in (None, False)]
-        if any([data, eval_data, plugins, file, dry_run, *others]):
-            raise ConfigError(
-                "--resume takes its settings from the run: give only --steps and "
-                "--set SECTION.KEY=VALUE with it"
-            )
+        limits = limits_of_resumed(flags, data, eval_data, plugins, file, dry_run)
         print_finetuning(
             resume_finetuning(resume, settings=settings, overrides=limits, quiet=as_json),
             as_json=as_json,
