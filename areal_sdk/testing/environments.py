@@ -78,16 +78,19 @@ async def _play(
     replies: Sequence[Message | str],
     name: str,
     timeout_s: float,
+    *,
+    may_end: bool = False,
 ) -> list[StepResult]:
+    """Steps with `replies`, all of them unless the episode `may_end` before."""
     environment = make()
     results: list[StepResult] = []
     try:
         await _call(environment.reset(task), f"{name}.reset()", timeout_s)
         for reply in replies:
-            require(
-                not (results and results[-1].done),
-                f"{name} was done after {len(results)} of {len(replies)} replies",
-            )
+            if results and results[-1].done:
+                require(may_end, f"{name} was done after {len(results)} of {len(replies)} replies")
+                break
+            await asyncio.sleep(0)  # an episode beside this one takes its turn
             message = assistant(reply) if isinstance(reply, str) else reply
             before = json.dumps(message)
             what = f"{name}.step({message})"
@@ -108,48 +111,22 @@ async def _check_alone(
     timeout_s: float,
 ) -> None:
     """An episode goes as it went before, also beside another one."""
-    first = await _until_done(make, task, replies, name, timeout_s)
-    again = await _until_done(make, task, replies, name, timeout_s)
+
+    async def play(replies: Sequence[Message | str]) -> list[StepResult]:
+        return await _play(make, task, replies, name, timeout_s, may_end=True)
+
+    first, again = await play(replies), await play(replies)
     require(
         first == again,
         f"{name} answered the same replies in two ways: {first} and {again}; derive randomness from "
         "task.data or task.id",
     )
-    beside, _ = await asyncio.gather(
-        _until_done(make, task, replies, name, timeout_s),
-        _until_done(make, task, list(reversed(_SMALL_TALK)), name, timeout_s),
-    )
+    beside, _ = await asyncio.gather(play(replies), play(_SMALL_TALK[::-1]))
     require(
         first == beside,
         f"{name} goes differently beside another episode: {first} and {beside}; keep its state on self, "
         "not on the class or in the module",
     )
-
-
-async def _until_done(
-    make: Callable[[], Environment],
-    task: Task,
-    replies: Sequence[Message | str],
-    name: str,
-    timeout_s: float,
-) -> list[StepResult]:
-    """Steps with `replies`, one at a time, so that another episode takes turns with this one."""
-    environment = make()
-    results: list[StepResult] = []
-    try:
-        await _call(environment.reset(task), f"{name}.reset()", timeout_s)
-        for reply in replies:
-            await asyncio.sleep(0)
-            message = assistant(reply) if isinstance(reply, str) else dict(reply)
-            what = f"{name}.step({message})"
-            result = await _call(environment.step(message), what, timeout_s)
-            _check_step(result, message, what)
-            results.append(result)
-            if result.done:
-                break
-    finally:
-        await _call(environment.close(), f"{name}.close()", timeout_s)
-    return results
 
 
 async def _check_cancelled(

@@ -12,6 +12,17 @@ SIZES = pytest.mark.parametrize(
 )
 """Of five rows with 50 logits of four bytes: chunks of one, two and three rows, and one of all."""
 
+TEMPERATURES = torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0])
+ROWS, TARGETS = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])
+
+
+def five_rows(*, seed: int, num_upstream: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Hidden states, the weight, and as many upstream gradients of the seven targets."""
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(5, 8, generator=generator, requires_grad=True)
+    weight = torch.randn(50, 8, generator=generator, requires_grad=True)
+    return hidden, weight, torch.randn(num_upstream, 7, generator=generator)
+
 
 @SIZES
 def test_logprobs_and_gradients_are_those_of_log_softmax(
@@ -19,20 +30,15 @@ def test_logprobs_and_gradients_are_those_of_log_softmax(
 ) -> None:
     monkeypatch.setattr(head, "CHUNK_BYTES", chunk_bytes)
     monkeypatch.setattr(head, "PIECE_ELEMENTS", piece_elements)
-    generator = torch.Generator().manual_seed(0)
-    hidden = torch.randn(5, 8, generator=generator, requires_grad=True)
-    weight = torch.randn(50, 8, generator=generator, requires_grad=True)
-    temperatures = torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0])
-    rows, targets = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])
-    upstream = torch.randn(7, generator=generator)
+    hidden, weight, [upstream] = five_rows(seed=0, num_upstream=1)
 
-    ours, entropies = token_logprobs(hidden, weight, temperatures, rows, targets)
-    distributions = torch.log_softmax(hidden @ weight.t() / temperatures[:, None], -1)
-    reference = distributions[rows, targets]
+    ours, entropies = token_logprobs(hidden, weight, TEMPERATURES, ROWS, TARGETS)
+    distributions = torch.log_softmax(hidden @ weight.t() / TEMPERATURES[:, None], -1)
+    reference = distributions[ROWS, TARGETS]
     torch.testing.assert_close(ours, reference)
     assert not entropies.requires_grad
     torch.testing.assert_close(
-        entropies, -(distributions.exp() * distributions).sum(-1)[rows].detach()
+        entropies, -(distributions.exp() * distributions).sum(-1)[ROWS].detach()
     )
     for got, expected in zip(
         torch.autograd.grad((ours * upstream).sum(), (hidden, weight)),
@@ -61,22 +67,17 @@ def test_an_entropy_that_was_asked_for_has_the_gradient_of_the_entropy(
 ) -> None:
     monkeypatch.setattr(head, "CHUNK_BYTES", chunk_bytes)
     monkeypatch.setattr(head, "PIECE_ELEMENTS", piece_elements)
-    generator = torch.Generator().manual_seed(1)
-    hidden = torch.randn(5, 8, generator=generator, requires_grad=True)
-    weight = torch.randn(50, 8, generator=generator, requires_grad=True)
-    temperatures = torch.tensor([1.0, 0.5, 1.0, 2.0, 1.0])
-    rows, targets = torch.tensor([0, 1, 1, 3, 4, 4, 4]), torch.tensor([7, 0, 49, 3, 5, 5, 6])
-    upstream, of_entropy = torch.randn(2, 7, generator=generator)
+    hidden, weight, [upstream, of_entropy] = five_rows(seed=1, num_upstream=2)
 
     ours, entropies = token_logprobs(
-        hidden, weight, temperatures, rows, targets, entropy_gradient=True
+        hidden, weight, TEMPERATURES, ROWS, TARGETS, entropy_gradient=True
     )
-    logits = hidden.double() @ weight.double().t() / temperatures[:, None]
+    logits = hidden.double() @ weight.double().t() / TEMPERATURES[:, None]
     distributions = torch.log_softmax(logits, -1)
-    expected_entropies = -(distributions.exp() * distributions).sum(-1)[rows]
+    expected_entropies = -(distributions.exp() * distributions).sum(-1)[ROWS]
     torch.testing.assert_close(entropies, expected_entropies.float())
     loss = (ours * upstream + entropies * of_entropy).sum()
-    expected = (distributions[rows, targets] * upstream + expected_entropies * of_entropy).sum()
+    expected = (distributions[ROWS, TARGETS] * upstream + expected_entropies * of_entropy).sum()
     for got, reference in zip(
         torch.autograd.grad(loss, (hidden, weight)),
         torch.autograd.grad(expected, (hidden, weight)),
@@ -107,16 +108,16 @@ def test_gradients_of_logprob_and_entropy_are_finite_differences() -> None:
     assert torch.autograd.gradcheck(both, (hidden, weight), eps=1e-3, atol=2e-3)  # of float32
 
 
-ROWS, WIDTH, VOCABULARY = 300, 64, 2000
+NUM_ROWS, WIDTH, VOCABULARY = 300, 64, 2000
 
 
 def lone_head(dtype: torch.dtype, *, chunk_bytes: int) -> list[torch.Tensor]:
     """Logprobs, entropies, and the gradients of the hidden states and the weight, of seeded input."""
     generator = torch.Generator().manual_seed(3)
-    hidden = torch.randn(ROWS, WIDTH, generator=generator, requires_grad=True)
+    hidden = torch.randn(NUM_ROWS, WIDTH, generator=generator, requires_grad=True)
     weight = torch.randn(VOCABULARY, WIDTH, generator=generator, requires_grad=True)
-    temperatures = 0.5 + torch.rand(ROWS, generator=generator)
-    rows = torch.randint(0, ROWS, (400,), generator=generator)
+    temperatures = 0.5 + torch.rand(NUM_ROWS, generator=generator)
+    rows = torch.randint(0, NUM_ROWS, (400,), generator=generator)
     targets = torch.randint(0, VOCABULARY, (400,), generator=generator)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "CHUNK_BYTES", chunk_bytes)
