@@ -55,6 +55,20 @@ def start_training(
     return start_command(*command, env=env, preexec=preexec)
 
 
+def train_and_keep_weights(
+    directory: Path,
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    deadline_s: float = DEADLINE_S,
+    **settings: Any,
+) -> str:
+    """What a finished run printed; each version of its weights is in `directory/weights`."""
+    weights = directory / "weights"
+    weights.mkdir()
+    env = {**(env or {}), "AREAL_TEST_WEIGHTS": str(weights)}
+    return finish(start_training(directory, *arguments, env=env, **settings), deadline_s=deadline_s)
+
+
 def training(
     directory: Path, *arguments: str, agent: Path = AGENT, **settings: Any
 ) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from tests.loop.runs import (
     run_dir,
     start_command,
     start_training,
+    train_and_keep_weights,
 )
 from tests.loop.runs import (
     resume_training as resume,
@@ -72,17 +73,9 @@ def test_the_trainer_scores_what_the_engine_sampled_from_merged_weights(tmp_path
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of an adapter whose weights change in the middle of turns; every version is kept."""
     directory = tmp_path_factory.mktemp("run")
-    weights = directory / "weights"
-    weights.mkdir()
-    process = start_training(
-        directory,
-        env={"AREAL_TEST_WEIGHTS": str(weights)},
-        run__steps=6,
-        rollout__max_inflight=32,
-        rollout__max_staleness=4,
-        **LORA,
+    train_and_keep_weights(
+        directory, run__steps=6, rollout__max_inflight=32, rollout__max_staleness=4, **LORA
     )
-    finish(process)
     return directory
 
 

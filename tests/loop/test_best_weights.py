@@ -13,7 +13,15 @@ from areal_sdk.loop.plan.models import find_model, whose_weights
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.telemetry.run_dir import read_measured
 from areal_sdk.types import ErrorKind, Outcome
-from tests.loop.runs import SCRIPTED_ENGINE, finish, inspect, run_dir, start_command, start_training
+from tests.loop.runs import (
+    SCRIPTED_ENGINE,
+    finish,
+    inspect,
+    run_dir,
+    start_command,
+    start_training,
+    train_and_keep_weights,
+)
 from tests.rollout.simulation import simulate, tasks
 from tests.rollout.test_evaluation import Scripted
 
@@ -210,18 +218,11 @@ def assert_same_weights(exported: Path, published: Path) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def start_and_keep_weights(directory: Path, **settings: Any) -> tuple[str, Path]:
-    weights = directory / "weights"
-    weights.mkdir()
-    process = start_training(directory, env={"AREAL_TEST_WEIGHTS": str(weights)}, **settings)
-    return finish(process), weights
-
-
 @pytest.mark.slow
 def test_with_graded_rewards_the_best_are_the_weights_with_the_highest_reward(
     tmp_path: Path,
 ) -> None:
-    output, weights = start_and_keep_weights(
+    output = train_and_keep_weights(
         tmp_path,
         run__steps=6,
         eval__every=2,
@@ -240,7 +241,8 @@ def test_with_graded_rewards_the_best_are_the_weights_with_the_highest_reward(
     best = read_measured(run.checkpoints / "best")
     assert best is not None
     assert (best["step"], best["reward"]) == (highest["step"], highest["reward"])
-    assert_same_weights(run.checkpoints / "best", weights / f"v{best['step']}.safetensors")
+    published = tmp_path / "weights" / f"v{best['step']}.safetensors"
+    assert_same_weights(run.checkpoints / "best", published)
     line = f"best weights: step {best['step']}"
     assert line in output
     assert line in inspect(str(run.path))

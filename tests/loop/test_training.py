@@ -5,23 +5,16 @@ from pathlib import Path
 import pytest
 
 from tests.loop.rescore import largest_error
-from tests.loop.runs import finish, run_dir, start_training
+from tests.loop.runs import run_dir, train_and_keep_weights
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose weights change in the middle of turns; every version is kept."""
     directory = tmp_path_factory.mktemp("run")
-    weights = directory / "weights"
-    weights.mkdir()
-    process = start_training(
-        directory,
-        env={"AREAL_TEST_WEIGHTS": str(weights)},
-        run__steps=6,
-        rollout__max_inflight=32,
-        rollout__max_staleness=4,
+    train_and_keep_weights(
+        directory, run__steps=6, rollout__max_inflight=32, rollout__max_staleness=4
     )
-    finish(process)
     return directory
 
 

@@ -1,6 +1,5 @@
 """A run on a real SGLang server, end to end: every trained token re-scores under its version."""
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from tests.loop.rescore import largest_error
-from tests.loop.runs import finish, run_dir, start_training
+from tests.loop.runs import run_dir, train_and_keep_weights
 
 DEADLINE_S = 900.0
 """On a busy machine a server takes minutes to start."""
@@ -19,24 +18,17 @@ def train(
     directory: Path, environment: SGLangEnvironment, *, steps: int, settings: Sequence[str]
 ) -> str:
     """What the run printed."""
-    weights = directory / "weights"
-    weights.mkdir()
-    env = {
-        "AREAL_TEST_WEIGHTS": str(weights),
-        "AREAL_SDK_SGLANG_ENV": str(environment.python.parents[1]),
-    }
-    arguments = [part for setting in settings for part in ("--set", setting)]
-    process = start_training(
+    return train_and_keep_weights(
         directory,
-        *arguments,
-        env=os.environ | env,
+        *(part for setting in settings for part in ("--set", setting)),
+        env={"AREAL_SDK_SGLANG_ENV": str(environment.python.parents[1])},
+        deadline_s=DEADLINE_S,
         engine__name="sglang",
         run__steps=steps,
         rollout__max_inflight=32,
         rollout__max_staleness=4,
         agent__more_tokens=120,  # sampling takes longer than training: servers are never idle
     )
-    return finish(process, deadline_s=DEADLINE_S)
 
 
 def check(directory: Path) -> None:
