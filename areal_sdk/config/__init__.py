@@ -13,26 +13,22 @@ from areal_sdk.config.loading import (
     with_absolute_paths,
 )
 from areal_sdk.config.root import Config
-from areal_sdk.config.sections import (
+from areal_sdk.config.sections.base import NonNegative, Positive, Seconds, Section, sections_in
+from areal_sdk.config.sections.learning import (
     AlgorithmSection,
-    EngineSection,
-    EvalSection,
     FinetuneSection,
-    GatewaySection,
     LoraSection,
-    MixtureSection,
-    NonNegative,
-    Positive,
-    Quota,
-    RolloutSection,
-    RunSection,
-    Seconds,
-    Section,
-    ServeSection,
     SftSection,
     TrainerSection,
-    sections_in,
 )
+from areal_sdk.config.sections.playing import (
+    EngineSection,
+    EvalSection,
+    MixtureSection,
+    RolloutSection,
+    RunSection,
+)
+from areal_sdk.config.sections.serving import GatewaySection, Quota, ServeSection
 from areal_sdk.config.tables import REMOVED
 from areal_sdk.config.unused import idle_settings
 

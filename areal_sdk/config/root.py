@@ -5,22 +5,21 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from areal_sdk.config.sections import (
-    ENDLESS,
-    JSON,
+from areal_sdk.config.sections.base import ENDLESS, JSON, Section
+from areal_sdk.config.sections.learning import (
     AlgorithmSection,
-    EngineSection,
-    EvalSection,
     FinetuneSection,
-    GatewaySection,
-    MixtureSection,
-    RolloutSection,
-    RunSection,
-    Section,
-    ServeSection,
     SftSection,
     TrainerSection,
 )
+from areal_sdk.config.sections.playing import (
+    EngineSection,
+    EvalSection,
+    MixtureSection,
+    RolloutSection,
+    RunSection,
+)
+from areal_sdk.config.sections.serving import GatewaySection, ServeSection
 
 
 class Config(Section):

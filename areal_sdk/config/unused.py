@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from areal_sdk.config.keys import join_key
 from areal_sdk.config.root import Config
-from areal_sdk.config.sections import ADAPTER_LEARNING_RATE
+from areal_sdk.config.sections.learning import ADAPTER_LEARNING_RATE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from areal_sdk.cli.from_areal.outcome import (
     only,
     to,
 )
-from areal_sdk.config.sections import ALL_LINEAR
+from areal_sdk.config.sections.learning import ALL_LINEAR
 
 NO_LIMIT = 1_000_000
 """Steps of a run that ends when its epochs do."""

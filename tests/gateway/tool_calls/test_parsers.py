@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from areal_sdk.config.sections import ToolFormatName
+from areal_sdk.config.sections.serving import ToolFormatName
 from areal_sdk.gateway.sampling.reader import StopFilter
 from areal_sdk.gateway.tool_calls import FORMATS, choose_format
 from areal_sdk.gateway.tool_calls.parser import (
