@@ -30,6 +30,7 @@ from areal_sdk.finetune.rendering import Dataset
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
@@ -43,8 +44,8 @@ from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import BEFORE, Progress
 from areal_sdk.loop.services import fail_with_ranks, open_services
 from areal_sdk.loop.state import RunState, RunSummary
-from areal_sdk.loop.steps import MAX_SKIPPED_STEPS, Learner
-from areal_sdk.loop.training import held_out_tasks, open_learner
+from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
+from areal_sdk.loop.training import held_out_tasks
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
@@ -300,6 +301,8 @@ class _Steps:
     plan: FinetunePlan
     learner: Learner
     progress: Progress
+    _unreported: Mapping[str, float] | None = None
+    """The metrics of a step that is taken, and that no file has yet."""
     _began: float = 0.0
     _num_skipped: int = 0
 
@@ -307,6 +310,7 @@ class _Steps:
         """Learn until a limit is reached; returns why it ended."""
         state, config = self.learner.state, self.plan.config
         self._began = time.monotonic() - state.train_seconds
+        self.learner.on_settled = self._report
         order = Order(self.plan.objective.num_rows, config.finetune.batch, seed=config.run.seed)
         while state.step < config.run.steps:
             minutes = config.run.max_minutes
@@ -314,8 +318,7 @@ class _Steps:
                 return "max_minutes"
             rows = order.batch(state.step)
             metrics = await self.learner.learn(self._step(rows), f"step {state.step + 1}")
-            values = self.progress.report_learning(state, metrics)
-            self.plan.plugins.notify.on_step(step=state.step, metrics=values)
+            self._report()
             self._check_learns(metrics)
             if config.eval.every and state.step % config.eval.every == 0:
                 await self.measure(f"step-{state.step}")
@@ -329,7 +332,15 @@ class _Steps:
         metrics = await self.plan.objective.learn(self.learner.trainer, rows)
         self.learner.state.step += 1
         self.learner.state.train_seconds = time.monotonic() - self._began
-        return {**metrics, "step_s": time.monotonic() - began}
+        self._unreported = {**metrics, "step_s": time.monotonic() - began}
+        return metrics
+
+    def _report(self) -> None:
+        """The step that was taken, once: also when the run was cancelled meanwhile."""
+        if self._unreported is not None:
+            metrics, self._unreported = self._unreported, None
+            values = self.progress.report_learning(self.learner.state, metrics)
+            self.plan.plugins.notify.on_step(step=self.learner.state.step, metrics=values)
 
     def _check_learns(self, metrics: Mapping[str, float]) -> None:
         is_skipped = bool(metrics.get("num_skipped_updates")) and not metrics["num_updates"]

@@ -13,142 +13,30 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
 from areal_sdk.loop.evaluator import Evaluator
+from areal_sdk.loop.learner import Learner
 from areal_sdk.loop.plan.demonstrations import as_demonstrations
 from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
-from areal_sdk.loop.state import Checkpoints, RunState, way_around
+from areal_sdk.loop.state import RunState
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.telemetry import waiting
-from areal_sdk.telemetry.directories import DamagedError
-from areal_sdk.trainer import Demonstration, Trainer
+from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import WeightUpdate
 
 T = TypeVar("T")
 
 UPDATE_TIMEOUT_S = 600.0
-
-
-@dataclass(slots=True)
-class Learner:
-    """The trainer and the state of its weights, which change together and are saved together.
-
-    A step or a save that has begun goes on when the run is cancelled: `settle` waits for its end.
-    """
-
-    trainer: Trainer
-    state: RunState
-    checkpoints: Checkpoints
-    on_settled: Callable[[], None] = lambda: None
-    """Called by `settle`, to report a step whose end the cancelled run did not see."""
-    _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
-    _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
-    """A checkpoint that is being written while the trainer goes on."""
-    _saved: tuple[int, int] | None = None
-    """The steps, of warm-up and of training, that the newest checkpoint holds."""
-    _is_torn: bool = False
-    """A step is being taken: the weights may be ahead of the state."""
-
-    @property
-    def at_work(self) -> str | None:
-        """The step or the checkpoint that the trainer works on now, if any."""
-        busy = [task for task in (self._work, self._writing) if task and not task.done()]
-        return busy[0].get_name() if busy else None
-
-    @property
-    def is_saved(self) -> bool:
-        return self._saved == (self.state.warmup_steps, self.state.step)
-
-    @property
-    def has_learnt(self) -> bool:
-        return bool(self.state.warmup_steps or self.state.step)
-
-    async def learn(self, step: Coroutine[Any, Any, T], what: str) -> T:
-        """The result of `step`, which changes the weights and then the state.
-
-        Raises the error of a checkpoint that could not be written meanwhile.
-        """
-        if (writing := self._writing) is not None and writing.done():
-            self._writing = None
-            if (error := writing.exception()) is not None:
-                step.close()
-                raise error
-
-        async def whole() -> T:
-            self._is_torn = True
-            result = await step
-            self._is_torn = False
-            return result
-
-        return await self._to_its_end(whole(), what)
-
-    async def load(self, checkpoint: Path) -> None:
-        """Continue from `checkpoint`; where it is damaged, the error says how to go on without it."""
-        try:
-            self.state.update_from(await self.trainer.load(checkpoint))
-        except DamagedError as exc:
-            raise DamagedError(f"{exc}; {way_around(checkpoint)}") from exc
-        self._saved = (self.state.warmup_steps, self.state.step)
-
-    async def begin_save(self) -> None:
-        """Checkpoint the state as it is, beside the next steps. Waits for the checkpoint before."""
-        await self._written()
-        state = (self.state.warmup_steps, self.state.step)
-        what = f"the checkpoint of {self.state.reached}"
-
-        async def begin() -> None:
-            written = await self.checkpoints.begin(self.trainer, self.state)
-            self._writing = asyncio.create_task(finish(written), name=what)
-
-        async def finish(written: Awaitable[None]) -> None:
-            await written
-            self._saved = state
-
-        await self._to_its_end(begin(), what)
-
-    async def save(self) -> None:
-        """Have the state as it is in a checkpoint, which is written when this returns."""
-        await self._written()
-        if not self.is_saved:
-            await self.begin_save()
-            await self._written()
-
-    async def _written(self) -> None:
-        """Wait for the checkpoint that is being written, if any, and raise its error once."""
-        if (writing := self._writing) is not None:
-            await asyncio.wait({writing})
-            self._writing = None
-            writing.result()
-
-    async def settle(self) -> bool:
-        """Wait for the step or the save that a cancellation found at work.
-
-        Returns whether the trainer's weights are now those of `state`, so that they can be saved.
-        """
-        if self._work is not None:
-            await asyncio.wait({self._work})
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
-            if self._writing.exception() is not None:
-                self._writing = None  # the state is not saved: that is all there is to know now
-        self.on_settled()
-        return not self._is_torn and self.trainer.is_alive
-
-    async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
-        """The result of `work`, which goes on if its caller is cancelled."""
-        task = self._work = asyncio.create_task(work, name=what)
-        return await asyncio.shield(task)
 
 
 @dataclass(slots=True)

@@ -1,30 +1,29 @@
 """A whole training run: started, warmed up, measured, trained, measured again, summed up.
 
 `make_plan` finds everything that a run needs, and refuses what is missing or wrong, before anything
-heavy starts. `make_live_plan` does so for a run that learns from the callers of its gateway. The plans
-differ in how the episodes of the run begin; `run_training` is the same for both.
+heavy starts. `make_live_plan` does so for a run that learns from the callers of its gateway. `sources`
+begins the episodes of both; the rest of `run_training` is the same.
 """
 
-import asyncio
 import logging
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
-from areal_sdk.errors import ArealError, ConfigError, StorageError
+from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
     find_trained_model,
-    keep_description,
     whose_weights,
 )
 from areal_sdk.loop.plan.parts import (
@@ -46,39 +45,19 @@ from areal_sdk.loop.plan.tasks import (
     warn_of_overlap,
 )
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Services, open_services, rollout_sampling
-from areal_sdk.loop.serving import announce, read_users
-from areal_sdk.loop.state import Checkpoints, RunState, RunSummary
-from areal_sdk.loop.steps import Learner, TrainingLoop, stalled_s, warm_up
+from areal_sdk.loop.services import Services, open_services
+from areal_sdk.loop.serving import read_users
+from areal_sdk.loop.sources import follow_callers, play_tasks
+from areal_sdk.loop.state import RunState, RunSummary
+from areal_sdk.loop.steps import TrainingLoop, warm_up
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
-from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
-from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.source import EpisodeSource
-from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.rollout.tasks import TaskSource, TaskStream
-from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.rollout.tasks import TaskStream
+from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
-from areal_sdk.trainer import Trainer
 from areal_sdk.types import Task
 
 logger = logging.getLogger(__name__)
-
-
-class TrainsModel(Protocol):
-    """The plan of a run that begins with the weights of `model`."""
-
-    @property
-    def config(self) -> Config: ...
-
-    @property
-    def model(self) -> FoundModel: ...
-
-
-OpenEpisodes = Callable[
-    ["RunPlan", Services, RunState, Progress], AbstractAsyncContextManager[EpisodeSource]
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +69,8 @@ class RunPlan:
     program: Program
     model: FoundModel
     algorithm: ChosenAlgorithm
-    open_episodes: OpenEpisodes
-    """Makes the source of the run's episodes."""
-    train_tasks: Sequence[Task] | TaskStream = ()
+    train_tasks: Sequence[Task] | TaskStream | None = None
+    """What the agent plays; None if callers of the gateway play."""
     eval_tasks: Mapping[str, HeldOut] = field(default_factory=dict)
     demonstrations: Sequence[Conversation] = ()
     warnings: tuple[str, ...] = ()
@@ -138,7 +116,6 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
         program,
         model,
         algorithm,
-        play_tasks,
         train_tasks,
         eval_tasks,
         load_demonstrations(config.sft, program=program),
@@ -154,7 +131,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
     read_users(config)
     algorithm = check_names(config, plugins)
     model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
-    return RunPlan(config, plugins, Program("serve", _no_agent), model, algorithm, follow_callers)
+    return RunPlan(config, plugins, Program("serve", _no_agent), model, algorithm)
 
 
 def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
@@ -253,50 +230,6 @@ async def run_training(
         return summary
 
 
-@asynccontextmanager
-async def open_learner(
-    trainer: Trainer | None,
-    plan: TrainsModel,
-    run_dir: RunDir,
-    state: RunState,
-    progress: Progress,
-) -> AsyncIterator[Learner]:
-    """The learner of a run. Whatever ends the run, what it has learnt is saved."""
-    assert trainer is not None
-    await in_thread(
-        lambda: keep_description(plan.model.directory, run_dir), name="keep description"
-    )
-    run = plan.config.run
-    checkpoints = Checkpoints(run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints)
-    learner = Learner(trainer, state, checkpoints)
-    try:
-        yield learner
-    except BaseException:
-        await _keep_what_was_learnt(learner, grace_s=run.stop_grace_s, say=progress.say)
-        raise
-
-
-async def _keep_what_was_learnt(
-    learner: Learner, *, grace_s: float, say: Callable[[str], None]
-) -> None:
-    """Let the trainer finish its step, and save the result. A second Ctrl-C cuts this off."""
-    what = learner.state.reached
-    until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C again: at once)"
-    try:
-        async with asyncio.timeout(grace_s):
-            if (at_work := learner.at_work) is not None:
-                what = at_work
-                say(f"stopping: waits for {what} {until}")
-            if await learner.settle() and learner.has_learnt and not learner.is_saved:
-                what = f"the checkpoint of {learner.state.reached}"
-                say(f"stopping: writes {what} {until}")
-                await learner.save()
-    except TimeoutError:
-        say(f"warning: {what} was given up: it took longer than run.stop_grace_s = {grace_s:g}")
-    except ArealError as exc:
-        say(f"warning: {learner.state.reached} was not saved: {exc}")
-
-
 async def _begin_weights(
     services: Services,
     learner: Learner,
@@ -334,7 +267,10 @@ async def _train(
     progress: Progress,
 ) -> tuple[str, Mapping[str, Any]]:
     """Take the steps and save the last one; returns why they ended, and where every episode went."""
-    async with plan.open_episodes(plan, services, learner.state, progress) as source:
+    open_source = follow_callers
+    if plan.train_tasks is not None:
+        open_source = partial(play_tasks, plan.train_tasks)
+    async with open_source(services, learner.state, progress) as source:
         if learner.state.tasks:
             source.restore(learner.state.tasks)
         progress.watch(source.buffer)
@@ -349,65 +285,6 @@ async def _train(
         await learner.save()
     write(ledger.snapshot())
     return ended, ledger.snapshot()
-
-
-@asynccontextmanager
-async def play_tasks(
-    plan: RunPlan, services: Services, state: RunState, progress: Progress
-) -> AsyncIterator[EpisodeSource]:
-    """The agent plays the training tasks."""
-    config, rollout = plan.config, plan.config.rollout
-    tasks = TaskSource(
-        plan.train_tasks, seed=config.run.seed, shuffle=rollout.shuffle, epochs=rollout.epochs
-    )
-    async with services.runner(split="train", sampling=rollout_sampling(rollout)) as runner:
-        yield Dispatcher(
-            make_buffer(services, state),
-            runner=runner,
-            tasks=tasks,
-            truncated=rollout.truncated,
-            on_episode=progress.finished,
-            stalled_s=stalled_s(config),
-        )
-
-
-@asynccontextmanager
-async def follow_callers(
-    plan: RunPlan, services: Services, state: RunState, progress: Progress
-) -> AsyncIterator[EpisodeSource]:
-    """Callers of the gateway play as they like."""
-    announce(plan.config, services.gateway, say=progress.say)
-    yield CallerEpisodes(
-        # However many of its episodes fail: callers need not give anything to train.
-        make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
-        sessions=services.gateway.external,
-        tasks=CallerTasks(),
-        truncated=plan.config.rollout.truncated,
-        rewards=services.rewards,
-        on_episode=progress.finished,
-        on_measured=progress.measured,
-    )
-
-
-def make_buffer(
-    services: Services, state: RunState, *, max_lost_in_a_row: int | None = None
-) -> TrajectoryBuffer:
-    """The buffer of a run that begins or goes on at `state`."""
-    assert services.trainer is not None
-    config, rollout = services.config, services.config.rollout
-    return TrajectoryBuffer(
-        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
-        ledger=Ledger.restore(state.ledger) if state.ledger else Ledger(),
-        group_size=rollout.group_size,
-        version=state.version,
-        stale=rollout.stale,
-        wait_s=rollout.wait_s,
-        drop_incomplete=rollout.incomplete_groups == "drop",
-        dynamic_sampling=rollout.dynamic_sampling,
-        idle_groups=services.trainer.info.idle_groups,
-        in_order=config.run.deterministic,
-        max_lost_in_a_row=max_lost_in_a_row,
-    )
 
 
 async def _no_agent(task: Task, context: EpisodeContext) -> NoReturn:

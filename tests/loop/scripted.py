@@ -20,7 +20,7 @@ import areal_sdk
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, GenerateRequest
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.testing import Reply, ScriptedEngine
-from areal_sdk.trainer import Trainer, TrainerInfo, TrainerSetup
+from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
 from areal_sdk.trajectory import TrajectoryGroup
 
 NUM_TOKENS = 64
@@ -80,6 +80,10 @@ class Idler(Trainer):
             "num_tokens": float(num_trained),
             "loss": 0.0,
         }
+
+    async def learn(self, rows: Sequence[Demonstration], **_: Any) -> Mapping[str, float]:
+        await self._held("hold-step", "in-step")
+        return {"num_updates": 1.0, "num_tokens": float(len(rows)), "loss": 0.0}
 
     async def publish(self, version: int) -> areal_sdk.WeightUpdate:
         return areal_sdk.WeightUpdate(version, None)

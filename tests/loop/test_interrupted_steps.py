@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM while the trainer is at work: what it is computing is kept."""
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from tests.loop.runs import (
     finish,
     resume_training,
     run_dir,
+    start_command,
     start_training,
     told,
     wait_for_steps,
@@ -109,6 +111,23 @@ def test_the_step_that_is_being_computed_is_finished_and_saved(
     assert books["trained"] == step * 16
     finish(resume_training(tmp_path, "--steps", str(step + 1)))
     assert steps_in(tmp_path) == list(range(1, step + 2)), "nothing is done twice or left out"
+
+
+def test_a_fine_tuning_step_that_was_finished_and_saved_has_its_metrics(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (tmp_path / "hold-step").touch()
+    process = start_command(
+        *("sft", str(tmp_path / "rows.jsonl"), "--model", "tiny", "--steps", "2"),
+        *("--set", f"run.dir={tmp_path}", "--set", "run.name=run", *SCRIPTED),
+    )
+    wait_until(process, (tmp_path / "in-step").exists)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    told(process.stdout, "(waits for step 1)")
+    (tmp_path / "hold-step").unlink()
+    assert "step 1 is saved" in finish(process, code=1)
+    assert steps_in(tmp_path) == [1]
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step(

@@ -1,0 +1,185 @@
+"""The trainer of a run beside the state of its weights: they change and are saved together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from areal_sdk.config import Config
+from areal_sdk.errors import ArealError
+from areal_sdk.loop.plan.models import FoundModel, keep_description
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.state import Checkpoints, RunState, way_around
+from areal_sdk.process.threads import in_thread
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.directories import DamagedError
+from areal_sdk.trainer import Trainer
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Learner:
+    """The trainer and the state of its weights, which change together and are saved together.
+
+    A step or a save that has begun goes on when the run is cancelled: `settle` waits for its end.
+    """
+
+    trainer: Trainer
+    state: RunState
+    checkpoints: Checkpoints
+    on_settled: Callable[[], None] = lambda: None
+    """Called by `settle`, to report a step whose end the cancelled run did not see."""
+    _work: "asyncio.Task[Any] | None" = field(default=None, repr=False)
+    _writing: "asyncio.Task[None] | None" = field(default=None, repr=False)
+    """A checkpoint that is being written while the trainer goes on."""
+    _saved: tuple[int, int] | None = None
+    """The steps, of warm-up and of training, that the newest checkpoint holds."""
+    _is_torn: bool = False
+    """A step is being taken: the weights may be ahead of the state."""
+
+    @property
+    def at_work(self) -> str | None:
+        """The step or the checkpoint that the trainer works on now, if any."""
+        busy = [task for task in (self._work, self._writing) if task and not task.done()]
+        return busy[0].get_name() if busy else None
+
+    @property
+    def is_saved(self) -> bool:
+        return self._saved == (self.state.warmup_steps, self.state.step)
+
+    @property
+    def has_learnt(self) -> bool:
+        return bool(self.state.warmup_steps or self.state.step)
+
+    async def learn(self, step: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `step`, which changes the weights and then the state.
+
+        Raises the error of a checkpoint that could not be written meanwhile.
+        """
+        if (writing := self._writing) is not None and writing.done():
+            self._writing = None
+            if (error := writing.exception()) is not None:
+                step.close()
+                raise error
+
+        async def whole() -> T:
+            self._is_torn = True
+            result = await step
+            self._is_torn = False
+            return result
+
+        return await self._to_its_end(whole(), what)
+
+    async def load(self, checkpoint: Path) -> None:
+        """Continue from `checkpoint`; where it is damaged, the error says how to go on without it."""
+        try:
+            self.state.update_from(await self.trainer.load(checkpoint))
+        except DamagedError as exc:
+            raise DamagedError(f"{exc}; {way_around(checkpoint)}") from exc
+        self._saved = (self.state.warmup_steps, self.state.step)
+
+    async def begin_save(self) -> None:
+        """Checkpoint the state as it is, beside the next steps. Waits for the checkpoint before."""
+        await self._written()
+        state = (self.state.warmup_steps, self.state.step)
+        what = f"the checkpoint of {self.state.reached}"
+
+        async def begin() -> None:
+            written = await self.checkpoints.begin(self.trainer, self.state)
+            self._writing = asyncio.create_task(finish(written), name=what)
+
+        async def finish(written: Awaitable[None]) -> None:
+            await written
+            self._saved = state
+
+        await self._to_its_end(begin(), what)
+
+    async def save(self) -> None:
+        """Have the state as it is in a checkpoint, which is written when this returns."""
+        await self._written()
+        if not self.is_saved:
+            await self.begin_save()
+            await self._written()
+
+    async def _written(self) -> None:
+        """Wait for the checkpoint that is being written, if any, and raise its error once."""
+        if (writing := self._writing) is not None:
+            await asyncio.wait({writing})
+            self._writing = None
+            writing.result()
+
+    async def settle(self) -> bool:
+        """Wait for the step or the save that a cancellation found at work.
+
+        Returns whether the trainer's weights are now those of `state`, so that they can be saved.
+        """
+        if self._work is not None:
+            await asyncio.wait({self._work})
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+            if self._writing.exception() is not None:
+                self._writing = None  # the state is not saved: that is all there is to know now
+        self.on_settled()
+        return not self._is_torn and self.trainer.is_alive
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T], what: str) -> T:
+        """The result of `work`, which goes on if its caller is cancelled."""
+        task = self._work = asyncio.create_task(work, name=what)
+        return await asyncio.shield(task)
+
+
+class TrainsModel(Protocol):
+    """The plan of a run that begins with the weights of `model`."""
+
+    @property
+    def config(self) -> Config: ...
+
+    @property
+    def model(self) -> FoundModel: ...
+
+
+@asynccontextmanager
+async def open_learner(
+    trainer: Trainer | None,
+    plan: TrainsModel,
+    run_dir: RunDir,
+    state: RunState,
+    progress: Progress,
+) -> AsyncIterator[Learner]:
+    """The learner of a run. Whatever ends the run, what it has learnt is saved."""
+    assert trainer is not None
+    await in_thread(
+        lambda: keep_description(plan.model.directory, run_dir), name="keep description"
+    )
+    run = plan.config.run
+    checkpoints = Checkpoints(run_dir.checkpoints, run.checkpoint_every, run.keep_checkpoints)
+    learner = Learner(trainer, state, checkpoints)
+    try:
+        yield learner
+    except BaseException:
+        await _keep_what_was_learnt(learner, grace_s=run.stop_grace_s, say=progress.say)
+        raise
+
+
+async def _keep_what_was_learnt(
+    learner: Learner, *, grace_s: float, say: Callable[[str], None]
+) -> None:
+    """Let the trainer finish its step, and save the result. A second Ctrl-C cuts this off."""
+    what = learner.state.reached
+    until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C again: at once)"
+    try:
+        async with asyncio.timeout(grace_s):
+            if (at_work := learner.at_work) is not None:
+                what = at_work
+                say(f"stopping: waits for {what} {until}")
+            if await learner.settle() and learner.has_learnt and not learner.is_saved:
+                what = f"the checkpoint of {learner.state.reached}"
+                say(f"stopping: writes {what} {until}")
+                await learner.save()
+    except TimeoutError:
+        say(f"warning: {what} was given up: it took longer than run.stop_grace_s = {grace_s:g}")
+    except ArealError as exc:
+        say(f"warning: {learner.state.reached} was not saved: {exc}")

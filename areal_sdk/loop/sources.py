@@ -1,0 +1,81 @@
+"""Where the episodes of a run come from: its tasks, or the callers of its gateway."""
+
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.services import Services, rollout_sampling
+from areal_sdk.loop.serving import announce
+from areal_sdk.loop.state import RunState
+from areal_sdk.loop.steps import stalled_s
+from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
+from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.source import EpisodeSource
+from areal_sdk.rollout.staleness import StalenessGate
+from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.telemetry import Ledger
+from areal_sdk.types import Task
+
+
+@asynccontextmanager
+async def play_tasks(
+    train_tasks: Sequence[Task] | TaskStream,
+    services: Services,
+    state: RunState,
+    progress: Progress,
+) -> AsyncIterator[EpisodeSource]:
+    """The agent plays the training tasks."""
+    config, rollout = services.config, services.config.rollout
+    tasks = TaskSource(
+        train_tasks, seed=config.run.seed, shuffle=rollout.shuffle, epochs=rollout.epochs
+    )
+    async with services.runner(split="train", sampling=rollout_sampling(rollout)) as runner:
+        yield Dispatcher(
+            _make_buffer(services, state),
+            runner=runner,
+            tasks=tasks,
+            truncated=rollout.truncated,
+            on_episode=progress.finished,
+            stalled_s=stalled_s(config),
+        )
+
+
+@asynccontextmanager
+async def follow_callers(
+    services: Services, state: RunState, progress: Progress
+) -> AsyncIterator[EpisodeSource]:
+    """Callers of the gateway play as they like."""
+    announce(services.config, services.gateway, say=progress.say)
+    yield CallerEpisodes(
+        # However many of its episodes fail: callers need not give anything to train.
+        _make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
+        sessions=services.gateway.external,
+        tasks=CallerTasks(),
+        truncated=services.config.rollout.truncated,
+        rewards=services.rewards,
+        on_episode=progress.finished,
+        on_measured=progress.measured,
+    )
+
+
+def _make_buffer(
+    services: Services, state: RunState, *, max_lost_in_a_row: int | None = None
+) -> TrajectoryBuffer:
+    """The buffer of a run that begins or goes on at `state`."""
+    assert services.trainer is not None
+    config, rollout = services.config, services.config.rollout
+    return TrajectoryBuffer(
+        gate=StalenessGate(rollout.batch, rollout.max_staleness, rollout.max_inflight),
+        ledger=Ledger.restore(state.ledger) if state.ledger else Ledger(),
+        group_size=rollout.group_size,
+        version=state.version,
+        stale=rollout.stale,
+        wait_s=rollout.wait_s,
+        drop_incomplete=rollout.incomplete_groups == "drop",
+        dynamic_sampling=rollout.dynamic_sampling,
+        idle_groups=services.trainer.info.idle_groups,
+        in_order=config.run.deterministic,
+        max_lost_in_a_row=max_lost_in_a_row,
+    )
