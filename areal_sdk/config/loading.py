@@ -105,7 +105,8 @@ PathLike = TypeVar("PathLike", str, Path, str | None, Path | None)
 def _absolute(path: PathLike) -> PathLike:
     if path is None:
         return path
-    whole = Path(path).expanduser().absolute()
+    whole = Path(path).expanduser()
+    whole = whole.resolve() if ".." in whole.parts else whole.absolute()  # one file, one spelling
     return type(path)(whole) if whole.exists() else path
 
 

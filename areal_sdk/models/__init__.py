@@ -21,7 +21,7 @@ BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 HUB_IDS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 """What the hub calls built-in models."""
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _WEIGHTS = "*.safetensors"
 _HUB_FILES = [_WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"]
 

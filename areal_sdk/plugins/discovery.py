@@ -51,10 +51,10 @@ def installed_plugins() -> list[PluginSource]:
 
 
 def file_plugin(module: ModuleType, path: str | Path) -> PluginSource:
-    """The source of a user's own module. Its version is a digest of the file."""
-    file = Path(path)
+    """The source of a user's own module, under the file's whole path. Its version is a digest."""
+    file = Path(path).absolute()
     digest = hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else "unknown"
-    return PluginSource(file.stem, str(path), f"sha256:{digest}", lambda: module)
+    return PluginSource(file.stem, str(file), f"sha256:{digest}", lambda: module)
 
 
 def disabled_names() -> frozenset[str]:

@@ -157,7 +157,7 @@ class TrajectoryBuffer:
         group.num_ended += 1
         group.members.append(member)
         self.ledger.buffer(1)
-        self.recent.kept(member.duration_s)
+        self.recent.kept(member.duration_s, truncated=member.truncated)
         self._notify()
 
     def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:

@@ -1,7 +1,7 @@
 """Metrics of a batch and of the latest episodes, and warnings about biases."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
@@ -13,6 +13,7 @@ MIN_EPISODES = 64
 """Rates over fewer episodes cause no warning."""
 MAX_STALE_SHARE = 0.10
 MAX_LOST_SHARE = 0.05
+MAX_TRUNCATED_SHARE = 0.5
 
 _UNTOLD = "and are not trained: what the model did wrong there escapes the reward. "
 _LOST = {
@@ -53,12 +54,15 @@ class RecentEpisodes:
     def __init__(self) -> None:
         self._ended: deque[DropReason | None] = deque(maxlen=WINDOW)
         self._durations: deque[float] = deque(maxlen=WINDOW)
+        self._cut: deque[bool] = deque(maxlen=WINDOW)
+        """Whether a limit ended them, of the episodes with a reward."""
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._said: set[str] = set()
 
-    def kept(self, duration_s: float) -> None:
-        """An episode ended with a reward."""
+    def kept(self, duration_s: float, *, truncated: bool) -> None:
+        """An episode ended with a reward, perhaps at a limit."""
         self._ended.append(None)
+        self._cut.append(truncated)
         self._durations.append(duration_s)
 
     def rejected(self, reason: DropReason, duration_s: float) -> None:
@@ -116,6 +120,12 @@ class RecentEpisodes:
                 "policy is pushed towards short episodes. Raise rollout.wait_s or "
                 "rollout.max_staleness, or lower rollout.max_inflight"
             )
+        if len(self._cut) >= MIN_EPISODES and _share(self._cut) > MAX_TRUNCATED_SHARE:
+            found["truncated"] = (
+                f"{_share(self._cut):.0%} of the latest episodes ran into a limit of turns, tokens or "
+                "context before they had ended: raise rollout.max_turns, rollout.max_new_tokens or "
+                "rollout.max_episode_tokens, or choose what rollout.truncated does with them"
+            )
         new = {key: text for key, text in found.items() if key not in self._said}
         self._said.update(new)
         return tuple(new.values())
@@ -163,7 +173,7 @@ def _by_source(groups: Sequence[FinishedGroup]) -> Mapping[str, float]:
     return found
 
 
-def _share(claims: Sequence[bool]) -> float:
+def _share(claims: Collection[bool]) -> float:
     return sum(claims) / len(claims) if claims else 0.0
 
 

@@ -143,6 +143,15 @@ def test_what_a_run_stores_is_found_from_any_directory(
     assert {str(Path(name or "").parent) for name in names} == {str(tmp_path)}
 
 
+def test_a_path_is_stored_in_one_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    (tmp_path / "tasks.jsonl").touch()
+    config = parse_config({"tasks": "../inner/../tasks.jsonl"})
+    found = with_absolute_paths(config, built_in=BUILT_IN, tables={})
+    assert found.tasks == f"{tmp_path}/tasks.jsonl"
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -28,6 +28,12 @@ def test_an_unknown_name_is_told_what_would_do() -> None:
         resolve_model("nothing-like-it")
 
 
+@pytest.mark.parametrize("path", ["./nowhere", "../nowhere"])
+def test_a_path_that_is_not_there_is_no_hub_id(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"no model '{path}': give a directory"):
+        resolve_model(path)
+
+
 def test_a_hub_id_without_a_connection_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = pytest.importorskip("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)

@@ -360,7 +360,7 @@ def test_whatever_lets_failures_escape_the_reward_is_said_once(
     """A judge that raises where it finds no answer: the model never learns to give one."""
     recent = RecentEpisodes()
     for _ in range(61):
-        recent.kept(1.0)
+        recent.kept(1.0, truncated=False)
     for _ in range(3):
         recent.rejected(reason, 1.0)
     assert recent.notices() == ()
@@ -369,6 +369,17 @@ def test_whatever_lets_failures_escape_the_reward_is_said_once(
     assert notice.startswith("6% of the latest episodes")
     assert cure in notice
     assert recent.notices() == ()
+
+
+def test_the_run_hears_that_most_episodes_end_at_a_limit() -> None:
+    recent = RecentEpisodes()
+    for number in range(64):
+        recent.kept(1.0, truncated=number < 32)
+    assert recent.notices() == ()
+    recent.kept(1.0, truncated=True)
+    (notice,) = recent.notices()
+    assert notice.startswith("51% of the latest episodes ran into a limit")
+    assert "rollout.max_turns" in notice
 
 
 def test_the_run_hears_that_long_episodes_are_dropped_and_how_to_stop_it() -> None:

@@ -1,4 +1,4 @@
-"""MyAgent: says what it does, trains with `areal-sdk train my_agent.py`."""
+"""MyAgent: adds two numbers with a calculator. `areal-sdk train my_agent.py` trains it."""
 
 import random
 from collections.abc import Iterator
