@@ -4,7 +4,7 @@ import re
 from functools import cache
 from typing import Any
 
-from areal_sdk.gateway.openapi_schemas import Schema, ref, schemas_by_name
+from areal_sdk.gateway.wire.schemas import Schema, ref, schemas_by_name
 
 _NAMED = re.compile(r"#/components/schemas/(\w+)")
 
