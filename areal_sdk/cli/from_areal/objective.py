@@ -1,11 +1,11 @@
 """The keys that decide advantages and loss: which preset they mean, and its options."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 
 from areal_sdk.algorithms import presets
 from areal_sdk.builtin import ALGORITHMS
+from areal_sdk.cli.from_areal.defaults import LONGEST_ANSWER
 from areal_sdk.cli.from_areal.norms import BY_GROUP, Norms, norms_of
 from areal_sdk.cli.from_areal.outcome import (
     JSON,
@@ -15,16 +15,8 @@ from areal_sdk.cli.from_areal.outcome import (
     not_applicable,
     not_supported,
 )
+from areal_sdk.cli.from_areal.weights import weight_outcome
 from areal_sdk.config.keys import join_key
-
-MODE = "actor.behave_imp_weight_mode"
-MODES = {
-    "token_mask": {"weight_level": "token", "beyond": "mask"},
-    "token_truncate": {"weight_level": "token", "beyond": "clamp"},
-    "sequence_mask": {"weight_level": "sequence", "beyond": "mask"},
-    "sequence_truncate": {"weight_level": "sequence", "beyond": "clamp"},
-}
-"""`behave_imp_weight_mode`, as options."""
 
 
 def choose_preset(keys: Keys) -> str:
@@ -65,6 +57,8 @@ class ObjectiveKeys:
             return self._reward_norm(key, value)
         if key.startswith("actor.adv_norm") or key == "actor.group_adv_norm":
             return self._advantage_norm(key, value)
+        if weighs := weight_outcome(key, value, self.keys, self.take):
+            return weighs
         rule = RULES.get(key)
         return None if rule is None else rule(self, value)
 
@@ -136,8 +130,7 @@ class ObjectiveKeys:
     def overlong_reward_penalty(self, value: JSON) -> KeyOutcome:
         if not value:
             return not_applicable("as it is here")
-        longest = self.keys.get("gconfig.max_new_tokens", self.keys.get("actor.max_new_tokens"))
-        return self.take(overlong_limit=longest)
+        return self.take(overlong_limit=self.keys.get("actor.max_new_tokens", LONGEST_ANSWER))
 
     def overlong_tokens(self, value: JSON) -> KeyOutcome:
         return self._overlong(overlong_margin=value)
@@ -153,6 +146,11 @@ class ObjectiveKeys:
     def kl_ctl(self, value: JSON) -> KeyOutcome:
         if not value:
             return not_applicable("0: no reference is loaded")
+        if not any(key.startswith("ref.") for key in self.keys):
+            return not_supported(
+                "without a ref AReaL subtracts kl_ctl * logprob from rewards, which is no KL: set "
+                f"{join_key('algorithm', self.preset, 'kl')} if you want one"
+            )
         if self.by_group:
             return not_supported("areal with group_norm has no KL; grpo has one, in the loss (kl)")
         outcome = self.take(kl=value)
@@ -169,6 +167,13 @@ class ObjectiveKeys:
         if self.by_group:
             return not_supported("areal with group_norm has no token_discount")
         return self.take(token_discount=value)
+
+    def turn_discount(self, value: JSON) -> KeyOutcome:
+        return (
+            not_applicable("1: rewards are not discounted")
+            if value == 1
+            else self.take(discount=value)
+        )
 
     def gae_lambda(self, value: JSON) -> KeyOutcome:
         if self.preset == "ppo":
@@ -195,25 +200,6 @@ class ObjectiveKeys:
 
     def c_clip(self, value: JSON) -> KeyOutcome:
         return not_applicable("no dual clip") if value is None else self.take(dual_clip=value)
-
-    def weight_cap(self, value: JSON) -> KeyOutcome:
-        if not self.keys.get("actor.use_decoupled_loss"):
-            return not_applicable("only the decoupled loss has weights")
-        outcome = self.take(max_weight=math.inf if value is None else value)
-        if not outcome.settings or value is None or MODE in self.keys:
-            return outcome
-        masks = self.take(**MODES["token_mask"])
-        settings = {**outcome.settings, **masks.settings}
-        return becomes(
-            settings, "" if masks.settings else "weights beyond it are clamped, not masked"
-        )
-
-    def weight_mode(self, value: JSON) -> KeyOutcome:
-        if not self.keys.get("actor.use_decoupled_loss"):
-            return not_applicable("only the decoupled loss has weights")
-        if value not in MODES:
-            return not_supported(f"choose one of {', '.join(MODES)}")
-        return self.take(**MODES[value])
 
     def importance_sampling_level(self, value: JSON) -> KeyOutcome:
         if value == "token":
@@ -275,12 +261,11 @@ RULES: Mapping[str, Callable[[ObjectiveKeys, JSON], KeyOutcome]] = {
     "actor.kl_ctl": ObjectiveKeys.kl_ctl,
     "actor.kl_estimator": ObjectiveKeys.kl_estimator,
     "actor.discount": ObjectiveKeys.discount,
+    "rollout.agent.turn_discount": ObjectiveKeys.turn_discount,
     "actor.gae_lambda": ObjectiveKeys.gae_lambda,
     "actor.eps_clip": ObjectiveKeys.eps_clip,
     "actor.eps_clip_higher": ObjectiveKeys.eps_clip_higher,
     "actor.c_clip": ObjectiveKeys.c_clip,
-    "actor.behav_imp_weight_cap": ObjectiveKeys.weight_cap,
-    MODE: ObjectiveKeys.weight_mode,
     "actor.importance_sampling_level": ObjectiveKeys.importance_sampling_level,
     "actor.use_decoupled_loss": ObjectiveKeys.use_decoupled_loss,
     "actor.recompute_logprob": ObjectiveKeys.recompute_logprob,
@@ -289,7 +274,6 @@ RULES: Mapping[str, Callable[[ObjectiveKeys, JSON], KeyOutcome]] = {
     "actor.use_sapo_loss": ObjectiveKeys.use_sapo_loss,
     "actor.sapo_tau_pos": ObjectiveKeys.sapo_tau_pos,
     "actor.sapo_tau_neg": ObjectiveKeys.sapo_tau_neg,
-    "actor.behave_imp_weight_cap": ObjectiveKeys.weight_cap,
     "critic.eps_clip": lambda objective, value: objective.take(value_clip=value),
     "critic.optimizer.lr": lambda objective, value: objective.take(critic_learning_rate=value),
 }

@@ -161,6 +161,18 @@ def _actor_backend(value: JSON, _keys: Keys) -> KeyOutcome:
     return _placed(*_ranks(backend, layout))
 
 
+def _agents(value: JSON, keys: Keys) -> KeyOutcome:
+    if value == "inline":
+        return not_applicable("agents run in the main process, or in rollout.workers")
+    if value == "subproc":
+        return becomes({"rollout.workers": keys.get("rollout.agent.subproc_max_workers", 4)})
+    return not_supported("areal-sdk serve --learn trains on the sessions of callers")
+
+
+def _judged_greedily(value: JSON, _keys: Keys) -> KeyOutcome:
+    return becomes({"eval.temperature": 0.0}) if value else not_applicable(AS_HERE)
+
+
 def _checkpoints(value: JSON, keys: Keys) -> KeyOutcome:
     if keys.get("saver.freq_steps") is not None:
         return not_applicable("as saver.freq_steps")
@@ -218,6 +230,14 @@ RULES: Mapping[str, Rule] = {
     "rollout.dump_to_file": never("every run records its episodes (areal-sdk inspect)"),
     "rollout.check_trajectory_format": never("trajectories are checked when they are made"),
     "rollout.backend": _rollout_backend,
+    "rollout.agent.mode": _agents,
+    "rollout.agent.subproc_max_workers": never("read with rollout.agent.mode"),
+    "rollout.agent.export_style": never(
+        "turns that continue one another are one sequence, and every sampled token is trained once"
+    ),
+    "rollout.agent.tool_call_parser": never("the chat template says it (gateway.tool_format)"),
+    "rollout.agent.reasoning_parser": never("the chat template says it"),
+    "rollout.agent.chat_template_type": never("what the model sampled is never rendered again"),
     "train_dataset.batch_size": _batch,
     "train_dataset.shuffle": to("rollout.shuffle"),
     "actor.path": to("model"),
@@ -239,6 +259,8 @@ RULES: Mapping[str, Rule] = {
     "actor.mb_spec.n_mbs": never("micro-batches are cut by tokens"),
     "actor.mb_spec.granularity": never("micro-batches are cut by tokens"),
     "actor.mb_spec.n_mbs_divisor": never("micro-batches are cut by tokens"),
+    "actor.mb_spec.packing_algorithm": never("micro-batches are cut by tokens"),
+    "actor.optimizer_dtype": only("float32", "moments are float32", "moments are float32"),
     "actor.pad_to_maximum": never("rows are not padded"),
     "actor.ppo_n_minibatches": to("trainer.num_minibatches"),
     "actor.gradient_checkpointing": to(
@@ -283,6 +305,10 @@ RULES: Mapping[str, Rule] = {
     "saver.freq_secs": lambda _value, _keys: not_supported(IN_STEPS.format("run.checkpoint_every")),
     "recover.freq_steps": _checkpoints,
     "evaluator.freq_steps": to("eval.every"),
+    "evaluator.eval_before_train": to("eval.before"),
+    "eval_gconfig.n_samples": to("eval.samples"),
+    "eval_gconfig.temperature": to("eval.temperature"),
+    "eval_gconfig.greedy": _judged_greedily,
     "evaluator.freq_epochs": lambda _value, _keys: not_supported(IN_STEPS.format("eval.every")),
     "evaluator.freq_secs": lambda _value, _keys: not_supported(IN_STEPS.format("eval.every")),
 }
@@ -299,6 +325,7 @@ PREFIXES: Mapping[str, str] = {
     "launcher.": OWN_PLACEMENT,
     "stats_logger.": OWN_RECORDS,
     "perf_tracer.": OWN_RECORDS,
+    "memory_profiler.": OWN_RECORDS,
     "recover.": "every checkpoint can be resumed (areal-sdk train --resume RUN)",
     "train_dataset.": OWN_TASKS,
     "valid_dataset.": OWN_TASKS,

@@ -10,6 +10,7 @@ from areal_sdk.algorithms import presets
 from areal_sdk.algorithms.algorithm import make_algorithm
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.builtin import ALGORITHMS
+from areal_sdk.cli.from_areal.defaults import completed
 from areal_sdk.cli.from_areal.objective import ObjectiveKeys
 from areal_sdk.cli.from_areal.outcome import JSON, KeyOutcome, Keys, Kind, not_supported
 from areal_sdk.cli.from_areal.rules import outcome_of
@@ -17,23 +18,6 @@ from areal_sdk.config import parse_config
 from areal_sdk.config.keys import assign, split_key
 from areal_sdk.errors import ConfigError
 from areal_sdk.options import validate_options
-
-DEFAULTS: Mapping[str, JSON] = {
-    "gconfig.n_samples": 1,
-    "gconfig.max_new_tokens": 16384,
-    "gconfig.temperature": 1.0,
-    "rollout.max_head_offpolicyness": 0,
-    "train_dataset.batch_size": 1,
-    "actor.eps_clip": 0.2,
-    "actor.reward_scaling": 1.0,
-    "actor.reward_bias": 0.0,
-    "actor.reward_clip": 20.0,
-    "actor.kl_ctl": 0.1,
-    "actor.behav_imp_weight_cap": None,
-    "actor.ppo_n_minibatches": 4,
-    "actor.optimizer.weight_decay": 0.01,
-}
-"""What AReaL takes where a file is silent, and areal-sdk would take something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +45,7 @@ class Translation:
 
 def translate(given: Keys) -> Translation:
     """ConfigError where the settings together are no configuration."""
-    keys = {**given, **{key: value for key, value in DEFAULTS.items() if key not in given}}
+    keys = completed(given)
     objective = ObjectiveKeys(keys)
     settings: dict[str, JSON] = {"algorithm.name": objective.preset}
     outcomes = {}
@@ -74,7 +58,8 @@ def translate(given: Keys) -> Translation:
     make_algorithm(
         objective.preset, _preset(objective.preset), tables["algorithm"].get(objective.preset, {})
     )
-    return Translation(outcomes, keys, frozenset(given), settings)
+    as_given = frozenset(key for key, value in given.items() if keys[key] == value)
+    return Translation(outcomes, keys, as_given, settings)
 
 
 def _valid(outcome: KeyOutcome, settings: Mapping[str, JSON]) -> KeyOutcome:

@@ -133,8 +133,34 @@ PLAIN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("keys", "name", "options"),
     [
-        ({}, "grpo", {"clip_low": 0.2, "clip_high": 0.2, "max_weight": float("inf")}),
-        ({"actor.kl_ctl": 0.1}, "grpo", {"kl": 0.1}),
+        ({}, "grpo", {"clip_low": 0.2, "clip_high": 0.2}),
+        ({"actor.behav_imp_weight_cap": None}, "grpo", {"max_weight": float("inf")}),
+        ({"actor.kl_ctl": 0.1, "ref.path": "tiny"}, "grpo", {"kl": 0.1}),
+        (
+            {"actor.rejection_sampling.upper": 3.0},
+            "grpo",
+            {"max_weight": 3.0, "beyond": "mask", "weight_level": "token"},
+        ),
+        (
+            {"actor.rejection_sampling": {}},
+            "grpo",
+            {"max_weight": 5.0, "beyond": "mask", "weight_level": "token"},
+        ),
+        (
+            {
+                "actor.rejection_sampling.action": "clamp",
+                "actor.rejection_sampling.level": "sequence",
+                "actor.rejection_sampling.upper": 2.0,
+            },
+            "grpo",
+            {"max_weight": 2.0, "beyond": "clamp", "weight_level": "sequence"},
+        ),
+        ({"rollout.agent.turn_discount": 0.9}, "grpo", {"discount": 0.9}),
+        (
+            {"critic.optimizer.type": "adam"},
+            "ppo",
+            {"critic_learning_rate": 1e-3},
+        ),
         ({"actor.reward_norm.std_level": "batch"}, "litepo", {}),
         ({"actor.reward_norm.std_level": None}, "drgrpo", {}),
         (
@@ -195,6 +221,11 @@ def test_the_objective_finds_its_preset(
         ("allocation_mode", "vllm:d4+d4", "vllm is no engine here"),
         ("gconfig.top_p", 0.9, "all tokens"),
         ("ref.path", "another", "begins with"),
+        ("actor.kl_ctl", 0.1, "without a ref"),
+        ("actor.rejection_sampling", None, "leaves the importance weight out"),
+        ("actor.rejection_sampling.metric", "kl_k3", "not by a KL"),
+        ("actor.rejection_sampling.lower", 0.5, "no lower bound"),
+        ("rollout.agent.mode", "online", "serve --learn"),
         ("rollout.temperature", 3, "no such setting"),
         ("sglang.dp_size", 2, "--dp-size"),
         ("total_train_n_seqs", 100, "run.steps"),
@@ -206,6 +237,41 @@ def test_a_value_that_cannot_be_kept_is_named(key: str, value: object, why: str)
     assert (outcome.kind, why in outcome.why or why) == (Kind.NOT_SUPPORTED, True) or (
         outcome.kind is Kind.TRANSLATED and why in outcome.why  # what could be placed is
     )
+
+
+def test_a_bound_on_a_kl_is_no_bound_on_a_weight() -> None:
+    keys = {"actor.rejection_sampling.metric": "kl_k2", "actor.rejection_sampling.upper": 0.5}
+    translation = translate({**PLAIN, **keys})
+    assert not any(key.endswith("max_weight") for key in translation.settings)
+    assert translation.outcomes["actor.rejection_sampling.upper"].kind is Kind.NOT_SUPPORTED
+
+
+def test_the_overlong_penalty_ends_where_areal_ends_it() -> None:
+    keys = {
+        "actor.adv_norm": True,
+        "actor.overlong_reward_penalty": True,
+        "actor.overlong_tokens": 64,
+        "gconfig.max_new_tokens": 512,
+    }
+    assert translate({**PLAIN, **keys}).settings["algorithm.areal.overlong_limit"] == 1024
+    named = {**keys, "actor.max_new_tokens": 512}
+    assert translate({**PLAIN, **named}).settings["algorithm.areal.overlong_limit"] == 512
+
+
+def test_where_the_file_is_silent_areals_defaults_count() -> None:
+    settings = translate({**PLAIN, "actor.optimizer.type": "adam"}).settings
+    assert settings["trainer.learning_rate"] == 1e-3
+    assert settings["trainer.weight_decay"] == 0.01
+    assert (settings["run.seed"], settings["rollout.epochs"]) == (1, 1)
+    assert settings["rollout.request_timeout_s"] == 3600.0
+    assert "rollout.max_inflight" not in settings
+    at_once: dict[str, Any] = {"rollout.consumer_batch_size": 8, "train_dataset.batch_size": 8}
+    at_once |= {"gconfig.n_samples": 4, "rollout.max_concurrent_rollouts": None}
+    assert translate({**PLAIN, **at_once}).settings["rollout.max_inflight"] == 32
+
+
+def test_an_actor_without_an_optimiser_gets_no_learning_rate() -> None:
+    assert "trainer.learning_rate" not in translate(PLAIN).settings
 
 
 @pytest.mark.parametrize(
