@@ -1,5 +1,6 @@
 """The smaller examples do what their first lines say."""
 
+import json
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -7,7 +8,7 @@ from types import ModuleType
 import pytest
 
 from areal_sdk.process.user_code import load_user_module
-from areal_sdk.testing import check_workflow, run_agent
+from areal_sdk.testing import check_workflow, run_agent, tool_call
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "agents"
 
@@ -31,6 +32,41 @@ async def test_a_workflow_rewards_each_turn() -> None:
     worse = await run_agent(module.SecondLook, task, engine=["dcba", "abcd"])
     assert worse.outcome.turn_rewards == (1.0, -1.0)
     assert (worse.reward, worse.outcome.success) == (0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "reward", "at_once"),
+    [(["7"], 1.0, 1.0), (["6", "It is 7."], 0.5, 0.0), (["", "no", "8"], 0.0, 0.0)],
+    ids=str,
+)
+async def test_a_later_right_answer_is_worth_less(
+    said: list[str], reward: float, at_once: float
+) -> None:
+    agent = load("math_with_retries").MathWithRetries
+    episode = await run_agent(agent, {"question": "3+4", "answer": "7"}, engine=said)
+    assert episode.reward == reward
+    assert episode.outcome.metrics == {"right_at_once": at_once}
+    assert [turn.parent for turn in episode.turns] == [None, 0, 1][: len(said)]
+
+
+async def test_an_answer_is_looked_up_in_the_index() -> None:
+    module = load("retrieval")
+    task = next(module.tasks("eval"))
+    query = " ".join(task.data["question"].split()[3:5])
+    replies = [tool_call("search", query=query), task.data["answer"]]
+    episode = await run_agent(module.Retrieval, task, engine=replies)
+    assert (episode.reward, episode.outcome.success) == (1.0, True)
+    guessed = await run_agent(module.Retrieval, task, engine=task.data["answer"])
+    assert (guessed.reward, guessed.outcome.success) == (0.0, False)
+    lost = await run_agent(module.Retrieval, task, engine=[tool_call("search", query="''"), "?"])
+    assert (lost.reward, lost.outcome.success) == (0.0, False)
+
+
+def test_every_document_is_found_by_its_question() -> None:
+    module = load("retrieval")
+    for task in (*module.tasks("train"), *module.tasks("eval")):
+        query = json.dumps({"query": task.data["question"]})
+        assert module.search(query) == task.data["document"]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
