@@ -101,7 +101,8 @@ class Run:
                 steps, values = _columns(series.points)
                 axes.plot(steps, values, label=series.label, marker="o" * panel.is_measured)
                 if series.band:
-                    axes.fill_between(*_columns(series.band), alpha=0.15)
+                    steps, low, high = _columns(series.band)
+                    axes.fill_between(steps, low, high, alpha=0.15)
             if len(panel.series) > 1:
                 axes.legend(fontsize=7)
         return figure
