@@ -56,16 +56,30 @@ class Verdict:
 
 
 @dataclass(slots=True)
-class _Suspect:
+class Suspect:
     """The process that loaded the plugin. A new one takes its place when it was lost."""
 
     distribution: str
-    file: str | None
-    timeout_s: float
     log_dir: Path
+    file: str | None = None
+    timeout_s: float = ITEM_TIMEOUT_S
     _child: Child | None = field(default=None, repr=False)
 
-    async def call(self, method: str, payload: Mapping[str, Any]) -> Any:
+    async def items(self) -> list[Item]:
+        """What the plugin brings; ConformanceError if it cannot be loaded."""
+        return [Item(*pair) for pair in await self._call("list", {})]
+
+    async def check(self, item: Item, *, options: Options, tasks: Path | None = None) -> None:
+        """ConformanceError for the first thing that is wrong with the item."""
+        order = {
+            "kind": item.kind,
+            "name": item.name,
+            "options": {table: dict(values) for table, values in options.items()},
+            "tasks": None if tasks is None else str(tasks),
+        }
+        await self._call("check", order)
+
+    async def _call(self, method: str, payload: Mapping[str, Any]) -> Any:
         """ConformanceError for whatever it did wrong."""
         try:
             child = await self._living()
@@ -142,23 +156,17 @@ async def judge_plugin(
     """A verdict on the plugin, and on each thing that it brings. `file`: a plugin in a file."""
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="areal-sdk-check-") as scratch:
-        suspect = _Suspect(distribution, str(file) if file else None, timeout_s, Path(scratch))
+        suspect = Suspect(distribution, Path(scratch), str(file) if file else None, timeout_s)
         async with suspect:
             what = f"plugin {distribution}"
             try:
-                items = [Item(*pair) for pair in await suspect.call("list", {})]
+                items = await suspect.items()
             except ConformanceError as exc:
                 return [Verdict(what, str(exc))]
             verdicts.append(Verdict(what))
             for item in items:
-                order = {
-                    "kind": item.kind,
-                    "name": item.name,
-                    "options": {table: dict(values) for table, values in options.items()},
-                    "tasks": None if tasks is None else str(tasks),
-                }
                 try:
-                    await suspect.call("check", order)
+                    await suspect.check(item, options=options, tasks=tasks)
                 except ConformanceError as exc:
                     verdicts.append(Verdict(str(item), str(exc)))
                 else:
