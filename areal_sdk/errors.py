@@ -20,6 +20,7 @@
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvError: code of the agent, the reward or the environment failed
     + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
+      - SandboxError: a sandbox could not start; says nothing about the program for it
     + DeadlineError: a wall-clock limit ended the episode
 """
 
@@ -159,6 +160,10 @@ class InfrastructureError(EpisodeError):
     """The engine, the network or a worker failed under the episode."""
 
     kind = ErrorKind.INFRASTRUCTURE
+
+
+class SandboxError(InfrastructureError):
+    """A sandbox could not be started or ended. What a program does wrong inside is no such error."""
 
 
 class DeadlineError(EpisodeError):

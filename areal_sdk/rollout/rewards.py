@@ -29,7 +29,7 @@ from areal_sdk.process.user_code import load_user_object, reference_to
 from areal_sdk.process.workers import IDLE, WorkerPool
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.verdicts import combine, read_verdict
-from areal_sdk.types import Episode, Outcome, OutcomeKind
+from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 WORKER = "areal_sdk.rollout.rewards:main"
 
@@ -139,7 +139,12 @@ class RewardPool:
             raise RewardError(f"{what} took its worker down: {exc}") from exc
         except ProcessError as exc:
             raise InfrastructureError(f"{what}: {exc}") from exc
-        return _read(reply.payload)
+        outcome = _read(reply.payload)
+        if (
+            outcome.kind is OutcomeKind.ERROR
+        ):  # the machine's fault, such as a sandbox that cannot start
+            raise InfrastructureError(f"{what}: {outcome.message}")
+        return outcome
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -162,6 +167,9 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
             except asyncio.CancelledError:
                 if not request.cancelled:
                     raise
+            except InfrastructureError as exc:  # the pool raises it again
+                traceback.print_exc()
+                request.reply(_write(Outcome.failed(ErrorKind.INFRASTRUCTURE, str(exc))))
             except Exception as exc:  # noqa: BLE001 - the pool raises it as RewardError
                 traceback.print_exc()
                 request.fail(exc)

@@ -1,11 +1,12 @@
-"""Plugins need nothing of ours but `areal_sdk`, its `algorithms` and its `testing`; pages neither."""
+"""Plugins need nothing of ours but `areal_sdk`, its `algorithms`, `sandbox` and `testing`; pages neither."""
 
 import re
 
 from tests.docs.blocks import ROOT, blocks
 
 INSIDE = re.compile(
-    r"^\s*(?:from|import) (areal_sdk\.(?!testing\b|algorithms\b(?!\.))[\w.]+)", re.MULTILINE
+    r"^\s*(?:from|import) (areal_sdk\.(?!testing\b|sandbox\b(?!\.)|algorithms\b(?!\.))[\w.]+)",
+    re.MULTILINE,
 )
 
 TEMPLATES = sorted((ROOT / "areal_sdk" / "cli" / "templates").rglob("*.py"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from areal_sdk.errors import ConfigError, RewardError
+from areal_sdk.errors import ConfigError, InfrastructureError, RewardError
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.verdicts import combine, read_verdict
 from areal_sdk.types import Episode, Outcome, OutcomeKind, Task
@@ -67,6 +67,12 @@ async def test_a_bad_reward_is_a_typed_error_and_the_next_one_is_unaffected(tmp_
             assert ("sample_rewards.py" in raised.value.trace) == reward.name.startswith("raises")
             outcome = await pool._ask(len(bad), specs[-1], payload)
             assert outcome.reward == 2.0
+
+
+async def test_a_fault_of_the_machine_in_a_reward_is_no_fault_of_the_reward(tmp_path: Path) -> None:
+    async with RewardPool([spec("has_no_sandbox")], log_dir=tmp_path) as pool:
+        with pytest.raises(InfrastructureError, match="'has_no_sandbox': no room for a sandbox"):
+            await pool.score(episode())
 
 
 class ReadableHereOnly:

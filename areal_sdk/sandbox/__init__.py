@@ -1,0 +1,14 @@
+"""Runs programs that nobody has read: without network, with limits, and with nothing left behind.
+
+    sandbox = Sandbox(Limits(wall_s=5.0))
+    end = await sandbox.run(["python3", "solution.py"], files={"solution.py": code})
+
+What the program does wrong is in `end`. A sandbox that cannot start raises `SandboxError`, which is a
+fault of the machine: the episode is tried again, and is never scored 0.0 for it.
+"""
+
+from areal_sdk.errors import SandboxError
+from areal_sdk.sandbox.limits import LimitName, Limits
+from areal_sdk.sandbox.run import Isolation, Sandbox, SandboxEnd
+
+__all__ = ["Isolation", "LimitName", "Limits", "Sandbox", "SandboxEnd", "SandboxError"]

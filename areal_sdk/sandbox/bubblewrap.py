@@ -1,0 +1,69 @@
+"""The command line of bubblewrap: which files a program sees, and what it is cut off from."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from areal_sdk.sandbox.limits import Limits
+
+_SHARED_MEMORY_MB = 16
+"""Of /dev/shm, where semaphores are."""
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_OF_ETC = (
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "alternatives",
+    "localtime",
+    "nsswitch.conf",
+)
+"""What programs need to start. Nothing of /etc names users, hosts or secrets."""
+
+
+def bubblewrap_words(
+    program: str, limits: Limits, *, readable: Sequence[str], files: Mapping[str, int]
+) -> list[str]:
+    """`bwrap` and its options. `files`: descriptors of what is put into /tmp, by name.
+
+    As root no user namespace is needed, and root may then become a user of whom the kernel counts the
+    processes: of root it counts none.
+    """
+    words = [program, "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--hostname", "sandbox"]
+    words += ["--cap-drop", "ALL"]
+    if os.getuid() == 0:
+        words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        words += ["--unshare-user"]
+    size = str(limits.disk_mb << 20)
+    words += ["--dev", "/dev", "--proc", "/proc"]
+    words += ["--perms", "1777", "--size", str(_SHARED_MEMORY_MB << 20), "--tmpfs", "/dev/shm"]
+    words += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
+    for name in _SYSTEM:
+        words += _as_it_is(Path(name))
+    for name in _OF_ETC:
+        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for name in dict.fromkeys((sys.base_prefix, sys.prefix, *readable)):
+        if not name.startswith("/usr/"):
+            words += [*_open_parents(Path(name)), "--ro-bind", name, name]
+    for name, descriptor in files.items():
+        words += ["--perms", "0644", "--file", str(descriptor), f"/tmp/{name}"]
+    return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--"]
+
+
+def _open_parents(path: Path) -> list[str]:
+    """Directories to `path` that every user may pass; bubblewrap would make them for root alone."""
+    parents = [str(parent) for parent in reversed(path.parents) if parent != Path("/")]
+    return [
+        word
+        for one in parents
+        if one not in ("/tmp", "/usr")
+        for word in ("--perms", "0755", "--dir", one)
+    ]
+
+
+def _as_it_is(path: Path) -> list[str]:
+    if path.is_symlink():
+        return ["--symlink", os.readlink(path), str(path)]
+    return ["--ro-bind", str(path), str(path)] if path.exists() else []

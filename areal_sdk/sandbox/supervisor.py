@@ -1,0 +1,275 @@
+"""Runs one program in a sandbox and holds it to its limits, as a script in a process of its own.
+
+It stands outside of the sandbox, so the program can neither stop it nor write its report. The order comes
+on stdin: a line of JSON, then the program's own input. The report goes to stdout: a line of JSON, then
+what the program wrote. The end of stdin before that means that nobody waits any more.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, BinaryIO
+
+LOOK_EVERY_S = 0.05
+_SHARE_OF_LOOKING = 20
+"""Looking takes at most a twentieth of a core, also where a machine has thousands of processes."""
+_KILL_S = 10.0
+_PR_SET_CHILD_SUBREAPER = 36
+_SIGXCPU_EXIT = 128 + signal.SIGXCPU
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        control = sys.stdin.buffer
+        order: dict[str, Any] = json.loads(control.readline())
+        stdin = control.read(int(order["stdin_bytes"]))
+        supervisor = Supervisor(order, stdin, control.fileno())
+        report = supervisor.run()
+        sys.stdout.buffer.write(json.dumps(report).encode() + b"\n")
+        sys.stdout.buffer.write(bytes(supervisor.stdout) + bytes(supervisor.stderr))
+        sys.stdout.buffer.flush()
+
+
+class Supervisor:
+    """One program from its start to the end of all its processes."""
+
+    def __init__(self, order: dict[str, Any], stdin: bytes, control: int) -> None:
+        self._order = order
+        self._limits = order["limits"]
+        self._stdin = memoryview(stdin)
+        self._control = control
+        self.stdout = bytearray()
+        self.stderr = bytearray()
+        self._status = bytearray()
+        self._limit = ""
+        self._peak_mb = 0.0
+        self._cpu_s = 0.0
+        self._next_look = 0.0
+        self._selector = selectors.DefaultSelector()
+
+    def run(self) -> dict[str, Any]:
+        """The report. Nothing that the program started runs any more."""
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        began = time.monotonic()
+        process = self._start()
+        try:
+            self._watch(process.pid, began + self._limits["wall_s"])
+        finally:
+            is_over = _end_all(process.pid, int(self._order["own_uid"]))
+        seconds = time.monotonic() - began
+        while self._read_what_is_there():
+            pass
+        code = process.wait() if is_over else None
+        if not self._limit and code in (-signal.SIGXCPU, _SIGXCPU_EXIT):
+            self._limit = "cpu"
+        problem = "" if self._limit else self._why_not_started()
+        if not is_over:
+            problem = f"its processes did not end within {_KILL_S:g} s of SIGKILL"
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        self._cpu_s = max(self._cpu_s, ended.ru_utime + ended.ru_stime)
+        return {
+            "code": code,
+            "limit": self._limit,
+            "seconds": seconds,
+            "cpu_s": self._cpu_s,
+            "peak_memory_mb": self._peak_mb,
+            "problem": problem,
+            "stdout_bytes": len(self.stdout),
+        }
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        status, status_end = os.pipe()
+        launch = {**self._order["launch"], "status_fd": status_end}
+        words = [*self._order["outer"], *self._order["launcher"], json.dumps(launch)]
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._order["env"],
+            pass_fds=[status_end, *self._order["pass_fds"]],
+            start_new_session=True,
+        )
+        for descriptor in (status_end, *self._order["pass_fds"]):
+            os.close(descriptor)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for pipe, kept in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
+            self._listen(pipe.fileno(), kept)
+        self._listen(status, self._status)
+        os.set_blocking(process.stdin.fileno(), False)
+        self._selector.register(process.stdin, selectors.EVENT_WRITE, process.stdin)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        return process
+
+    def _listen(self, descriptor: int, kept: bytearray) -> None:
+        os.set_blocking(descriptor, False)
+        self._selector.register(descriptor, selectors.EVENT_READ, kept)
+
+    def _watch(self, pid: int, deadline: float) -> None:
+        """Return when the program has ended, has met a limit, or nobody waits for it any more."""
+        end = os.pidfd_open(pid)
+        self._selector.register(end, selectors.EVENT_READ)
+        while not self._limit:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._limit = "wall"
+                return
+            for key, _ in self._selector.select(min(left_s, LOOK_EVERY_S)):
+                if key.fd in (end, self._control):
+                    self._look(pid)
+                    self._selector.unregister(end)
+                    return
+                if isinstance(key.data, bytearray):
+                    self._read(key.fd, key.data)
+                else:
+                    self._write(key.data)
+            if time.monotonic() >= self._next_look:
+                self._look(pid)
+
+    def _write(self, pipe: BinaryIO) -> None:
+        try:
+            sent = os.write(pipe.fileno(), self._stdin[: 1 << 16]) if self._stdin else 0
+        except BrokenPipeError:
+            self._stdin = self._stdin[:0]
+            sent = 0
+        self._stdin = self._stdin[sent:]
+        if not self._stdin:
+            self._selector.unregister(pipe)
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+    def _read(self, descriptor: int, kept: bytearray) -> bool:
+        """Whether something came. What passes the limit is not kept."""
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(descriptor)
+            return False
+        kept += data
+        most = self._limits["output_kb"] << 10
+        over = len(self.stdout) + len(self.stderr) - most
+        if over > 0:
+            self._limit = self._limit or "output"
+            del kept[len(kept) - over :]
+            return False
+        return True
+
+    def _read_what_is_there(self) -> bool:
+        pipes = [key for key in self._selector.get_map().values() if type(key.data) is bytearray]
+        return any(self._read(key.fd, key.data) for key in pipes)
+
+    def _look(self, pid: int) -> None:
+        """Compare what the processes use with the limits."""
+        began = time.monotonic()
+        members = descendants(os.getpid())
+        usage = [use for one in members if (use := _usage(one)) is not None]
+        memory_mb = sum(use[0] for use in usage) / 1024
+        self._peak_mb = max(self._peak_mb, memory_mb)
+        self._cpu_s = max(self._cpu_s, sum(use[1] for use in usage))
+        num_own = 2 if self._order["outer"] else 0  # of bubblewrap
+        if memory_mb > self._limits["memory_mb"]:
+            self._limit = "memory"
+        elif sum(use[2] for use in usage) - num_own > self._limits["processes"]:
+            self._limit = "processes"
+        elif self._cpu_s > self._limits["cpu_s"]:
+            self._limit = "cpu"
+        now = time.monotonic()
+        self._next_look = now + max(LOOK_EVERY_S, _SHARE_OF_LOOKING * (now - began))
+
+    def _why_not_started(self) -> str:
+        if self._status == b"started\n":
+            return ""
+        said = self._status.removeprefix(b"started\n") or self.stderr or b"it wrote nothing"
+        return bytes(said[-500:]).decode(errors="replace").strip()
+
+
+def descendants(ancestor: int) -> list[int]:
+    """The processes under `ancestor` that have not ended, by process id."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            fields = _read_bytes(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if fields and fields[0] not in (b"Z", b"X"):
+                children.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    waiting = [ancestor]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _usage(pid: int) -> tuple[int, float, int] | None:
+    """KiB of memory that is its own, CPU seconds with its ended children, and its threads."""
+    fields = _read_bytes(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields:
+        return None
+    memory = threads = 0
+    for line in _read_bytes(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name in (b"RssAnon", b"RssShmem"):
+            memory += int(value.split()[0])
+        elif name == b"Threads":
+            threads = int(value)
+    return memory, sum(map(int, fields[11:15])) / _TICKS, threads
+
+
+def _end_all(pid: int, uid: int) -> bool:
+    """Kill every process under this one; whether all are gone. They may fork meanwhile."""
+    deadline = time.monotonic() + _KILL_S
+    while members := descendants(os.getpid()):
+        if time.monotonic() > deadline:
+            return False
+        for member in members:
+            with contextlib.suppress(OSError):
+                os.kill(member, signal.SIGKILL)
+        if uid and os.fork() == 0:
+            _kill_all_of(uid)
+        _reap(but=pid)
+        time.sleep(0.002)
+    _reap(but=pid)
+    return True
+
+
+def _kill_all_of(uid: int) -> None:
+    """In a forked child: kill at once all processes of a user that only this sandbox has."""
+    try:
+        os.setresuid(uid, uid, uid)
+        os.kill(-1, signal.SIGKILL)  # this process too, where the kernel counts it
+    finally:
+        os._exit(0)
+
+
+def _reap(*, but: int) -> None:
+    """Collect the ended processes that came to this one. `but` is collected by its owner."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != but:
+            fields = _read_bytes(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if fields and fields[0] == b"Z" and int(fields[1]) == os.getpid():
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(int(name), 0)
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""  # it has ended
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""The process of the tests: runs them against functions that live in the process of the solution.
+
+A function of the solution is a `Remote` here. What it returns arrives as plain data of Python's own
+types, so the solution can take no part in a comparison. The order comes on stdin and the verdict goes
+to stdout, as JSON. What the tests print goes to stderr.
+"""
+
+import ast
+import builtins
+import importlib
+import importlib.util
+import json
+import math
+import os
+import sys
+from typing import Any, NoReturn
+
+sys.path.insert(0, os.getcwd())
+import wire  # type: ignore[import-not-found]
+
+_USUAL_NAMES = {"np": "numpy", "pd": "pandas"}
+_TOLERANCE = 1e-9
+_MAX_MESSAGE = 300
+
+
+class GoneError(BaseException):
+    """The solution's process ended, or answers what is no answer. Not for tests to catch."""
+
+
+class DataError(BaseException):
+    """The tests themselves cannot run. Not the solution's fault."""
+
+
+class Solution:
+    """The process of the solution."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._replies = os.fdopen(descriptor, "rb")
+        self._requests = os.fdopen(os.dup(descriptor), "wb")
+
+    def receive(self) -> dict[str, Any]:
+        try:
+            reply: dict[str, Any] | None = wire.receive(self._replies)
+        except ValueError as exc:
+            raise GoneError(f"it gave {exc}") from None
+        if reply is None:
+            raise GoneError("it ended before its tests")
+        if "raised" in reply:
+            _raise(reply["raised"])
+        return reply
+
+    def ask(
+        self,
+        target: str | int,
+        *,
+        attribute: str | None = None,
+        calls: bool = True,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """The answer. Lists and the like among `args` are changed as the solution changed them."""
+        try:
+            message = {
+                "target": target,
+                "attribute": attribute,
+                "calls": calls,
+                "args": wire.encode(args, _number),
+                "kwargs": wire.encode(kwargs or {}, _number),
+            }
+        except wire.NotPlainError as exc:
+            raise DataError(
+                f"a test passes {exc}: the solution is called with plain data"
+            ) from None
+        try:
+            wire.send(self._requests, message)
+        except OSError:
+            raise GoneError("it ended before its tests") from None
+        reply = self.receive()
+        try:
+            after = wire.decode(reply["args"], self._remote)
+            for before, now in zip(args, after, strict=True):
+                _change(before, now)
+            if reply.get("callable"):
+                return Remote(self, target, str(attribute))
+            return wire.decode(reply["value"], self._remote)
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as exc:
+            raise GoneError(f"it gave no proper answer ({type(exc).__name__})") from None
+
+    def _remote(self, number: int, _kind: str) -> "Remote":
+        return Remote(self, number)
+
+
+class Remote:
+    """An object in the process of the solution.
+
+    Compared with anything of the tests it is different. Two objects of the solution are compared by
+    the solution, as the tests asked for.
+    """
+
+    def __init__(self, solution: Solution, target: str | int, attribute: str | None = None) -> None:
+        self.__dict__.update(_solution=solution, _target=target, _attribute=attribute)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._solution.ask(self._target, attribute=self._attribute, args=args, kwargs=kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._solution.ask(self._target, attribute=name, calls=False)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Remote):
+            return False
+        return self is other or bool(_forward("__eq__")(self, other))
+
+    __hash__ = object.__hash__
+
+
+def _forward(name: str) -> Any:
+    def method(self: Remote, *args: Any) -> Any:
+        return self._solution.ask(self._target, attribute=name, args=args)
+
+    return method
+
+
+for _name in ("__len__", "__getitem__", "__setitem__", "__contains__", "__iter__", "__next__"):
+    setattr(Remote, _name, _forward(_name))
+for _name in ("__str__", "__repr__", "__bool__"):
+    setattr(Remote, _name, _forward(_name))
+
+
+def _number(item: Any) -> int:
+    if isinstance(item, Remote) and isinstance(item._target, int) and item._attribute is None:
+        return item._target
+    raise wire.NotPlainError(f"a {type(item).__name__}")
+
+
+def _raise(raised: Any) -> NoReturn:
+    """Raise what the solution raised, as the nearest exception of Python's own."""
+    try:
+        names, message = [str(name) for name in raised["types"]], str(raised["message"])
+    except (KeyError, TypeError):
+        raise GoneError("it gave no proper answer") from None
+    for name in names:
+        kind = getattr(builtins, name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            error = Exception(f"{name}: {message}")
+            try:
+                error = kind(message)
+            except TypeError:  # those that are made of more than a message
+                error = Exception(f"{name}: {message}")
+            error.__notes__ = [f"{names[0]} in the solution"]
+            raise error
+    raise Exception(
+        f"{names[0] if names else 'an exception'}: {message}"
+    )  # SystemExit and its like
+
+
+def _change(before: Any, now: Any) -> None:
+    """Give a mutable argument the content that the solution left in it."""
+    if type(before) is not type(now):
+        return
+    if isinstance(before, (list, bytearray)):
+        before[:] = now
+    elif isinstance(before, (dict, set)):
+        before.clear()
+        before.update(now)
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.buffer.read())
+    verdict = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    solution = Solution(int(sys.argv[1]))
+    said: dict[str, Any] = {"results": [], "problem": "", "data_error": ""}
+    try:
+        names = [str(name) for name in solution.receive().get("names", ())]
+        for test in order["tests"]:
+            said["results"].append(_result(test, order, names, solution))
+    except DataError as exc:
+        said["data_error"] = str(exc)
+    except GoneError as exc:
+        said["problem"] = str(exc)
+    except Exception as exc:  # noqa: BLE001 - raised by the solution's own top level
+        said["problem"] = _described(exc)
+    json.dump(said, verdict)
+    verdict.flush()
+    os._exit(0)  # a thread or an exit handler of a test has no say any more
+
+
+def _result(test: Any, order: dict[str, Any], names: list[str], solution: Solution) -> str:
+    """Empty if the test passed, else why not."""
+    try:
+        if isinstance(test, str):
+            _run_code(test, order, names, solution)
+        else:
+            _run_call(test, order, names, solution)
+    except Exception as exc:  # noqa: BLE001 - a test that raises has failed
+        return _described(exc)
+    except SystemExit:
+        raise DataError("a test exits") from None
+    return ""
+
+
+def _run_call(
+    test: dict[str, Any], order: dict[str, Any], names: list[str], solution: Solution
+) -> None:
+    name = order["entry_points"][0]
+    if name not in names:
+        raise NameError(f"the solution has no function {name!r}")
+    args, kwargs = tuple(test.get("args", ())), test.get("kwargs") or {}
+    got = solution.ask(name, args=args, kwargs=kwargs)
+    if not is_same(got, test["expected"]):
+        raise AssertionError(f"{name} returned {got!r:.100}, not {test['expected']!r:.100}")
+
+
+def is_same(got: Any, expected: Any) -> bool:
+    """Equality as JSON can express it: tuples are lists, floats are near, True is not 1."""
+    if isinstance(expected, bool) or isinstance(got, bool) or expected is None:
+        return got is expected
+    if isinstance(expected, float) and isinstance(got, (int, float)):
+        return math.isclose(got, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
+    if isinstance(expected, list) and isinstance(got, (list, tuple)):
+        return len(got) == len(expected) and all(map(is_same, got, expected))
+    if isinstance(expected, dict) and isinstance(got, dict):
+        return got.keys() == expected.keys() and all(
+            is_same(got[key], value) for key, value in expected.items()
+        )
+    return bool(got == expected)
+
+
+def _run_code(test: str, order: dict[str, Any], names: list[str], solution: Solution) -> None:
+    source = order["setup"] + "\n" + test
+    try:
+        tree = ast.parse(source, "test.py")
+    except (SyntaxError, ValueError) as exc:
+        raise DataError(f"a test is no Python: {exc}: {test[:100]!r}") from None
+    namespace: dict[str, Any] = {"__name__": "test"}
+    allowed = order["entry_points"] or names
+    for name in _free_names(tree):
+        module = _USUAL_NAMES.get(name, name)
+        is_module = name in _names_with_attributes(tree) and importlib.util.find_spec(module)
+        if is_module and name not in order["entry_points"]:
+            namespace[name] = importlib.import_module(module)
+        elif name in allowed and name in names:
+            namespace[name] = Remote(solution, name)
+    exec(compile(tree, "test.py", "exec"), namespace)
+    if "check" in namespace and not isinstance(namespace["check"], Remote):  # as in HumanEval
+        if not order["entry_points"]:
+            raise DataError("the tests define check(candidate), so the task needs an entry_point")
+        entry_point = order["entry_points"][0]
+        if entry_point not in names:
+            raise NameError(f"the solution has no function {entry_point!r}")
+        namespace["check"](Remote(solution, entry_point))
+
+
+def _free_names(tree: ast.AST) -> set[str]:
+    """The names that the tests use and do not define. Python's own are never the solution's."""
+    used: set[str] = set()
+    own = set(dir(builtins))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            (used if isinstance(node.ctx, ast.Load) else own).add(node.id)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            own.add(node.name)
+        elif isinstance(node, ast.arg):
+            own.add(node.arg)
+        elif isinstance(node, ast.alias):
+            own.add((node.asname or node.name).partition(".")[0])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            own.add(node.name)
+    return used - own
+
+
+def _names_with_attributes(tree: ast.AST) -> set[str]:
+    """`math` of `math.isclose`: such names mean modules, also where the tests forgot to import them."""
+    parts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return {part.id for part in parts if isinstance(part, ast.Name)}
+
+
+def _described(error: BaseException) -> str:
+    notes = getattr(error, "__notes__", ())
+    where = f" ({notes[0]})" if notes else ""
+    text = str(error)
+    return f"{type(error).__name__}{': ' if text else ''}{text}{where}"[:_MAX_MESSAGE]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Runs a program against tests, so that the program cannot write its own verdict.
+
+The program and the tests are in sandboxes of their own. Between them travel arguments and plain return
+values. The program never sees what the tests expect, and the tests' process alone says what passed.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from typing import Any
+
+from areal_sdk.sandbox import Isolation, Limits, Sandbox, SandboxEnd
+
+_INSIDE = files("areal_sdk_code.inside")
+_MARGIN_S = 5.0
+"""The tests' own process may take this much longer than the program that it waits for."""
+_TESTS_MEMORY_MB = 1024
+_MESSAGE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the tests said of a program."""
+
+    num_tests: int
+    num_passed: int
+    message: str
+    """Why the first test failed that did; empty if all passed."""
+    limit: str = ""
+    """The limit that ended the program, such as `memory`."""
+
+    @property
+    def passed(self) -> bool:
+        return self.num_passed == self.num_tests
+
+
+class Judge:
+    """Judges programs under the same limits."""
+
+    def __init__(self, limits: Limits, *, isolation: Isolation = "auto") -> None:
+        self._sandbox = Sandbox(limits, isolation=isolation)
+        more = replace(limits, wall_s=limits.wall_s + _MARGIN_S, memory_mb=_TESTS_MEMORY_MB)
+        self._tests_sandbox = Sandbox(more, isolation=isolation)
+
+    async def is_isolated(self) -> bool:
+        return await self._sandbox.is_isolated()
+
+    async def judge(
+        self,
+        code: str,
+        tests: object,
+        *,
+        setup: str = "",
+        entry_points: Sequence[str] = (),
+        stops_early: bool = False,
+    ) -> Verdict:
+        """The verdict. ValueError for tests that cannot be run, whatever the program.
+
+        `stops_early`: tests of input and output end with the first that fails.
+        """
+        listed = read_tests(tests)
+        if all(isinstance(test, Mapping) and "output" in test for test in listed):
+            return await self._judge_output(code, listed, stops_early)
+        if any(isinstance(test, Mapping) for test in listed) and not entry_points:
+            raise ValueError("tests with args need an entry_point: the name of the function")
+        return await self._judge_calls(code, listed, setup, entry_points)
+
+    async def _judge_output(
+        self, code: str, tests: Sequence[Mapping[str, Any]], stops_early: bool
+    ) -> Verdict:
+        num_passed, first, limit = 0, "", ""
+        source = {"solution.py": _bytes_of(code)}
+        for number, test in enumerate(tests):
+            stdin = str(test.get("input", "")).encode()
+            end = await self._sandbox.run(
+                ["python3", "-I", "solution.py"], stdin=stdin, files=source
+            )
+            problem = _wrong_output(end, str(test["output"]))
+            num_passed += not problem
+            if problem:
+                first = first or f"test {number}: {problem}"
+                limit = limit or _limit_of(end)
+                if stops_early:
+                    break
+        return Verdict(len(tests), num_passed, first, limit)
+
+    async def _judge_calls(
+        self, code: str, tests: Sequence[Any], setup: str, entry_points: Sequence[str]
+    ) -> Verdict:
+        order = {"tests": list(tests), "setup": setup, "entry_points": list(entry_points)}
+        ours, theirs = socket.socketpair()
+        solution = asyncio.create_task(self._run_solution(code, theirs))
+        try:
+            said = await self._run_tests(json.dumps(order).encode(), ours)
+            end = await solution
+        finally:
+            solution.cancel()
+            await asyncio.gather(solution, return_exceptions=True)
+            ours.close()  # each sandbox closes its end; one that never began did not
+            theirs.close()
+        if end.limit:
+            said["problem"] = str(end)
+        if said["data_error"]:
+            raise ValueError(said["data_error"])
+        results = said["results"]
+        failures = [f"test {n}: {why}" for n, why in enumerate(results) if why]
+        first = (failures or [said["problem"]])[0]
+        limit = _limit_of(end) or ("memory" if "MemoryError" in first else "")
+        return Verdict(len(tests), len(results) - len(failures), first[:_MESSAGE_CHARACTERS], limit)
+
+    async def _run_solution(self, code: str, channel: socket.socket) -> SandboxEnd:
+        source = {
+            "solution.py": _bytes_of(code),
+            "wire.py": _script("wire"),
+            "main.py": _script("solution"),
+        }
+        with channel:
+            words = ["python3", "-I", "main.py", str(channel.fileno())]
+            return await self._sandbox.run(words, files=source, pass_fds=[channel.fileno()])
+
+    async def _run_tests(self, order: bytes, channel: socket.socket) -> dict[str, Any]:
+        scripts = {"wire.py": _script("wire"), "main.py": _script("tests")}
+        with channel:
+            words = ["python3", "-I", "main.py", str(channel.fileno())]
+            end = await self._tests_sandbox.run(
+                words, stdin=order, files=scripts, pass_fds=[channel.fileno()]
+            )
+        try:
+            said: dict[str, Any] = json.loads(end.stdout)
+        except ValueError:
+            last = end.stderr[-_MESSAGE_CHARACTERS:].decode(errors="replace").strip()
+            problem = f"the tests gave no verdict: {end}{': ' if last else ''}{last}"
+            return {"results": [], "problem": problem, "data_error": ""}
+        return said
+
+
+def read_tests(tests: object) -> Sequence[Any]:
+    """The tests of a task as a list of code, or of mappings; ValueError for anything else."""
+    if isinstance(tests, str):
+        try:
+            parsed = json.loads(tests)
+        except ValueError:
+            return [tests]
+        tests = parsed if isinstance(parsed, list) else [tests]
+    if not isinstance(tests, Sequence) or not tests:
+        raise ValueError(f"tests must be code or a list with at least one test, not {tests!r:.80}")
+    for test in tests:
+        is_known = isinstance(test, Mapping) and ("output" in test or "expected" in test)
+        if not isinstance(test, str) and not is_known:
+            raise ValueError(
+                f"test {test!r:.80}: give code, an object with input and output, or one with args and "
+                "expected"
+            )
+    kinds = {
+        "code" if isinstance(test, str) else "output" if "output" in test else "call"
+        for test in tests
+    }
+    if "output" in kinds and len(kinds) > 1:
+        raise ValueError("tests of input and output stand alone: other tests call functions")
+    return tests
+
+
+def _wrong_output(end: SandboxEnd, expected: str) -> str:
+    """Empty if the program wrote what was expected; spaces at the ends of lines do not count."""
+    if end.limit:
+        return str(end)
+    if not end.ok:
+        last = end.stderr.decode(errors="replace").strip().splitlines()
+        return f"{end}{f': {last[-1]}' if last else ''}"[:_MESSAGE_CHARACTERS]
+    written = _lines(end.stdout.decode(errors="replace"))
+    if written == _lines(expected):
+        return ""
+    return f"it wrote {chr(10).join(written)!r:.100}, not {expected!r:.100}"
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _limit_of(end: SandboxEnd) -> str:
+    """The limit that the program met. A refused allocation is one too: Python says so at the end."""
+    if end.limit:
+        return end.limit
+    return "memory" if end.stderr.rstrip().endswith(b"MemoryError") else ""
+
+
+def _bytes_of(code: str) -> bytes:
+    return code.encode(errors="replace")  # half a character that a model sampled is a question mark
+
+
+def _script(name: str) -> bytes:
+    return (_INSIDE / f"{name}.py").read_bytes()

@@ -1,0 +1,69 @@
+"""The reward by unit tests."""
+
+from collections.abc import Sequence
+
+from areal_sdk import Episode, Outcome
+from areal_sdk.sandbox import Isolation, Limits
+from areal_sdk_code.extract import code_of
+from areal_sdk_code.judge import Judge
+
+
+async def unit_tests(
+    episode: Episode,
+    *,
+    field: str = "tests",
+    fraction: bool = False,
+    timeout_s: float = 10.0,
+    memory_mb: int = 512,
+    isolation: Isolation = "auto",
+) -> Outcome:
+    """1.0 when the program in the final text passes all tests of the task; `fraction`: its share.
+
+    A limit that the program meets is the program's failure. A sandbox that cannot start raises, and is
+    a fault of the machine.
+    """
+    data = episode.task.data
+    if field not in data:
+        known = ", ".join(sorted(data)) or "nothing"
+        raise ValueError(f"task {episode.task.id!r} has no data[{field!r}]; it has: {known}")
+    named = data.get("entry_point") or ()
+    judge = Judge(
+        Limits(wall_s=timeout_s, cpu_s=timeout_s, memory_mb=memory_mb), isolation=isolation
+    )
+    try:
+        verdict = await judge.judge(
+            code_of(episode.final_text),
+            data[field],
+            setup=str(data.get("test_setup") or ""),
+            entry_points=[named] if isinstance(named, str) else _names(named),
+            stops_early=not fraction,
+        )
+    except ValueError as exc:
+        raise ValueError(f"task {episode.task.id!r}: {exc}") from exc
+    share = verdict.num_passed / verdict.num_tests
+    outcome = Outcome.scored(
+        share if fraction else float(verdict.passed),
+        success=verdict.passed,
+        metrics={
+            "tests_passed": share,
+            "limit_hit": float(bool(verdict.limit)),
+            "isolated": float(await judge.is_isolated()),
+        },
+    )
+    return _with_message(outcome, verdict.message)
+
+
+def _names(named: object) -> list[str]:
+    if isinstance(named, Sequence):
+        return [str(name) for name in named]
+    raise ValueError(f"entry_point = {named!r}: give a name or a list of names")
+
+
+def _with_message(outcome: Outcome, message: str) -> Outcome:
+    return Outcome(
+        outcome.kind,
+        reward=outcome.reward,
+        success=outcome.success,
+        metrics=outcome.metrics,
+        message=message,
+    )

@@ -1,0 +1,155 @@
+"""Right programs pass, wrong ones fail, and no program writes its own verdict."""
+
+import shutil
+
+import pytest
+from forgeries import FORGERIES
+
+from areal_sdk.sandbox import Isolation, Limits, SandboxError
+from areal_sdk.testing import check_reward, make_episode, registered
+from areal_sdk_code.judge import Judge, read_tests
+from areal_sdk_code.rewards import unit_tests
+
+ISOLATIONS: list[Isolation] = ["rlimits", *(["bubblewrap"] if shutil.which("bwrap") else [])]
+both = pytest.mark.parametrize("isolation", ISOLATIONS)
+LIMITS = Limits(wall_s=10.0, cpu_s=5.0, memory_mb=300)
+TESTS = ["assert double(2) == 4", "assert double(7) == 14"]
+SOLUTION = "Here it is:\n```python\ndef double(x):\n    return 2 * x\n```"
+
+
+@both
+async def test_a_right_program_passes(isolation: Isolation) -> None:
+    verdict = await Judge(LIMITS, isolation=isolation).judge("double = lambda x: x + x", TESTS)
+    assert verdict.passed, verdict
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+async def test_a_verdict_cannot_be_forged(name: str) -> None:
+    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(FORGERIES[name], TESTS)
+    assert verdict.num_passed == 0
+    assert verdict.message
+
+
+@pytest.mark.parametrize(
+    ("code", "test"),
+    [
+        ("def f(x): x.append(3); x[0] = [9]", "a = [1]\nf(a)\nassert a == [[9], 3]"),
+        ("def f(x): x['b'] = x.pop('a')", "a = {'a': 1}\nf(a)\nassert a == {'b': 1}"),
+        ("def f(n):\n  for i in range(n): yield i", "assert list(f(3)) == [0, 1, 2]"),
+        ("def f(n): return {(1, 2): {3}, b'x': 1j}", "assert f(0) == {(1, 2): {3}, b'x': 1j}"),
+        ("def f(x): return x ** 200", "assert f(10) == 10 ** 200"),
+        ("def f(x): return float('nan')", "assert math.isnan(f(1))"),
+        ("def f(): raise KeyError('k')", "try:\n  f()\nexcept KeyError: pass\nelse: assert False"),
+        ("def bisect(x): return x", "assert bisect(1) == 1"),
+        (
+            "def f(x): return x",
+            "import collections\nassert f(collections.Counter('aab')) == {'a': 2, 'b': 1}",
+        ),
+        (
+            "import numpy as np\ndef f(): return np.arange(3) * np.float32(2)",
+            "assert f() == [0, 2, 4]",
+        ),
+        (
+            "class Stack:\n  def __init__(self, *items): self.items = list(items)\n"
+            "  def push(self, item): self.items.append(item); return self\n"
+            "  def __len__(self): return len(self.items)\n"
+            "  def __eq__(self, other): return self.items == other.items\n"
+            "  def __repr__(self): return f'Stack{self.items}'\n",
+            "s = Stack()\nassert not s\nassert len(s.push(1).push(2)) == 2\nassert s.items == [1, 2]\n"
+            "assert repr(s) == 'Stack[1, 2]'\nassert s == Stack(1, 2)\nassert s != Stack(1) and s != 5",
+        ),
+        ("def even(x): return x % 2 == 0", "assert [x for x in range(5) if even(x)] == [0, 2, 4]"),
+    ],
+)
+async def test_what_tests_do_in_one_process_works_between_two(code: str, test: str) -> None:
+    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(code, [test])
+    assert verdict.passed, verdict
+
+
+async def test_tests_in_the_form_of_humaneval_and_calls_and_output() -> None:
+    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    check = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6"
+    assert (await judge.judge("def g(x): return 2 * x", check, entry_points=["g"])).passed
+    assert not (await judge.judge("def g(x): return 4", check, entry_points=["g"])).passed
+    calls = [{"args": [[3, 1]], "expected": [1, 3]}, {"args": [[]], "expected": []}]
+    assert (
+        await judge.judge("def g(x): return tuple(sorted(x))", calls, entry_points=["g"])
+    ).passed
+    output = [{"input": "2\n3\n", "output": "5\n"}, {"input": "1\n1", "output": "2"}]
+    added = await judge.judge("print(int(input()) + int(input()), ' ')", output)
+    assert added.passed, added
+    half = await judge.judge("input(); print(2)", output)
+    assert (half.num_passed, half.message) == (1, "test 0: it wrote '2', not '5\\n'")
+
+
+@both
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        ("while True: pass", "cpu"),
+        ("import time; time.sleep(99)", "wall"),
+        ("x = bytearray(1 << 40)", "memory"),
+        ("while True: print('x' * 9999)", "output"),
+    ],
+)
+async def test_a_limit_is_the_programs_failure_and_is_named(
+    isolation: Isolation, body: str, limit: str
+) -> None:
+    limits = Limits(wall_s=1.5 if limit == "wall" else 20.0, cpu_s=1.0, memory_mb=100)
+    verdict = await Judge(limits, isolation=isolation).judge(f"def double(x):\n    {body}", TESTS)
+    assert (verdict.num_passed, verdict.limit) == (0, limit)
+
+
+async def test_the_reward_keeps_the_contract() -> None:
+    good, bad = (
+        make_episode(text, data={"tests": TESTS})
+        for text in (SOLUTION, SOLUTION.replace("2 *", "7 +"))
+    )
+    verdicts = await check_reward(unit_tests, [good, bad])
+    assert [v.reward for v in verdicts] == [1.0, 0.0]
+    share = await unit_tests(bad, fraction=True)
+    assert (share.reward, share.success, share.metrics["tests_passed"]) == (0.5, False, 0.5)
+    assert "test 0: AssertionError" in share.message
+
+
+@pytest.mark.parametrize(
+    ("tests", "problem"),
+    [
+        ("assert (", "a test is no Python"),
+        ([], "at least one test"),
+        ([{"args": [1]}], "args and expected"),
+        ([{"args": [1], "expected": 2}], "need an entry_point"),
+        (["assert double(lambda: 1) == 4"], "a test passes a function"),
+        ("def check(candidate): pass", "needs an entry_point"),
+        ([{"output": "1"}, "assert True"], "stand alone"),
+    ],
+)
+async def test_tests_that_cannot_run_are_an_error_and_not_a_zero(
+    tests: object, problem: str
+) -> None:
+    episode = make_episode(SOLUTION, data={"tests": tests})
+    with pytest.raises(ValueError, match=f"task 'task': .*{problem}"):
+        await unit_tests(episode)
+
+
+async def test_a_task_without_tests_is_an_error_and_not_a_zero() -> None:
+    with pytest.raises(ValueError, match=r"no data\['tests'\]; it has: test"):
+        await unit_tests(make_episode(SOLUTION, data={"test": TESTS}))
+
+
+async def test_a_sandbox_that_cannot_start_is_a_fault_and_not_a_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python3")
+    with pytest.raises((SandboxError, OSError)):
+        await unit_tests(make_episode(SOLUTION, data={"tests": TESTS}), isolation="rlimits")
+
+
+def test_tests_as_text_may_be_code_or_json() -> None:
+    assert read_tests("assert True") == ["assert True"]
+    assert read_tests('[{"input": "1", "output": "2"}]') == [{"input": "1", "output": "2"}]
+
+
+def test_the_plugin_is_installed() -> None:
+    assert registered("reward", "unit_tests", memory_mb=100)
+    assert registered("env", "python_tool", max_calls=2)()

@@ -1,0 +1,95 @@
+"""Programs that mean harm: none gets out, none outlives its sandbox, and each limit is named."""
+
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.sandbox import Isolation, Limits, Sandbox
+from tests.sandbox.programs import HOSTILE, Hostile
+
+LIMITS = Limits(wall_s=20.0, cpu_s=1.0, memory_mb=100, processes=16, output_kb=256, disk_mb=32)
+SLEEPS_S = 1.0
+"""The limit of programs that are ended by the clock."""
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+CASES = [
+    *(
+        pytest.param("bubblewrap", one, id=f"{one.name}-bubblewrap", marks=needs_bubblewrap)
+        for one in HOSTILE
+    ),
+    *(
+        pytest.param("rlimits", one, id=f"{one.name}-rlimits")
+        for one in HOSTILE
+        if not one.only_isolated
+    ),
+]
+
+
+class Outside:
+    """What programs may not reach."""
+
+    def __init__(self, directory: Path) -> None:
+        self.secret = directory / "secret"
+        self.secret.write_text("SECRET-OF-THE-TEST")
+        self.canary = directory / "canary"
+        self.canary.write_text("unharmed")
+        self.marker = secrets.token_hex(8)
+        self.tcp = socket.create_server(("127.0.0.1", 0))
+        self.unix = socket.socket(socket.AF_UNIX)
+        self.unix.bind(f"\0{self.marker}")
+        self.unix.listen()
+
+    def code(self, program: Hostile) -> str:
+        return program.code.format(
+            secret=str(self.secret),
+            canary=str(self.canary),
+            marker=self.marker,
+            port=self.tcp.getsockname()[1],
+            socket=self.marker,
+            pid=os.getpid(),
+            uid=os.getuid(),
+            is_root=os.getuid() == 0,
+        )
+
+    def survivors(self) -> list[str]:
+        """Processes that run code with the marker."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and entry.name != str(os.getpid()):
+                try:
+                    if self.marker.encode() in (entry / "cmdline").read_bytes():
+                        found.append(entry.name)
+                except OSError:
+                    continue
+        return found
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outside]:
+    monkeypatch.setenv("AREAL_SDK_TEST_SECRET", "SECRET-OF-THE-TEST")
+    made = Outside(tmp_path)
+    with made.tcp, made.unix:
+        yield made
+
+
+@pytest.mark.parametrize(("isolation", "program"), CASES)
+async def test_a_hostile_program_is_contained(
+    isolation: Isolation, program: Hostile, outside: Outside
+) -> None:
+    limits = replace(LIMITS, wall_s=SLEEPS_S) if "wall" in program.ends else LIMITS
+    end = await Sandbox(limits, isolation=isolation).run(
+        ["python3", "-I", "-c", outside.code(program)], stdin=b"x" * 300_000
+    )
+    written = end.stdout + end.stderr
+    assert b"ESCAPED" not in end.stdout, written
+    assert b"SECRET" not in written
+    assert outside.canary.read_text() == "unharmed"
+    assert outside.survivors() == []
+    assert (end.limit or "") in program.ends.split() or (not end.limit and not program.ends), end
+    assert len(written) <= LIMITS.output_kb << 10

@@ -1,0 +1,128 @@
+"""What a program gets in its sandbox, how its end is told, and whose fault a failure is."""
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.sandbox import Isolation, Limits, Sandbox, SandboxError
+from areal_sdk.sandbox.run import _find_bubblewrap
+from areal_sdk.sandbox.supervisor import descendants
+
+BOTH: list[object] = [
+    "rlimits",
+    pytest.param(
+        "bubblewrap",
+        marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap"),
+    ),
+]
+both = pytest.mark.parametrize("isolation", BOTH)
+SLEEP = ["python3", "-I", "-c", "import time; print('up', flush=True); time.sleep(600)"]
+
+
+@both
+async def test_a_program_gets_its_input_its_files_and_the_variables_given(
+    isolation: Isolation,
+) -> None:
+    code = "import os, sys; print(sys.stdin.read(), open('a.txt').read(), os.environ['WORD'])"
+    end = await Sandbox(isolation=isolation).run(
+        ["python3", "-I", "-c", code], stdin=b"in", files={"a.txt": b"file"}, env={"WORD": "word"}
+    )
+    assert (end.code, end.limit, end.stdout) == (0, None, b"in file word\n")
+
+
+@both
+async def test_what_the_programs_own_code_does_is_told_and_raises_nothing(
+    isolation: Isolation,
+) -> None:
+    end = await Sandbox(isolation=isolation).run(
+        ["python3", "-I", "-c", "import sys; sys.exit('no')"]
+    )
+    assert (end.code, end.stderr) == (1, b"no\n")
+    assert str(end) == "exit code 1"
+
+
+@both
+async def test_a_met_limit_is_told_by_name_and_value(isolation: Isolation) -> None:
+    end = await Sandbox(Limits(wall_s=0.5), isolation=isolation).run(SLEEP)
+    assert (end.code, end.limit) == (None, "wall")
+    assert str(end) == "ended at its wall limit of 0.5 s of wall time"
+
+
+@both
+async def test_a_program_that_is_not_there_is_a_fault_of_the_sandbox(isolation: Isolation) -> None:
+    with pytest.raises(SandboxError, match=r"did not start.*no-such-program"):
+        await Sandbox(isolation=isolation).run(["no-such-program"])
+
+
+@both
+async def test_sandboxes_run_side_by_side(isolation: Isolation) -> None:
+    sandbox = Sandbox(Limits(processes=4), isolation=isolation)
+    words = [
+        ["python3", "-I", "-c", f"open('own', 'w').write('{n}'); print({n})"] for n in range(4)
+    ]
+    ends = await asyncio.gather(*(sandbox.run(one) for one in words))
+    assert [end.stdout for end in ends] == [b"0\n", b"1\n", b"2\n", b"3\n"]
+
+
+@both
+async def test_a_cancelled_run_leaves_no_process(isolation: Isolation) -> None:
+    reader, writer = os.pipe()
+    code = f"import os, time; os.write({writer}, b'up'); time.sleep(600)"
+    run = Sandbox(isolation=isolation).run(["python3", "-I", "-c", code], pass_fds=[writer])
+    task = asyncio.create_task(run)
+    assert await asyncio.to_thread(os.read, reader, 2) == b"up"
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    os.close(writer)
+    assert os.read(reader, 1) == b""  # no process holds the other end any more
+    os.close(reader)
+
+
+@both
+async def test_a_supervisor_that_dies_is_a_fault_of_the_machine(isolation: Isolation) -> None:
+    reader, writer = os.pipe()
+    code = f"import os, time; os.write({writer}, b'up'); time.sleep(600)"
+    run = Sandbox(isolation=isolation).run(["python3", "-I", "-c", code], pass_fds=[writer])
+    task = asyncio.create_task(run)
+    assert await asyncio.to_thread(os.read, reader, 2) == b"up"
+    os.close(writer)
+    os.close(reader)
+    below = descendants(os.getpid())
+    supervisors = [pid for pid in below if "supervisor.py" in _command_line(pid)]
+    members = descendants(supervisors[0])
+    os.kill(supervisors[0], signal.SIGKILL)
+    with pytest.raises(SandboxError, match="without a report"):
+        await task
+    if (
+        isolation == "rlimits"
+    ):  # under bubblewrap the kernel ends it; here whoever ends the family does
+        for pid in members:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _command_line(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+async def test_bubblewrap_that_was_asked_for_and_is_missing_is_an_error_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PATH", os.path.dirname(shutil.which("python3") or "") + "/nothing")
+    _find_bubblewrap.cache_clear()
+    try:
+        with pytest.raises(SandboxError, match=r"not installed.*apt install bubblewrap"):
+            await Sandbox(isolation="bubblewrap").run(["true"])
+        assert not await Sandbox().is_isolated()
+        assert "WITHOUT a sandbox" in caplog.text
+    finally:
+        _find_bubblewrap.cache_clear()
+
+
+async def test_files_stay_inside_the_working_directory() -> None:
+    with pytest.raises(ValueError, match="plain name"):
+        await Sandbox().run(["true"], files={"../x": b""})
