@@ -44,10 +44,32 @@ def read_request(body: Any) -> UpstreamRequest:
     previous = body.get("previous_response_id")
     return UpstreamRequest(
         prompts=tuple(_prompts(body)),
-        tools=tuple(tools) if isinstance(tools, list) else (),
+        tools=tuple(map(chat_tool, tools)) if isinstance(tools, list) else (),
         asked=asked,
         previous_id=previous if isinstance(previous, str) else None,
     )
+
+
+def chat_tool(tool: Any) -> Any:
+    """A function as chat completions declare it, which is how a model of ours is told of it.
+
+    The fields are in the order in which our gateway tells them: a model that learns from what was
+    recorded then sees the same tokens. Tools of other kinds stay as they came.
+    """
+    match tool:
+        case {"type": "function", "name": str()}:  # of the responses API
+            names = ("name", "description", "parameters", "strict")
+            return _function({name: tool[name] for name in names if tool.get(name) is not None})
+        case {"name": str(name), "input_schema": dict(schema)}:  # of Anthropic
+            about = tool.get("description")
+            described = {} if about is None else {"description": about}
+            return _function({"name": name, **described, "parameters": schema})
+        case _:
+            return tool
+
+
+def _function(function: dict[str, Any]) -> Tool:
+    return {"type": "function", "function": function}
 
 
 def _prompts(body: Mapping[str, Any]) -> list[tuple[Message, ...]]:
