@@ -132,6 +132,14 @@ class EpisodeError(ArealError):
     trace: str = ""
     """The traceback of the exception that user code raised."""
 
+    @staticmethod
+    def infrastructure(message: str) -> "InfrastructureError":
+        """The error to raise where a server or a machine failed under the episode.
+
+        It is nobody's fault in the episode: the episode is tried again, and never counts as a zero.
+        """
+        return InfrastructureError(message)
+
     @classmethod
     def at(cls, place: str, message: str, *, trace: str) -> Self:
         """An error from an exception of user code, with the line that raised it."""
