@@ -1,9 +1,10 @@
 """The demo with all weights trained and with an adapter: what is learnt, and what it takes.
 
-    python benchmarks/lora.py [--seeds 0] [--rank 16]
+    python benchmarks/lora.py [--seeds 0] [--rank 16] [--keep DIR] [--write]
 
 Both are `areal-sdk train examples/agents/calculator.py` with calculator.toml; the arms differ in `[trainer.lora]` and
-in the learning rate. The third arm keeps the rate of all weights, to show what the adapter's rate is for.
+in the learning rate. The third arm keeps the rate of all weights, to show what the adapter's rate is for. With `--keep` the
+runs stay in a directory, and those that have ended there are not repeated.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ def arms(rank: int) -> list[Arm]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    arm: Arm
+    """One run. Its fields are JSON."""
+
+    name: str
     seed: int
     summary: dict[str, Any]
     steps: list[dict[str, Any]]
@@ -55,14 +58,15 @@ class Measured:
         return f"{found['success']:.2f} [{found['success_low']:.2f}, {found['success_high']:.2f}]"
 
     def median(self, metric: str) -> float:
-        return float(statistics.median(step[metric] for step in self.steps))
+        """Of the steps that have it: one whose samples are all older has no `dlogp_lag_0`."""
+        return float(statistics.median(step[metric] for step in self.steps if metric in step))
 
     def row(self) -> tuple[str, ...]:
         until = next(
             (s["train_seconds"] for s in self.steps if s["batch/success"] >= 0.9), float("nan")
         )
         return (
-            self.arm.name,
+            self.name,
             str(self.seed),
             self.success("before", "eval"),
             self.success("after", "eval"),
@@ -95,6 +99,13 @@ HEADER = (
 
 def measure(arm: Arm, seed: int, directory: Path) -> Measured:
     name = f"{arm.name.replace(', ', '-').replace(' ', '-')}-{seed}"
+    ended = directory / f"{name}.json"
+    if not ended.exists():
+        ended.write_text(json.dumps(asdict(run(arm, seed, name, directory))))
+    return Measured(**json.loads(ended.read_text()))
+
+
+def run(arm: Arm, seed: int, name: str, directory: Path) -> Measured:
     sizes = directory / f"{name}.sizes"
     command = [sys.executable, "-m", "areal_sdk", "train", "examples/agents/calculator.py"]
     command += ["--config", "examples/agents/calculator.toml", "--seed", str(seed), "--json"]
@@ -115,7 +126,7 @@ def measure(arm: Arm, seed: int, directory: Path) -> Measured:
     rows = [json.loads(line) for line in (directory / name / "metrics.jsonl").open()]
     last = max((directory / name / "checkpoints").glob("step-*"))
     return Measured(
-        arm,
+        arm.name,
         seed,
         summary,
         [row for row in rows if row["kind"] == "step" and "train/step_s" in row],
@@ -157,6 +168,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--keep", type=Path, help="Keep the runs in this directory.")
+    parser.add_argument("--write", action="store_true", help="into docs/benchmarks.md")
     arguments = parser.parse_args()
     found = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -167,7 +179,8 @@ def main() -> None:
                 print(*found[-1].row(), sep="  ", flush=True)
     text = section(found, arguments.rank, arguments.seeds)
     print(text)
-    write_section("lora", text)
+    if arguments.write:
+        write_section("lora", text)
 
 
 if __name__ == "__main__":
