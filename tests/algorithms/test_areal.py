@@ -1,6 +1,7 @@
 """Our algorithms against the semantics of AReaL's configuration, on random inputs.
 
-`docs/algorithms.md`, "Differences from AReaL's code", names what the last tests here show.
+`docs/algorithms.md`, "The same as AReaL, and where not", names what the last tests here show. AReaL's own functions
+are called by `benchmarks/against_areal.py`.
 """
 
 from collections.abc import Sequence
