@@ -1,17 +1,15 @@
 """Reward functions in worker processes.
 
 A call has a hard deadline. A reward that hangs or crashes loses only its own worker, and its error
-never becomes a reward of zero. `main` is the entry of a worker: it loads the reward functions once
-and scores one episode after another.
+never becomes a reward of zero. A worker scores one episode after another (`reward_worker.py`). Rewards
+that await share one more worker, which scores many episodes at once (`awaited_rewards.py`).
 """
 
 import asyncio
 import inspect
 import pickle
-import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,22 +17,20 @@ from typing import Any, Self
 from areal_sdk.errors import (
     CallTimeoutError,
     ChildDiedError,
+    DeadlineError,
     InfrastructureError,
     ProcessError,
     RemoteError,
     RewardError,
 )
-from areal_sdk.process import JSON, Channel, Request, clean_text
-from areal_sdk.process.user_code import load_user_object, reference_to
-from areal_sdk.process.workers import IDLE, WorkerPool
+from areal_sdk.process.child import ChildReply
+from areal_sdk.process.user_code import reference_to
+from areal_sdk.process.workers import WorkerPool
 from areal_sdk.reward import RewardFn
-from areal_sdk.rollout.verdicts import combine, read_verdict
-from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
-
-WORKER = "areal_sdk.rollout.rewards:main"
-
-LOOK_EVERY_S = 0.1
-"""Interval at which a worker checks whether the reward that it awaits was cancelled."""
+from areal_sdk.rollout.awaited_rewards import SharedWorker
+from areal_sdk.rollout.reward_worker import WORKER
+from areal_sdk.rollout.verdicts import combine
+from areal_sdk.types import Episode, Outcome, OutcomeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +42,8 @@ class RewardSpec:
     """`file.py::function` or `package.module:function`."""
     weight: float = 1.0
     options: Mapping[str, Any] = field(default_factory=dict)
+    awaits: bool = False
+    """It is `async def`: many episodes are judged at once in one process."""
 
     @classmethod
     def of(
@@ -57,7 +55,8 @@ class RewardSpec:
         options: Mapping[str, Any] | None = None,
     ) -> Self:
         """The spec of a function; ConfigError if another process could not import the function."""
-        return cls(name, reference_to(reward), weight, options or {})
+        awaits = inspect.iscoroutinefunction(reward)
+        return cls(name, reference_to(reward), weight, options or {}, awaits)
 
 
 class RewardPool:
@@ -74,16 +73,23 @@ class RewardPool:
     ) -> None:
         self._rewards = tuple(rewards)
         self._timeout_s = timeout_s
+        args = {
+            "timeout_s": timeout_s,
+            "rewards": [
+                {"name": r.name, "reference": r.reference, "options": dict(r.options)}
+                for r in self._rewards
+            ],
+        }
+        self._shared = (
+            SharedWorker(args, log_dir=log_dir, start_timeout_s=start_timeout_s)
+            if any(reward.awaits for reward in self._rewards)
+            else None
+        )
         self._pool = WorkerPool(
             WORKER,
             size=size,
             log_dir=log_dir,
-            args={
-                "rewards": [
-                    {"name": r.name, "reference": r.reference, "options": dict(r.options)}
-                    for r in self._rewards
-                ]
-            },
+            args=args,
             name="reward",
             start_timeout_s=start_timeout_s,
             spares_cancelled=True,
@@ -95,6 +101,12 @@ class RewardPool:
 
     async def __aenter__(self) -> Self:
         await self._pool.start()
+        if self._shared is not None:
+            try:
+                await self._shared.start()
+            except BaseException:
+                await self._pool.aclose()
+                raise
         return self
 
     async def __aexit__(
@@ -103,6 +115,8 @@ class RewardPool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._shared is not None:
+            await self._shared.aclose()
         await self._pool.aclose()
 
     async def score(self, episode: Episode) -> Outcome:
@@ -124,10 +138,12 @@ class RewardPool:
     async def _ask(self, index: int, reward: RewardSpec, episode: bytes) -> Outcome:
         what = f"reward {reward.name!r}"
         try:
-            reply = await self._pool.call(
-                "score", {"reward": index}, [episode], timeout_s=self._timeout_s
-            )
+            reply = await self._reply(index, reward, episode)
         except RemoteError as exc:
+            if exc.kind == DeadlineError.__name__:
+                raise RewardError(
+                    f"{what}: {exc.message}: make it faster, or raise rollout.reward_timeout_s"
+                ) from exc
             message = f"{what}: {exc.kind}: {exc.message}"
             raise RewardError.at(exc.place, message, trace=exc.trace) from exc
         except CallTimeoutError as exc:
@@ -146,84 +162,16 @@ class RewardPool:
             raise InfrastructureError(f"{what}: {outcome.message}")
         return outcome
 
-
-def main(channel: Channel, args: Mapping[str, JSON]) -> None:
-    """The entry of a worker. `args["rewards"]` has a reference and options for each reward."""
-    rewards = [
-        partial(load_user_object(spec["reference"]), **spec["options"]) for spec in args["rewards"]
-    ]
-    channel.ready()
-    with asyncio.Runner() as runner:
-        while True:
-            request = channel.receive()
-            if request is None:
-                continue
-            if request.method == IDLE:
-                request.reply()
-                continue
-            try:
-                episode = _unpacked(request.buffers[0])
-                outcome = _verdict(rewards[request.payload["reward"]], episode, runner, request)
-            except asyncio.CancelledError:
-                if not request.cancelled:
-                    raise
-            except InfrastructureError as exc:  # the pool raises it again
-                traceback.print_exc()
-                request.reply(_write(Outcome.failed(ErrorKind.INFRASTRUCTURE, str(exc))))
-            except Exception as exc:  # noqa: BLE001 - the pool raises it as RewardError
-                traceback.print_exc()
-                request.fail(exc)
-            else:
-                request.reply(_write(outcome))
-
-
-def _unpacked(episode: bytes | memoryview) -> Episode:
-    try:
-        return pickle.loads(episode)  # type: ignore[no-any-return]
-    except Exception as exc:
-        raise ValueError(
-            f"the episode cannot be read in a worker ({type(exc).__name__}: {exc}): keep to plain "
-            "values and importable classes in Task.data"
-        ) from exc
-
-
-def _verdict(
-    reward: Callable[[Episode], object],
-    episode: Episode,
-    runner: asyncio.Runner,
-    request: Request,
-) -> Outcome:
-    verdict: Any = reward(episode)
-    if inspect.isawaitable(verdict):
-        verdict = runner.run(_unless_cancelled(verdict, request))
-    outcome = read_verdict(verdict, episode)
-    if outcome.kind is OutcomeKind.ERROR:
-        raise RuntimeError(outcome.message or "it returned an error")
-    return outcome
-
-
-async def _unless_cancelled(verdict: Awaitable[Any], request: Request) -> Any:
-    """The awaited verdict. It is cancelled when the request is."""
-    judging = asyncio.create_task(_wait_for(verdict))
-    while not (await asyncio.wait({judging}, timeout=LOOK_EVERY_S))[0]:
-        if request.cancelled:
-            judging.cancel()
-    return judging.result()
-
-
-async def _wait_for(verdict: Awaitable[Any]) -> Any:
-    return await verdict
-
-
-def _write(outcome: Outcome) -> JSON:
-    return {
-        "kind": outcome.kind.value,
-        "reward": None if outcome.reward is None else float(outcome.reward),
-        "turn_rewards": [None if r is None else float(r) for r in outcome.turn_rewards],
-        "success": None if outcome.success is None else bool(outcome.success),
-        "metrics": {clean_text(str(name)): float(value) for name, value in outcome.metrics.items()},
-        "message": clean_text(str(outcome.message)),
-    }
+    async def _reply(self, index: int, reward: RewardSpec, episode: bytes) -> ChildReply:
+        """A worker's answer. What the shared worker does not answer is asked again, of a worker of its own:
+        there a reward that blocks or crashes harms no other, and the error is about this episode."""
+        if self._shared is not None and reward.awaits:
+            reply = await self._shared.call({"reward": index}, episode, timeout_s=self._timeout_s)
+            if reply is not None:
+                return reply
+        return await self._pool.call(
+            "score", {"reward": index}, [episode], timeout_s=self._timeout_s
+        )
 
 
 def _packed(episode: Episode) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from areal_sdk.errors import SandboxError
+from areal_sdk.errors import EpisodeError, SandboxError
 from areal_sdk.types import Episode, Outcome
 
 
@@ -112,3 +112,32 @@ def _is_held(episode: Episode) -> bool:
 
 def has_no_sandbox(episode: Episode) -> float:
     raise SandboxError("no room for a sandbox")
+
+
+async def meets_in_one_process(episode: Episode) -> float:
+    """Waits until as many judgements as the task says are under way in this process."""
+    _under_way.append(os.getpid())
+    while len(_under_way) < episode.task.data["together"]:  # noqa: ASYNC110 - of other tasks
+        await asyncio.sleep(0.001)
+    return float(len(set(_under_way)))
+
+
+_under_way: list[int] = []
+
+
+async def awaits(episode: Episode) -> float:
+    """Does what the task says, and answers 1.0 where it does nothing of it."""
+    match episode.task.data.get("does"):
+        case "blocks":
+            time.sleep(60)  # noqa: ASYNC251 - the wrong thing on purpose
+        case "crashes":
+            os._exit(3)
+        case "raises":
+            raise KeyError("answer")
+        case "hangs":
+            await asyncio.Event().wait()
+        case "has no machine":
+            raise EpisodeError.infrastructure("no machine")
+        case _:
+            pass
+    return 1.0

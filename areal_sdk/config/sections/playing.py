@@ -121,8 +121,8 @@ class RolloutSection(Section):
     tool_timeout_s: Seconds = 60.0
     """Deadline of one step of an environment, and of code that blocks one of the `workers`."""
     reward_workers: Positive = 2
-    """Number of processes that run reward functions. Each judges one episode at a time, so a reward that
-    calls a judge over the network needs as many as episodes should be judged at once."""
+    """Number of processes that run reward functions, one episode at a time each. Rewards that are `async def`, such
+    as a judge behind an endpoint, share one more process, which judges many episodes at once."""
     reward_timeout_s: Seconds = 30.0
     """A reward function that takes longer is killed, and its episode is dropped."""
     infra_retries: NonNegative = 2
