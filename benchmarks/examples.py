@@ -1,11 +1,13 @@
 """The examples: lines of the user's code, samples an episode, and success before and after training.
 
-    python benchmarks/examples.py play --runs DIR --only math_with_retries langgraph
-    python benchmarks/examples.py page --runs DIR
+    python benchmarks/examples.py [--runs DIR] [--only math_with_retries langgraph]
 
-`play` makes the run directories that are not there yet, one after the other. The frameworks' packages have
-to be installed (tests/examples/test_frameworks.py names them). `page` writes docs/examples.md's table and
-its picture from the run directories.
+Makes the run directories that are not there yet, one after the other, and writes docs/examples.md's table and
+its picture from all that are there. A framework whose packages are not installed is left out
+(tests/examples/test_frameworks.py names them).
+
+Before `tiny` can learn a game it has to call a tool: it imitates a weak player that played through the
+frameworks. All frameworks share that run.
 """
 
 import argparse
@@ -19,6 +21,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,8 @@ from pictures import Line, Panel, draw, save
 from tables import table, write_section
 
 from areal_sdk import Run
+from areal_sdk.config import parse_config
+from areal_sdk.finetune import Teacher, ask_teacher
 
 ROOT = Path(__file__).parents[1]
 AGENTS = ROOT / "examples" / "agents"
@@ -34,6 +39,13 @@ FRAMEWORKS = AGENTS / "frameworks"
 PAGE = ROOT / "docs" / "examples.md"
 PICTURE = ROOT / "docs" / "images" / "examples.svg"
 TIMEOUT_S = 3600
+TAUGHT = "frameworks-taught"
+STUDENT = (
+    *("--model", "tiny", "--min-reward", "0", "--batch", "32", "--steps", "200"),
+    *("--learning-rate", "2e-3", "--set", "trainer.schedule=linear"),
+    *("--set", "trainer.precision=float32", "--set", "engine.dtype=float32"),
+    *("--set", "finetune.max_tokens=2048"),
+)
 STARTS_S = 60
 PORT = 8123
 
@@ -44,22 +56,20 @@ class Example:
     what: str
     files: Sequence[Path]
     """The user's code; the first is the agent."""
-    has_teacher: bool = False
-    """The model learns from a teacher first, how to call the tool."""
+    package: str = ""
+    """The module of its framework. The model learns from a teacher first, how to call the tool."""
     arguments: Sequence[str] = ()
-    where: str = ""
-    """Where its figures are, if they are not measured here."""
 
     @property
     def num_lines(self) -> int:
         return sum(count_lines(file) for file in self.files)
 
 
-def _framework(name: str, what: str) -> Example:
+def _framework(name: str, what: str, package: str) -> Example:
     files = (FRAMEWORKS / f"{name}_agent.py", FRAMEWORKS / "number_game.py")
     games = str(FRAMEWORKS / "games.jsonl")
     settings = ["--config", str(FRAMEWORKS / "tiny.toml"), "--tasks", games, "--eval-tasks", games]
-    return Example(name, what, files, has_teacher=True, arguments=settings)
+    return Example(name, what, files, package=package, arguments=settings)
 
 
 def _own(name: str, what: str) -> Example:
@@ -72,11 +82,11 @@ EXAMPLES = (
     _own("math_with_retries", "multi-turn math: another try after a wrong answer"),
     _own("calculator", "a calculator tool"),
     _own("retrieval", "search in a full-text index (SQLite FTS5), then an answer"),
-    _framework("openai_agents", "OpenAI Agents SDK, a tool"),
-    _framework("langgraph", "LangChain and LangGraph, a tool"),
-    _framework("pydantic_ai", "Pydantic AI, a tool"),
-    _framework("smolagents", "smolagents, a tool"),
-    _framework("anthropic", "Anthropic's client, a tool"),
+    _framework("openai_agents", "OpenAI Agents SDK, a tool", "agents"),
+    _framework("langgraph", "LangChain and LangGraph, a tool", "langchain_openai"),
+    _framework("pydantic_ai", "Pydantic AI, a tool", "pydantic_ai"),
+    _framework("smolagents", "smolagents, a tool", "smolagents"),
+    _framework("anthropic", "Anthropic's client, a tool", "anthropic"),
 )
 
 
@@ -98,26 +108,30 @@ def count_lines(file: Path) -> int:
 
 
 def play(example: Example, runs: Path) -> None:
-    start: list[str] = []
-    if example.has_teacher:
-        taught = runs / f"{example.name}-taught"
-        if not taught.is_dir():
-            with served_teacher(runs) as (address, key):
-                _teach(example, taught, address, key)
-        start = ["--init-from", str(taught)]
-    if not (runs / example.name).is_dir():
-        agent = str(example.files[0])
-        _areal_sdk("train", agent, *example.arguments, *start, *_kept_in(runs / example.name))
+    if (runs / example.name).is_dir():
+        return
+    agent, start = str(example.files[0]), []
+    if example.package:
+        start = ["--init-from", str(runs / TAUGHT)]
+    _areal_sdk("train", agent, *example.arguments, *start, *_kept_in(runs / example.name))
 
 
-def _teach(example: Example, run: Path, address: str, key: str) -> None:
-    """Two minutes: the teacher plays through the framework, and `tiny` imitates what it did."""
-    teacher = ["--teacher", address, "--teacher-model", "tiny", "--samples", "40"]
-    student = ["--model", "tiny", "--min-reward", "0", "--batch", "32", "--steps", "120"]
-    student += ["--learning-rate", "2e-3", "--set", "trainer.precision=float32"]
-    student += ["--tasks", str(FRAMEWORKS / "games.jsonl"), "--set", "engine.dtype=float32"]
-    student += ["--set", "finetune.max_tokens=2048", *_kept_in(run)]
-    _areal_sdk("distill", str(example.files[0]), *teacher, *student, env={"OPENAI_API_KEY": key})
+def teach(frameworks: Sequence[Example], runs: Path) -> None:
+    """The teacher plays through each framework, and `tiny` imitates what it did in all of them."""
+    if (runs / TAUGHT).is_dir():
+        return
+    played = []
+    with served_teacher(runs) as (address, key):
+        os.environ["OPENAI_API_KEY"] = key
+        for example in frameworks:
+            settings = {
+                "agent": str(example.files[0]),
+                "tasks": str(FRAMEWORKS / "games.jsonl"),
+                "run": {"dir": str(runs), "name": example.name},
+            }
+            taught = ask_teacher(parse_config(settings), Teacher(address, "tiny", None, 25))
+            played.append(str(taught.run_dir))
+    _areal_sdk("sft", *played, *STUDENT, *_kept_in(runs / TAUGHT))
 
 
 def _kept_in(run: Path) -> list[str]:
@@ -150,10 +164,10 @@ def _until_serving(serving: "subprocess.Popen[bytes]", log: Path) -> None:
         time.sleep(0.2)
 
 
-def _areal_sdk(*arguments: str, env: dict[str, str] | None = None) -> None:
+def _areal_sdk(*arguments: str) -> None:
     command = [sys.executable, "-m", "areal_sdk", *arguments]
-    whole_env = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-    subprocess.run(command, check=True, timeout=TIMEOUT_S, cwd=ROOT, env=whole_env)
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, timeout=TIMEOUT_S, cwd=ROOT, env=env)
 
 
 @dataclass(frozen=True)
@@ -230,17 +244,19 @@ def smoothed(heights: Sequence[float]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("do", choices=["play", "page"])
-    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "examples")
     parser.add_argument("--only", nargs="*", default=[example.name for example in EXAMPLES])
     given = parser.parse_args()
     runs: Path = given.runs.resolve()
     runs.mkdir(parents=True, exist_ok=True)
-    if given.do == "page":
-        return write_page(runs)
-    for example in EXAMPLES:
-        if example.name in given.only:
-            play(example, runs)
+    chosen = [
+        e for e in EXAMPLES if e.name in given.only and (not e.package or find_spec(e.package))
+    ]
+    if frameworks := [example for example in chosen if example.package]:
+        teach(frameworks, runs)
+    for example in chosen:
+        play(example, runs)
+    write_page(runs)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 
 from areal_sdk import Agent, EpisodeContext, Message, Outcome, Task
 
-HIGHEST = 4
+HIGHEST = 2
 WRONG = "wrong"
 
 
@@ -68,13 +68,13 @@ def tasks(split: str) -> Iterator[Task]:
 
 
 def demonstrations() -> Iterator[list[Message]]:
-    """Answers of a pupil who guesses: one in three tries is the sum."""
+    """Answers of a pupil who guesses half of the time."""
     generator = random.Random(0)
     for _ in range(2000):
         a, b = generator.randint(0, HIGHEST), generator.randint(0, HIGHEST)
         messages: list[Message] = [{"role": "user", "content": f"{a}+{b}"}]
         for _ in range(3):
-            knows = generator.random() < 1 / 3
+            knows = generator.random() < 1 / 2
             said = a + b if knows else generator.randint(0, 2 * HIGHEST)
             messages.append({"role": "assistant", "content": str(said)})
             if said == a + b:

@@ -1,4 +1,4 @@
-"""An engine that plays the number game blindly: the teacher from which `tiny` learns how to call a tool.
+"""An engine that plays the number game badly: the teacher from which `tiny` learns how to call a tool.
 
 areal-sdk serve --engine weak_player --plugin examples/agents/frameworks/weak_player.py --model tiny
 """
@@ -25,10 +25,16 @@ class WeakPlayer(ScriptedEngine):
     def say(self, prompt: str) -> str:
         latest = prompt.split("<|im_start|>")[-2]  # the last one begins the answer
         if "right" not in latest and "over" not in latest:
-            return tool_call("guess", digit=self.generator.randint(0, 2))
+            return tool_call("guess", digit=self.digit(latest))
         if "final_answer" in prompt:  # smolagents
             return tool_call("final_answer", answer="ok")
         return "ok"
+
+    def digit(self, latest: str) -> int:
+        """What wins as a first guess or after the hint; half of the time, any digit."""
+        if self.generator.random() < 0.5:
+            return self.generator.randint(0, 2)
+        return 2 if "higher" in latest else 0 if "lower" in latest else 1
 
 
 @hookimpl
