@@ -19,6 +19,7 @@ class SessionGenerate(Protocol):
         max_new_tokens: int | None,
         temperature: float | None,
         stop: Sequence[str],
+        stop_tokens: Sequence[int],
     ) -> Turn: ...
 
 
@@ -50,9 +51,11 @@ class EpisodeContext:
         max_new_tokens: int | None = None,
         temperature: float | None = None,
         stop: Sequence[str] = (),
+        stop_tokens: Sequence[int] = (),
     ) -> Turn:
         """Sample one turn without HTTP: from messages, or from token ids taken as they are.
 
+        It ends with a token of `stop_tokens`, or with one that ends an answer of this model anyway.
         Recorded on the episode's session exactly like a turn that came over HTTP.
         """
         assert self.session_generate is not None, "the runner sets session_generate"
@@ -62,6 +65,7 @@ class EpisodeContext:
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             stop=stop,
+            stop_tokens=stop_tokens,
         )
 
     @property

@@ -98,9 +98,9 @@ def import_areal(wheel: Path, directory: Path) -> Theirs:
     sys.path.insert(0, str(directory))
     absent = Absent()
     sys.meta_path.append(absent)
-    import areal.api.cli_args as config  # type: ignore[import-not-found]
-    import areal.trainer.ppo.actor as actor  # type: ignore[import-not-found]
-    import areal.utils.functional as functional  # type: ignore[import-not-found]
+    import areal.api.cli_args as config
+    import areal.trainer.ppo.actor as actor
+    import areal.utils.functional as functional
 
     actor.logger.disabled = True  # it writes through a package that is absent
     sys.meta_path.remove(absent)

@@ -230,6 +230,7 @@ class Completer:
             max_new_tokens=prepared.max_new_tokens,
             sampling=prepared.sampling,
             stop=request.stop,
+            stop_tokens=request.stop_tokens,
             seed=seed,
             num_top_logprobs=request.num_top_logprobs,
             json_schema=request.json_schema,

@@ -41,6 +41,8 @@ class ChatRequest:
     parallel_tool_calls: bool = True
     max_new_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    stop_tokens: tuple[int, ...] = ()
+    """Besides those that end an answer of the model anyway."""
     num_choices: int = 1
     seed: int | None = None
     sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -156,6 +156,7 @@ class Session:
         max_new_tokens: int | None = None,
         temperature: float | None = None,
         stop: Sequence[str] = (),
+        stop_tokens: Sequence[int] = (),
     ) -> Turn:
         """Sample one turn without HTTP, from messages or from token ids taken as they are."""
         if not prompt:
@@ -163,7 +164,11 @@ class Session:
         prompt = deepcopy(prompt)  # agents change their messages in place; what was said stands
         asked = {} if temperature is None else {"temperature": float(temperature)}
         request = ChatRequest(
-            tools=tuple(tools), max_new_tokens=max_new_tokens, stop=tuple(stop), sampling=asked
+            tools=tuple(tools),
+            max_new_tokens=max_new_tokens,
+            stop=tuple(stop),
+            stop_tokens=tuple(stop_tokens),
+            sampling=asked,
         ).with_prompt(prompt)
         return await self._completer.complete(self, request)
 

@@ -4,23 +4,19 @@ Agents with AReaL's own signatures run unchanged:
 
 * `async def run(self, data, **extra)`: `data` is the task's data; `extra` has `base_url`,
   `api_key` and `http_client`. Returns a reward, or rewards by completion id.
-* `async def arun_episode(self, engine, data)`: `engine.agenerate(request)` takes an object with
-  `input_ids` (and `gconfig.max_new_tokens`, `gconfig.temperature`, `gconfig.stop`) and answers with
-  `input_tokens, output_tokens, output_logprobs, output_versions, stop_reason`. Only
-  the reward is read from its result: the tokens are those that were recorded. None rejects the
-  episode.
+* `async def arun_episode(self, engine, data)`: see `areal`.
 """
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol, cast
 
 from areal_sdk.agent import Agent, AgentFunction, AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.errors import AgentError, ConfigError
 from areal_sdk.process.threads import in_thread
-from areal_sdk.types import Episode, Outcome, Task, Turn
+from areal_sdk.rollout.agents.areal import play_arun_episode
+from areal_sdk.types import Episode, Outcome, Task
 
 _CALLS_USER_CODE = True  # read by areal_sdk.blame
 
@@ -112,47 +108,6 @@ def is_playing(task: "asyncio.Task[Any]") -> bool:
     return getattr(task.get_coro(), "cr_code", None) is guard.__code__
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponse:
-    """One completion, with AReaL's field names."""
-
-    input_tokens: list[int]
-    output_tokens: list[int]
-    output_logprobs: list[float]
-    output_versions: list[int]
-    stop_reason: str
-    rid: str = ""
-
-    @property
-    def input_len(self) -> int:
-        return len(self.input_tokens)
-
-    @property
-    def output_len(self) -> int:
-        return len(self.output_tokens)
-
-
-class SessionEngine:
-    """`EpisodeContext.generate`, with AReaL's interface of an engine."""
-
-    def __init__(self, context: EpisodeContext) -> None:
-        self._context = context
-
-    async def agenerate(self, req: Any) -> ModelResponse:
-        config = getattr(req, "gconfig", None)
-        turn = await self._context.generate(
-            tuple(int(token) for token in req.input_ids),
-            max_new_tokens=getattr(config, "max_new_tokens", None),
-            temperature=getattr(config, "temperature", None),
-            stop=tuple(getattr(config, "stop", None) or ()),
-        )
-        return _response(turn, rid=str(getattr(req, "rid", "")))
-
-    def get_version(self) -> int:
-        """The newest version seen in this episode."""
-        return max((v for turn in self._context.turns for v in turn.versions), default=0)
-
-
 class _Runs(Protocol):
     async def run(self, data: dict[str, Any], **extra: Any) -> Any: ...
 
@@ -164,52 +119,4 @@ async def play_run(agent: Any, task: Task, context: EpisodeContext) -> Any:
         base_url=context.base_url,
         api_key=context.api_key,
         http_client=context.http_client,
-    )
-
-
-async def play_arun_episode(
-    agent: Any, task: Task, context: EpisodeContext
-) -> Outcome | float | None:
-    result = await agent.arun_episode(SessionEngine(context), dict(task.data))
-    if result is None:
-        return Outcome.abstained("arun_episode returned None: it rejected the episode")
-    if isinstance(result, (int, float, Outcome)):
-        return result
-    if isinstance(result, Mapping):
-        return _reward_of(result)
-    raise AgentError(
-        f"arun_episode returned {type(result).__name__}; a mapping with `rewards`, a number or "
-        "None was expected"
-    )
-
-
-def _reward_of(result: Mapping[str, Any]) -> float:
-    """The reward in AReaL's result: in a tensor or list `rewards`, or in one object per completion."""
-    if "rewards" in result:
-        rewards = result["rewards"]
-        flat = rewards.flatten().tolist() if hasattr(rewards, "flatten") else rewards
-        values = [float(value) for value in flat] if isinstance(flat, Sequence) else [float(flat)]
-    else:
-        values = [
-            float(item.reward)
-            for item in result.values()
-            if getattr(item, "reward", None) is not None
-        ]
-    if len(values) != 1:
-        raise AgentError(
-            f"arun_episode returned {len(values)} rewards for one episode, which has one: let "
-            "rollout.group_size play a task several times, or write `run(self, data, **extra)` and "
-            "return rewards by completion id"
-        )
-    return values[0]
-
-
-def _response(turn: Turn, *, rid: str) -> ModelResponse:
-    return ModelResponse(
-        input_tokens=list(turn.prompt_tokens),
-        output_tokens=list(turn.output_tokens),
-        output_logprobs=list(turn.logprobs),
-        output_versions=list(turn.versions),
-        stop_reason=turn.finish_reason.value,
-        rid=rid,
     )

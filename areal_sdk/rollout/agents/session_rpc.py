@@ -264,6 +264,7 @@ class RemoteSession:
         max_new_tokens: int | None = None,
         temperature: float | None = None,
         stop: Sequence[str] = (),
+        stop_tokens: Sequence[int] = (),
     ) -> Turn:
         """Sample one turn. The main process records the turn before it returns it."""
         packed = pack_request(
@@ -272,6 +273,7 @@ class RemoteSession:
             max_new_tokens=max_new_tokens,
             temperature=temperature,
             stop=stop,
+            stop_tokens=stop_tokens,
         )
         call = self._ask("generate", packed)
         try:
