@@ -5,7 +5,7 @@
 Frozen dataclasses, as in `types`. What there is of every token is an array: a batch may have millions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -27,15 +27,91 @@ PER_TOKEN = {
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
-class Trajectory:
-    """One trainable token sequence: a branch of an episode.
+class Branch:
+    """A token sequence. Where it begins like another one, it holds only the tokens after that.
 
-    The per-token fields are arrays that cannot be written to. The constructor takes lists for them too.
+    >>> trunk = Branch([1, 2, 3])
+    >>> fork = Branch([7, 8], before=trunk, num_before=2)
+    >>> len(fork), fork.slice(0, 4).tolist()
+    (4, [1, 2, 7, 8])
+    """
+
+    tokens: Ints
+    """Those after the first `num_before`. They cannot be written to."""
+    before: "Branch | None"
+    """Begins with the same `num_before` tokens."""
+    num_before: int
+
+    def __init__(
+        self,
+        tokens: Sequence[int] | NDArray[np.integer],
+        *,
+        before: "Branch | None" = None,
+        num_before: int = 0,
+    ) -> None:
+        if not 0 <= num_before <= (0 if before is None else len(before)):
+            raise ValueError(f"num_before = {num_before}: the branch before has no such beginning")
+        object.__setattr__(self, "tokens", _frozen(tokens, np.int32))
+        object.__setattr__(self, "before", before if num_before else None)
+        object.__setattr__(self, "num_before", num_before)
+
+    def __len__(self) -> int:
+        return self.num_before + len(self.tokens)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Branch):
+            return NotImplemented
+        is_alike = self.num_before == other.num_before and len(self) == len(other)
+        return is_alike and np.array_equal(self.whole, other.whole)
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Alone it is pickled with its beginning, which is one piece then."""
+        start = self.slice(0, self.num_before)
+        return _branch_after, (start, self.tokens)
+
+    @property
+    def whole(self) -> Ints:
+        """All tokens."""
+        return self.slice(0, len(self))
+
+    def slice(self, start: int, stop: int) -> Ints:
+        """The tokens `[start, stop)` of the whole sequence."""
+        pieces: list[Ints] = []
+        branch: Branch | None = self
+        while branch is not None and (start < stop or not pieces):
+            kept = branch.num_before
+            if stop > kept or not pieces:
+                pieces.append(branch.tokens[max(start - kept, 0) : max(stop - kept, 0)])
+                stop = min(stop, kept)
+            branch = branch.before
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces[::-1])
+
+    def cut(self, length: int) -> "Branch":
+        """The first `length` tokens, at least those before."""
+        own = self.tokens[: length - self.num_before]
+        return Branch(own, before=self.before, num_before=self.num_before)
+
+
+def _branch_after(start: Ints, tokens: Ints) -> Branch:
+    before = Branch(start) if len(start) else None
+    return Branch(tokens, before=before, num_before=len(start))
+
+
+@dataclass(frozen=True, slots=True, eq=False, init=False)
+class Trajectory:
+    """One trainable token sequence: a branch of an episode, from where it leaves earlier branches.
+
+    What it shares with an earlier one is context: every token is trained in the first trajectory that
+    holds it. The per-token fields are arrays that cannot be written to, one number for each of
+    `tokens`. The constructor takes lists for them too.
     """
 
     episode_id: str
     task_id: str
     tokens: Ints
+    """After those that `branch` shares; all tokens of an episode's first trajectory."""
     loss_mask: Bools
     """True where the token was sampled by the policy and is trained here (and nowhere else)."""
     logprobs: Floats
@@ -57,6 +133,8 @@ class Trajectory:
     num_sampled: int
     """Tokens that the policy sampled in the episode, over all its branches, also those that are not
     trained here since they are too old or the episode was truncated; 0 where all are trained."""
+    branch: Branch
+    """The whole sequence, `tokens` at its end."""
 
     def __init__(
         self,
@@ -73,7 +151,14 @@ class Trajectory:
         turn_alternatives: tuple[tuple[int, ...], ...] = (),
         num_turns: int = 0,
         num_sampled: int = 0,
+        branch: Branch | None = None,
     ) -> None:
+        """Without `branch`, `tokens` are the whole sequence."""
+        if branch is None:
+            branch = Branch(tokens)
+        elif branch.tokens is not tokens:
+            branch = Branch(tokens, before=branch.before, num_before=branch.num_before)
+        tokens = branch.tokens
         given = locals()
         for field in fields(self):
             value = given[field.name]
@@ -95,7 +180,8 @@ class Trajectory:
     __hash__ = None  # type: ignore[assignment]  # arrays have no hash
 
     def __repr__(self) -> str:
-        size = f"{len(self.tokens)} tokens, {self.num_trained} of them trained"
+        after = f" after {self.branch.num_before} shared" if self.branch.before else ""
+        size = f"{len(self.tokens)} tokens{after}, {self.num_trained} of them trained"
         return f"<Trajectory of {self.episode_id}: reward {self.reward:g}, {size}>"
 
     @property
@@ -109,11 +195,26 @@ class Trajectory:
         return int(trained.min()) if len(trained) else None
 
 
+def branches_of(trajectories: Iterable[Trajectory]) -> list[Branch]:
+    """The branches of the trajectories and all that these begin like, each after the one before it."""
+    found: dict[int, Branch] = {}
+    for trajectory in trajectories:
+        chain = []
+        branch: Branch | None = trajectory.branch
+        while branch is not None and id(branch) not in found:
+            chain.append(branch)
+            branch = branch.before
+        found |= {id(branch): branch for branch in reversed(chain)}
+    return list(found.values())
+
+
 def _frozen(
     values: Sequence[object] | NDArray[np.generic], dtype: type[np.generic]
 ) -> NDArray[np.generic]:
     """An array that nobody writes to: a copy, unless nobody could write to what was given."""
     is_frozen = isinstance(values, np.ndarray) and not values.flags.writeable
+    if isinstance(values, np.ndarray) and is_frozen and values.dtype == dtype:
+        return values
     array = (np.asarray if is_frozen else np.array)(values, dtype=dtype).view()
     array.flags.writeable = False
     return array

@@ -76,11 +76,13 @@ class Exclusion(StrEnum):
 class Turn:
     """One model call, in tokens, exactly as the engine saw and produced it.
 
-    A turn that goes on from another keeps only what it adds: a long conversation is stored once.
+    Where the prompt begins like an earlier turn of the episode, only the rest of it is kept: a long
+    conversation is stored once, and so is what its branches have in common. Turns are equal if their
+    prompts are, however they are kept.
     """
 
-    new_tokens: tuple[int, ...]
-    """The prompt after the turn that it goes on from; the whole prompt where there is none."""
+    new_tokens: tuple[int, ...] = field(compare=False)
+    """The prompt after its first `num_shared` tokens."""
     output_tokens: tuple[int, ...]
     """Every sampled token, stop tokens and tokens hidden by a stop string included."""
     logprobs: tuple[float, ...]
@@ -104,23 +106,37 @@ class Turn:
     details: Mapping[str, Any] = field(default_factory=dict)
     """Of a call that another provider answered: `request` (model, sampling, metadata), `tools` where
     a conversation begins, `usage`. Empty for turns of our own engines."""
+    num_shared: int = field(default=0, compare=False)
+    """Tokens at the start of the prompt that are kept with the turn `shares_with`."""
+    shares_with: int | None = field(default=None, compare=False)
+    """Index, in the episode, of the turn that begins with the same `num_shared` tokens: the parent,
+    or a turn that the prompt forks from."""
     num_prompt: int = field(init=False)
     """Tokens of the whole prompt."""
     _before: "Turn | None" = field(default=None, repr=False, compare=False)
-    """The turn whose tokens the prompt begins with. Pickles hold the whole prompt instead."""
+    """The turn `shares_with`. A turn that is pickled alone holds its whole prompt instead."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.output_tokens), len(self.logprobs), len(self.versions)}
         if len(lengths) != 1:
             raise ValueError(f"output_tokens, logprobs and versions differ in length: {lengths}")
-        if self._before is not None and self.parent is None:
-            object.__setattr__(self, "new_tokens", self.prompt_tokens)
-            object.__setattr__(self, "_before", None)
-        shared = self._before.num_tokens if self._before else 0
-        object.__setattr__(self, "num_prompt", shared + len(self.new_tokens))
+        most = 0 if self._before is None else self._before.num_tokens
+        if not 0 <= self.num_shared <= most:
+            raise ValueError(f"num_shared = {self.num_shared}: the turn before has {most} tokens")
+        object.__setattr__(self, "num_prompt", self.num_shared + len(self.new_tokens))
 
     def __getstate__(self) -> list[Any]:
-        return _state(self, new_tokens=self.prompt_tokens, _before=None)
+        whole = self.prompt_tokens
+        return _state(self, new_tokens=whole, num_shared=0, shares_with=None, _before=None)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Turn):
+            return NotImplemented
+        compared = (f.name for f in fields(self) if f.compare)
+        return self is other or (
+            all(getattr(self, name) == getattr(other, name) for name in compared)
+            and self.prompt_tokens == other.prompt_tokens
+        )
 
     def __repr__(self) -> str:
         """A summary for people; `dataclasses.asdict` has the tokens."""
@@ -136,13 +152,22 @@ class Turn:
     @property
     def prompt_tokens(self) -> tuple[int, ...]:
         """All tokens of the prompt."""
-        if self._before is None:
-            return self.new_tokens
-        pieces = [self.new_tokens]
-        before: Turn | None = self._before
-        while before is not None:
-            pieces += (before.output_tokens, before.new_tokens)
-            before = before._before
+        return self._prompt_from(0)
+
+    def _prompt_from(self, start: int) -> tuple[int, ...]:
+        """The prompt without its first `start` tokens."""
+        pieces = [self.new_tokens[max(start - self.num_shared, 0) :]]
+        stop, turn = self.num_shared, self._before
+        while stop > start:
+            assert turn is not None, "a turn before keeps the shared tokens"
+            kept = turn.num_shared
+            if stop > kept:
+                first = max(start, kept)
+                said = max(first - turn.num_prompt, 0), max(stop - turn.num_prompt, 0)
+                pieces.append(turn.output_tokens[slice(*said)])
+                pieces.append(turn.new_tokens[first - kept : stop - kept])
+                stop = kept
+            turn = turn._before
         tokens: list[int] = []
         for piece in reversed(pieces):
             tokens += piece
@@ -153,23 +178,50 @@ class Turn:
         """The whole prompt and the output."""
         return self.prompt_tokens + self.output_tokens
 
+    def tokens_from(self, start: int) -> tuple[int, ...]:
+        """The whole prompt and the output without the first `start` tokens of both."""
+        return self._prompt_from(start) + self.output_tokens[max(start - self.num_prompt, 0) :]
+
     def extends(self, other: "Turn") -> bool:
         """Whether the prompt begins with all tokens of `other`."""
-        if self._before is other:
+        shared, turn = self.num_shared, self._before
+        while turn is not None and turn is not other:
+            shared, turn = min(shared, turn.num_shared), turn._before
+        if turn is not None and shared == other.num_tokens:
             return True
         return self.prompt_tokens[: other.num_tokens] == other.tokens
-
-    def _shared_with(self, turns: "Sequence[Turn]") -> "Turn":
-        """This turn, sharing tokens with none but its parent in `turns`."""
-        before, parent = self._before, self.parent
-        if before is None or any(turn is before for turn in turns[parent:][:1]):
-            return self
-        return replace(self, new_tokens=self.prompt_tokens, _before=None)
 
     @property
     def text(self) -> str:
         """The text the client saw; empty when the turn was only a tool call."""
         return str(self.message.get("content") or "")
+
+
+def _linked(turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """The turns of an episode, each of which shares only with turns before it.
+
+    Agents may change turns and leave some out: a turn takes over what it shared with those.
+    """
+    kept: list[Turn] = []
+    places: dict[tuple[int, ...], int] = {}
+    for turn in turns:
+        shared, before = turn.num_shared, turn._before
+        while before is not None and _identity(before) not in places:
+            shared, before = min(shared, before.num_shared), before._before
+        place = places[_identity(before)] if before is not None and shared else None
+        now = None if place is None else kept[place]
+        places.setdefault(_identity(turn), len(kept))
+        if now is not turn._before or place != turn.shares_with:
+            start = 0 if now is None else shared
+            new = turn._prompt_from(start)
+            turn = replace(turn, new_tokens=new, num_shared=start, shares_with=place, _before=now)
+        kept.append(turn)
+    return tuple(kept)
+
+
+def _identity(turn: Turn) -> tuple[int, ...]:
+    """The same for a turn and for what `dataclasses.replace` makes of it with the same tokens."""
+    return id(turn.new_tokens), id(turn.output_tokens), turn.num_shared, id(turn._before)
 
 
 def _excerpt(text: str, *, most: int = 60) -> str:
@@ -179,6 +231,23 @@ def _excerpt(text: str, *, most: int = 60) -> str:
     ("'yes\\\\n'", "'aaaa'...")
     """
     return repr(text) if len(text) <= most else f"{text[:most]!r}..."
+
+
+def pack_turns(turns: Sequence[Turn]) -> list[list[Any]]:
+    """Linked turns for a pickle: what they share is in it once."""
+    return [_state(turn, _before=None) for turn in turns]
+
+
+def unpack_turns(rows: Sequence[list[Any]], known: Sequence[Turn] = ()) -> list[Turn]:
+    """The turns again, which follow `known` in one episode."""
+    turns = [*known]
+    for row in rows:
+        turn: Turn = object.__new__(Turn)
+        _restore(turn, row)
+        if turn.shares_with is not None:
+            object.__setattr__(turn, "_before", turns[turn.shares_with])
+        turns.append(turn)
+    return turns[len(known) :]
 
 
 def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
@@ -281,25 +350,15 @@ class Episode:
     duration_s: float = 0.0
 
     def __post_init__(self) -> None:
-        kept = [turn._shared_with(self.turns) for turn in self.turns]
-        object.__setattr__(self, "turns", tuple(kept))
+        object.__setattr__(self, "turns", _linked(self.turns))
 
     def __getstate__(self) -> list[Any]:
-        """Pickles the tokens that turns share only once."""
-        rows = [(turn._before is not None, _state(turn, _before=None)) for turn in self.turns]
-        return [*_state(self, turns=()), rows]
+        return [*_state(self, turns=()), pack_turns(self.turns)]
 
     def __setstate__(self, state: list[Any]) -> None:
         *own, rows = state
         _restore(self, own)
-        turns: list[Turn] = []
-        for is_linked, row in rows:
-            turn = object.__new__(Turn)
-            _restore(turn, row)
-            if is_linked and turn.parent is not None:
-                object.__setattr__(turn, "_before", turns[turn.parent])
-            turns.append(turn)
-        object.__setattr__(self, "turns", tuple(turns))
+        object.__setattr__(self, "turns", tuple(unpack_turns(rows)))
 
     def __repr__(self) -> str:
         outcome = self.outcome

@@ -77,7 +77,7 @@ def pad(tree: Tree, length: int) -> Tree:
     """The same sequence, followed by tokens that nothing reads."""
     tokens = np.zeros(length, dtype=np.int64)
     tokens[: len(tree)] = tree.tokens
-    return Tree((Segment(0, length, length, -1),), tree.members, (tokens,), tree.paths)
+    return Tree((Segment(0, length, length, -1),), tree.members, tree.ends, (tokens,), (0,))
 
 
 LAYOUTS: dict[str, Callable[[Sequence[Example], int], Rows]] = {

@@ -65,15 +65,13 @@ def make_batch(
     """The batch of `trees`, whose members index into `examples`, all those of its minibatch."""
     starts = np.cumsum([0, *(len(example.targets_T) for example in examples)])
     members = [examples[member] for tree in trees for member in tree.members]
-    paths = [path for tree in trees for path in tree.node_of_token]
-    offsets = np.repeat(
-        np.cumsum([0, *map(len, trees)])[:-1], [len(tree.members) for tree in trees]
-    )
     counts = [len(example.targets_T) for example in members]
+    offsets = np.cumsum([0, *map(len, trees)])[:-1]
     nodes = np.concatenate(
         [
-            offset + path[example.targets_T - 1]
-            for offset, path, example in zip(offsets, paths, members, strict=True)
+            offset + tree.nodes(number, examples[member].targets_T - 1)
+            for offset, tree in zip(offsets, trees, strict=True)
+            for number, member in enumerate(tree.members)
         ]
     )
     temperatures = np.concatenate([example.temperatures_T for example in members])
@@ -101,7 +99,7 @@ def make_batch(
         temperatures_R=tensor(distinct[1], torch.float32),
         rows_T=tensor(rows.reshape(-1), torch.int64),
         targets_T=tensor(
-            np.concatenate([example.tokens[example.targets_T] for example in members]), torch.int64
+            np.concatenate([example.target_tokens for example in members]), torch.int64
         ),
         advantages_T=joined("advantages_T"),
         behaviour_T=joined("logprobs_T"),
@@ -127,7 +125,7 @@ def empty_batch(like: Example, *, device: torch.device | str = "cpu") -> Batch:
     It knows of its one term what is known of the terms `like` the others.
     """
     zero = torch.zeros(1, dtype=torch.int64, device=device)
-    tree = Tree((Segment(0, 1, 1, -1),), (0,), (np.zeros(1, dtype=np.int64),), ((0,),))
+    tree = Tree((Segment(0, 1, 1, -1),), (0,), (0,), (np.zeros(1, dtype=np.int64),), (0,))
     nothing = torch.zeros(1, device=device)
     return Batch(
         trees=(tree,),

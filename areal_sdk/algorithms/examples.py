@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from areal_sdk.algorithms.advantages.returns import Floats
 from areal_sdk.algorithms.needs import Coverage
-from areal_sdk.trajectory import Trajectory
+from areal_sdk.trajectory import Branch, Trajectory
 
 Ints = NDArray[np.integer]
 Bools = NDArray[np.bool_]
@@ -18,9 +18,10 @@ Bools = NDArray[np.bool_]
 class Example:
     """A token sequence and its targets, all of them with a loss. T targets."""
 
-    tokens: Ints
+    branch: Branch
     targets_T: Ints
-    """Indices into `tokens`, ascending, never 0: something must predict them."""
+    """Positions in the whole sequence, ascending, never 0: something must predict them. They are all
+    among the branch's own tokens."""
     advantages_T: Floats
     logprobs_T: Floats
     """Of the behaviour policy."""
@@ -36,9 +37,13 @@ class Example:
     returns_T: Floats | None = None
 
     @property
-    def inputs(self) -> Ints:
+    def inputs(self) -> Branch:
         """What the model must read: the last target, and whatever follows it, is never an input."""
-        return self.tokens[: self.targets_T[-1]]
+        return self.branch.cut(int(self.targets_T[-1]))
+
+    @property
+    def target_tokens(self) -> Ints:
+        return self.branch.tokens[self.targets_T - self.branch.num_before]
 
 
 def make_example(
@@ -57,7 +62,8 @@ def make_example(
     Advantages and what is known beside them come with one number a token.
     """
     mask = trajectory.loss_mask
-    if mask[:1].any():
+    start = trajectory.branch.num_before
+    if not start and mask[:1].any():
         raise ValueError(
             f"episode {trajectory.episode_id!r} trains its first token, which nothing predicts: "
             "a prompt has at least one token"
@@ -74,8 +80,8 @@ def make_example(
         return None if values is None else values[targets]
 
     return Example(
-        trajectory.tokens,
-        targets,
+        trajectory.branch,
+        targets + start,
         advantages[targets],
         trajectory.logprobs[targets],
         trajectory.versions[targets],
@@ -102,7 +108,7 @@ def make_demonstration(
         return None
     ones = np.ones(len(targets), dtype=np.float32)
     return Example(
-        np.asarray(tokens, dtype=np.int64),
+        Branch(tokens),
         targets,
         ones * np.float32(weight),
         np.zeros_like(ones),

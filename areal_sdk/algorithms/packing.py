@@ -12,13 +12,15 @@ passes through the node. Only computation is shared: each trained token of each 
 own loss term, even if several loss terms use the logits of one node.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import pairwise
 
 import numpy as np
 
 from areal_sdk.algorithms.examples import Ints
+from areal_sdk.algorithms.prefixes import Sorted, sort_branches
+from areal_sdk.trajectory import Branch
 
 WORTH_SPLITTING = 0.75
 """A tree is too large to keep whole only if its halves are at most this part of it."""
@@ -38,18 +40,22 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Trajectories that share prefixes, as one run of tokens.
+    """Branches that share prefixes, as one run of tokens.
 
     All ranks lay out the trees of all ranks, so the arrays are made only where they are read.
     """
 
     segments: tuple[Segment, ...]
     members: tuple[int, ...]
-    """Which of the given sequences it holds."""
+    """Which of the given branches it holds."""
+    ends: tuple[int, ...]
+    """For each member, the segment that it ends with."""
     runs: tuple[Ints, ...] = field(repr=False)
     """The tokens of each segment."""
-    paths: tuple[tuple[int, ...], ...]
-    """For each member, the segments that it passes through."""
+    depths: tuple[int, ...] = field(repr=False)
+    """The position of each segment's first token."""
+    place: int = 0
+    """Of its first member in the order of all branches."""
 
     def __len__(self) -> int:
         return self.segments[0].subtree_stop
@@ -60,54 +66,53 @@ class Tree:
 
     @property
     def positions(self) -> Ints:
-        ends: list[int] = []
-        found = []
-        for segment in self.segments:
-            start = 0 if segment.parent < 0 else ends[segment.parent]
-            ends.append(start + segment.stop - segment.start)
-            found.append(np.arange(start, ends[-1]))
-        return np.concatenate(found)
+        pairs = zip(self.segments, self.depths, strict=True)
+        return np.concatenate([np.arange(s.stop - s.start) + depth for s, depth in pairs])
 
-    @property
-    def node_of_token(self) -> tuple[Ints, ...]:
-        """For each member, the tree offset of each of its tokens."""
-        nodes = [np.arange(segment.start, segment.stop) for segment in self.segments]
-        return tuple(np.concatenate([nodes[index] for index in path]) for path in self.paths)
+    def nodes(self, number: int, positions: Ints) -> Ints:
+        """The tree offsets of these tokens of member `number`."""
+        depths, path = self.depths, [self.ends[number]]
+        first = int(positions.min(initial=depths[path[0]]))
+        while depths[path[-1]] > first:
+            path.append(self.segments[path[-1]].parent)
+        starts = np.array([depths[index] for index in reversed(path)])
+        offsets = np.array([self.segments[index].start for index in reversed(path)]) - starts
+        found: Ints = positions + offsets[np.searchsorted(starts, positions, side="right") - 1]
+        return found
 
 
-def build_trees(sequences: Sequence[Ints], *, max_tokens: int, share: bool = True) -> list[Tree]:
-    """Trees of about `max_tokens` at most that hold every sequence once.
+def build_trees(branches: Sequence[Branch], *, max_tokens: int, share: bool = True) -> list[Tree]:
+    """Trees of about `max_tokens` at most that hold every branch once.
 
-    A larger tree is split, but not where that would mostly repeat what its sequences share: then,
-    as with a single sequence that is longer, it stays too large.
+    A larger tree is split, but not where that would mostly repeat what its branches share: then,
+    as with a single branch that is longer, it stays too large.
     """
-    inputs = dict(enumerate(sequences))
-    if not share:
-        return [_grow([index], inputs) for index in inputs]
-    # As big-endian bytes, sequences sort like lists of their tokens, which are never negative.
-    order = sorted(inputs, key=lambda index: (inputs[index].astype(">i4").tobytes(), index))
+    return _build(sort_branches(branches, share=share), max_tokens=max_tokens)
+
+
+def _build(order: Sorted, *, max_tokens: int) -> list[Tree]:
     trees: list[Tree] = []
-    pending = [_grow(same, inputs) for _, same in groupby(order, key=lambda i: inputs[i][0])]
+    pending = [_grow(order, first, last) for first, last in reversed(order.roots)]
     while pending:
-        tree = pending.pop(0)
-        halves = _halves(tree, inputs) if len(tree) > max_tokens else ()
+        tree = pending.pop()
+        halves = _halves(tree, order) if len(tree) > max_tokens else ()
         if halves and max(map(len, halves)) <= WORTH_SPLITTING * len(tree):
-            pending[:0] = halves
+            pending += reversed(halves)
         else:
             trees.append(tree)
     return trees
 
 
 def plan_rows(
-    sequences: Sequence[Ints], *, max_tokens: int, num_ranks: int = 1, share: bool = True
+    branches: Sequence[Branch], *, max_tokens: int, num_ranks: int = 1, share: bool = True
 ) -> list[list[list[Tree]]]:
     """For each rank, its rows: lists of trees that are computed together.
 
     Ranks get about equal shares, as far as splitting trees does not cost more than it brings; some
     may get nothing when there is little to do.
     """
-    trees = build_trees(sequences, max_tokens=max_tokens, share=share)
-    trees = _balance(trees, dict(enumerate(sequences)), num_ranks)
+    order = sort_branches(branches, share=share)
+    trees = _balance(_build(order, max_tokens=max_tokens), order, num_ranks)
     plan = []
     for of_rank in split_evenly([len(tree) for tree in trees], num_ranks):
         own = [trees[i] for i in of_rank]
@@ -149,7 +154,7 @@ def split_evenly(sizes: Sequence[int], parts: int) -> list[list[int]]:
     return [sorted(part) for part in chosen]
 
 
-def _balance(trees: list[Tree], inputs: Mapping[int, Ints], num_ranks: int) -> list[Tree]:
+def _balance(trees: list[Tree], order: Sorted, num_ranks: int) -> list[Tree]:
     """Split the largest tree for as long as that gives the busiest rank less to do."""
 
     def busiest(candidates: Sequence[Tree]) -> int:
@@ -158,57 +163,60 @@ def _balance(trees: list[Tree], inputs: Mapping[int, Ints], num_ranks: int) -> l
 
     while num_ranks > 1 and trees:
         largest = max(range(len(trees)), key=lambda i: len(trees[i]))
-        candidates = [*trees[:largest], *_halves(trees[largest], inputs), *trees[largest + 1 :]]
+        candidates = [*trees[:largest], *_halves(trees[largest], order), *trees[largest + 1 :]]
         if busiest(candidates) >= busiest(trees):
             break
         trees = candidates
     return trees
 
 
-def _halves(tree: Tree, inputs: Mapping[int, Ints]) -> tuple[Tree, ...]:
+def _halves(tree: Tree, order: Sorted) -> tuple[Tree, ...]:
     """Two trees with half of the members each; the tree itself if it has but one."""
     if len(tree.members) == 1:
         return (tree,)
     # Neighbours in lexicographic order share the longest prefixes, so splitting there loses least.
-    half = len(tree.members) // 2
-    return _grow(tree.members[:half], inputs), _grow(tree.members[half:], inputs)
+    middle = tree.place + len(tree.members) // 2
+    last = tree.place + len(tree.members)
+    return _grow(order, tree.place, middle), _grow(order, middle, last)
 
 
-def _grow(members: Iterable[int], inputs: Mapping[int, Ints]) -> Tree:
-    """The tree of `members`, which are in lexicographic order and begin with the same token."""
-    members = tuple(members)
-    segments: list[Segment] = []
+def _grow(order: Sorted, first: int, last: int) -> Tree:
+    """The tree of the branches `[first, last)` in lexicographic order, which begin alike."""
+    starts: list[int] = []
+    stops: list[int] = []
+    parents: list[int] = []
+    depths: list[int] = []
     runs: list[Ints] = []
-    paths: dict[int, list[int]] = {member: [] for member in members}
+    ends: list[int] = []
     size = 0
-
-    def grow(alive: Sequence[int], depth: int, parent: int) -> None:
-        nonlocal size
-        first, last = inputs[alive[0]], inputs[alive[-1]]
-        # In sorted order, what the first and the last have in common all have in common.
-        stop = depth + _common_length(first[depth:], last[depth:])
-        index = len(segments)
-        for member in alive:
-            paths[member].append(index)
-        runs.append(first[depth:stop])
-        segments.append(Segment(size, size + stop - depth, -1, parent))
+    pending = [(first, last, 0, -1)]
+    while pending:
+        low, high, depth, parent = pending.pop()
+        # In sorted order, what neighbours have in common all have in common.
+        stop = min(order.lengths[low], int(order.common[low + 1 : high].min(initial=order.MOST)))
+        index = len(runs)
+        runs.append(order.branch(low).slice(depth, stop))
+        starts.append(size)
         size += stop - depth
-        longer = [member for member in alive if len(inputs[member]) > stop]
-        while longer:
-            token = inputs[longer[0]][stop]
-            count = next(
-                (i for i, member in enumerate(longer) if inputs[member][stop] != token), len(longer)
-            )
-            grow(longer[:count], stop, index)
-            longer = longer[count:]
-        opened = segments[index]
-        segments[index] = Segment(opened.start, opened.stop, size, parent)
-
-    grow(members, 0, -1)
-    return Tree(tuple(segments), members, tuple(runs), tuple(tuple(paths[m]) for m in members))
-
-
-def _common_length(one: Ints, other: Ints) -> int:
-    length = min(len(one), len(other))
-    differ = np.flatnonzero(one[:length] != other[:length])
-    return int(differ[0]) if len(differ) else length
+        stops.append(size)
+        parents.append(parent)
+        depths.append(depth)
+        while low < high and order.lengths[low] == stop:
+            ends.append(index)
+            low += 1
+        cuts = np.flatnonzero(order.common[low + 1 : high] == stop) + low + 1
+        below = [low, *cuts.tolist(), high] if low < high else []
+        pending += [(a, b, stop, index) for a, b in pairwise(below)][::-1]
+    subtree_stops = list(stops)
+    for index in range(len(parents) - 1, 0, -1):
+        above = parents[index]
+        subtree_stops[above] = max(subtree_stops[above], subtree_stops[index])
+    segments = zip(starts, stops, subtree_stops, parents, strict=True)
+    return Tree(
+        tuple(Segment(*segment) for segment in segments),
+        tuple(order.indices[first:last]),
+        tuple(ends),
+        tuple(runs),
+        tuple(depths),
+        first,
+    )

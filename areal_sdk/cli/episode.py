@@ -36,7 +36,8 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
     for number, trajectory in enumerate(record.trajectories):
         yield ""
         yield (
-            f"trajectory {number}: {len(trajectory.tokens)} tokens, "
+            f"trajectory {number}: {len(trajectory.tokens)} tokens"
+            f"{_after(record, trajectory)}, "
             f"{trajectory.num_trained} trained, reward {trajectory.reward:g}"
         )
         yield "".join(_spans(trajectory, decode))
@@ -116,6 +117,14 @@ def _message(message: Message) -> str:
         lines.append(f"-> {function.get('name')}({function.get('arguments', '')})")
     body = printable("\n".join(lines)).replace("\n", "\n  ")
     return f"{click.style(role, fg=_ROLE_COLORS.get(role), bold=True)}: {body}"
+
+
+def _after(record: EpisodeRecord, trajectory: Trajectory) -> str:
+    """Where it goes on from another trajectory, whose tokens are shown there."""
+    for number, other in enumerate(record.trajectories):
+        if other.branch is trajectory.branch.before:
+            return f" after the first {trajectory.branch.num_before} of trajectory {number}"
+    return ""
 
 
 def _spans(trajectory: Trajectory, decode: Decode) -> Iterator[str]:

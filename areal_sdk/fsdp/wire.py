@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from areal_sdk.process import Buffer
 from areal_sdk.trainer import Demonstration
-from areal_sdk.trajectory import PER_TOKEN, Trajectory, TrajectoryGroup
+from areal_sdk.trajectory import PER_TOKEN, Branch, Trajectory, TrajectoryGroup, branches_of
 
 JSON = Any
 
@@ -22,7 +22,9 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
     True
     """
     trajectories = [t for group in groups for t in group.trajectories]
-    payload = [
+    branches = branches_of(trajectories)
+    places = {id(branch): place for place, branch in enumerate(branches)}
+    listed = [
         {
             "id": group.id,
             "task_id": group.task_id,
@@ -30,7 +32,7 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
                 {
                     "episode_id": t.episode_id,
                     "task_id": t.task_id,
-                    "length": len(t.tokens),
+                    "branch": places[id(t.branch)],
                     "reward": t.reward,
                     "turn_rewards": t.turn_rewards,
                     "turn_alternatives": t.turn_alternatives,
@@ -42,19 +44,40 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
         }
         for group in groups
     ]
-    return payload, [
-        np.concatenate([np.zeros(0, dtype), *(getattr(t, name) for t in trajectories)])
-        for name, dtype in PER_TOKEN.items()
+    links = [
+        (len(b.tokens), None if b.before is None else places[id(b.before)], b.num_before)
+        for b in branches
+    ]
+    return {"branches": links, "groups": listed}, [
+        _concatenated((branch.tokens for branch in branches), np.int32),
+        *(
+            _concatenated((getattr(t, name) for t in trajectories), dtype)
+            for name, dtype in PER_TOKEN.items()
+            if name != "tokens"
+        ),
     ]
 
 
 def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGroup]:
-    lengths = [t["length"] for group in payload for t in group["trajectories"]]
+    branches: list[Branch] = []
+    runs = _views(buffers[0], np.int32, [link[0] for link in payload["branches"]])
+    for tokens, (_, before, num_before) in zip(runs, payload["branches"], strict=True):
+        start = None if before is None else branches[before]
+        branches.append(Branch(tokens, before=start, num_before=num_before))
+    of_trajectories = [
+        branches[t["branch"]] for group in payload["groups"] for t in group["trajectories"]
+    ]
+    lengths = [len(branch.tokens) for branch in of_trajectories]
+    others = {name: dtype for name, dtype in PER_TOKEN.items() if name != "tokens"}
     columns = [
         _views(buffer, dtype, lengths)
-        for buffer, dtype in zip(buffers, PER_TOKEN.values(), strict=True)
+        for buffer, dtype in zip(buffers[1:], others.values(), strict=True)
     ]
-    fields = (dict(zip(PER_TOKEN, row, strict=True)) for row in zip(*columns, strict=True))
+    rows = zip(of_trajectories, *columns, strict=True)
+    fields = (
+        {"tokens": branch.tokens, "branch": branch, **dict(zip(others, row, strict=True))}
+        for branch, *row in rows
+    )
     return [
         TrajectoryGroup(
             group["id"],
@@ -73,7 +96,7 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
                 for t in group["trajectories"]
             ),
         )
-        for group in payload
+        for group in payload["groups"]
     ]
 
 
@@ -95,6 +118,10 @@ def decode_demonstrations(payload: JSON, buffers: Sequence[Buffer]) -> list[Demo
     masks = _split(buffers[1], np.bool_, payload)
     weights = np.frombuffer(buffers[2], dtype=np.float64).tolist()
     return [Demonstration(*row) for row in zip(tokens, masks, weights, strict=True)]
+
+
+def _concatenated(parts: Iterable[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate([np.zeros(0, dtype), *parts])
 
 
 def _joined(parts: Iterable[Sequence[Any]], dtype: type[np.generic]) -> NDArray[Any]:

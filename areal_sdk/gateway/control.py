@@ -299,5 +299,6 @@ def _trace(session: Session, external: ExternalSession | None) -> dict[str, Any]
 
 def _turn(turn: Turn) -> dict[str, Any]:
     known = {field.name: getattr(turn, field.name) for field in fields(turn)}
-    del known["_before"], known["new_tokens"]
+    for name in ("_before", "new_tokens", "num_shared", "shares_with"):
+        del known[name]
     return {**known, "prompt_tokens": turn.prompt_tokens}

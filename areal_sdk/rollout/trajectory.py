@@ -2,20 +2,22 @@
 
 Turns form a forest (`Turn.parent`). Each leaf is one sequence. The sequence is the leaf's prompt, which
 begins with the prompts and outputs of all ancestors, and the leaf's own output. A sampled token is
-trained in the first sequence that holds it. In other sequences it is context, without a logprob.
+trained in the first sequence that holds it. In other sequences it is context, without a logprob. A
+sequence that begins like an earlier one holds only what follows.
 
 A later turn counts as a consequence of every earlier turn, since an agent may write a prompt from
 anything that happened before. There is one exception. If one prompt was answered several times (samples
 to choose from, retries), the answers and their continuations are alternatives of each other.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from areal_sdk.trajectory import Trajectory
+from areal_sdk.trajectory import Branch, Trajectory
 from areal_sdk.types import Episode, Exclusion, Turn
 
 
@@ -32,6 +34,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
     turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
+    homes = _Homes(episode.turns)
     for branch in branches(episode.turns):
         fresh = [
             index
@@ -42,9 +45,11 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         ]
         if fresh:
             trained_turns.update(fresh)
-            last = episode.turns[fresh[-1]]  # later tokens are context of no trained token
-            sequence = _sequence(episode, last.tokens, fresh if train else (), reward)
-            trajectories.append(replace(sequence, turn_alternatives=turn_alternatives))
+            # Later tokens are context of no trained token; earlier ones may be another sequence's.
+            most_shared = episode.turns[fresh[0]].num_prompt
+            sequence = homes.settle(branch, last=fresh[-1], most_shared=most_shared)
+            made = _trajectory(episode, sequence, fresh if train else (), reward)
+            trajectories.append(replace(made, turn_alternatives=turn_alternatives))
     return tuple(trajectories)
 
 
@@ -144,10 +149,51 @@ def branches(turns: Sequence[Turn]) -> Iterator[tuple[int, ...]]:
         yield tuple(reversed(chain))
 
 
-def _sequence(
-    episode: Episode, tokens: tuple[int, ...], trained: Sequence[int], reward: float
+class _Homes:
+    """Which sequence begins like a turn, and for how many tokens of the turn."""
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns = turns
+        self._found: dict[int, tuple[Branch, int]] = {}
+
+    def settle(self, chain: Sequence[int], *, last: int, most_shared: int) -> Branch:
+        """The sequence of the chain's turns up to `last`; `most_shared` of it at most are in another."""
+        before, num_shared = self._longest(chain, last)
+        num_shared = min(num_shared, most_shared)
+        tokens = self._turns[last].tokens_from(num_shared)
+        made = Branch(tokens, before=before, num_before=num_shared)
+        for index in reversed(chain[: chain.index(last) + 1]):
+            for turn, shared in self._alike(index):
+                if turn in self._found and self._found[turn][1] >= shared:
+                    break  # and it begins like all that keep its beginning
+                self._found[turn] = made, shared
+        return made
+
+    def _longest(self, chain: Sequence[int], last: int) -> tuple[Branch | None, int]:
+        nearest = next((index for index in reversed(chain) if index in self._found), None)
+        best: tuple[Branch | None, int] = (None, 0) if nearest is None else self._found[nearest]
+        for turn, shared in self._alike(last):
+            if shared <= best[1]:
+                break
+            if turn in self._found:
+                branch, known = self._found[turn]
+                best = max(best, (branch, min(known, shared)), key=lambda pair: pair[1])
+        return best
+
+    def _alike(self, index: int | None) -> Iterator[tuple[int, int]]:
+        """The turn and those that keep its beginning, each with how many tokens of it are the turn's."""
+        shared: float = math.inf
+        while index is not None:
+            turn = self._turns[index]
+            shared = min(shared, turn.num_tokens)
+            yield index, int(shared)
+            shared, index = min(shared, turn.num_shared), turn.shares_with
+
+
+def _trajectory(
+    episode: Episode, branch: Branch, trained: Sequence[int], reward: float
 ) -> Trajectory:
-    length = len(tokens)
+    length, start = len(branch.tokens), branch.num_before
     loss_mask = np.zeros(length, dtype=np.bool_)
     logprobs = np.zeros(length, dtype=np.float32)
     versions = np.full(length, -1, dtype=np.int32)
@@ -155,7 +201,7 @@ def _sequence(
     turn_of_token = np.full(length, -1, dtype=np.int32)
     for index in trained:
         turn = episode.turns[index]
-        span = slice(turn.num_prompt, turn.num_tokens)
+        span = slice(turn.num_prompt - start, turn.num_tokens - start)
         loss_mask[span] = True
         logprobs[span] = turn.logprobs
         versions[span] = turn.versions
@@ -164,7 +210,7 @@ def _sequence(
     return Trajectory(
         episode_id=episode.id,
         task_id=episode.task.id,
-        tokens=tokens,
+        tokens=branch.tokens,
         loss_mask=loss_mask,
         logprobs=logprobs,
         versions=versions,
@@ -174,6 +220,7 @@ def _sequence(
         turn_rewards=episode.outcome.turn_rewards,
         num_turns=len(episode.turns),
         num_sampled=sum(len(t.output_tokens) for t in episode.turns if t.excluded is None),
+        branch=branch,
     )
 
 

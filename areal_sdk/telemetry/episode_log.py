@@ -7,33 +7,28 @@ after those. When the directory grows past its limit, the oldest pair goes.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
+from areal_sdk.telemetry.episode_rows import (
+    episode_row,
+    from_json,
+    read_episode_row,
+    read_trajectory_rows,
+    trajectory_rows,
+)
 from areal_sdk.telemetry.files import JsonLines, read_json_lines
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import Credit, Trajectory
-from areal_sdk.types import (
-    Episode,
-    ErrorKind,
-    Exclusion,
-    FinishReason,
-    ForkReason,
-    Outcome,
-    OutcomeKind,
-    Task,
-    Turn,
-)
+from areal_sdk.types import Episode, OutcomeKind
 
 FILE_BYTES = 16 * 1024 * 1024
 KEEP_BYTES = 1024 * 1024 * 1024
 TEXT_LENGTH = 160
 """Characters of an episode's last answer in the index."""
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ class EpisodeWriter:
         if self._lines.size >= self._file_bytes:
             self._rotate()
         record = EpisodeRecord(episode, tuple(trajectories), dropped, version, split, time.time())
-        offset, length = self._lines.append(record)
+        offset, length = self._lines.append(_row(record))
         self._index.append(_summarise(record, self._lines.path.name, offset, length))
 
     def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
@@ -153,7 +148,7 @@ def list_episodes(directory: Path) -> Iterator[EpisodeSummary]:
                 trained = _marks(row) | trained
                 continue
             mark = trained.pop(row["id"], {})  # an older episode of this id has a mark of its own
-            yield _from_json(EpisodeSummary, {**row, **mark}, dropped=_reason(row["dropped"]))
+            yield from_json(EpisodeSummary, {**row, **mark}, dropped=_reason(row["dropped"]))
 
 
 def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
@@ -171,8 +166,8 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
         row = orjson.loads(file.read(summary.length))
     credit = Credit(summary.advantage, summary.turn_advantages)
     return EpisodeRecord(
-        episode=_episode(row["episode"]),
-        trajectories=tuple(_from_json(Trajectory, item) for item in row["trajectories"]),
+        episode=read_episode_row(row["episode"]),
+        trajectories=read_trajectory_rows(row["trajectories"]),
         dropped=_reason(row["dropped"]),
         version=row["version"],
         split=row["split"],
@@ -180,6 +175,17 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
         step=summary.step,
         credit=None if summary.step is None else credit,
     )
+
+
+def _row(record: EpisodeRecord) -> dict[str, Any]:
+    return {
+        "episode": episode_row(record.episode),
+        "trajectories": trajectory_rows(record.trajectories),
+        "dropped": record.dropped,
+        "version": record.version,
+        "split": record.split,
+        "time": record.time,
+    }
 
 
 def _summarise(record: EpisodeRecord, file: str, offset: int, length: int) -> EpisodeSummary:
@@ -223,50 +229,5 @@ def _beginning(episode: Episode) -> str:
     return " ".join(str(text)[: 4 * TEXT_LENGTH].split())[:TEXT_LENGTH]
 
 
-def _episode(row: Mapping[str, Any]) -> Episode:
-    outcome = row["outcome"]
-    return _from_json(
-        Episode,
-        row,
-        task=Task(row["task"]["id"], row["task"]["data"]),
-        turns=_turns(row["turns"]),
-        outcome=_from_json(
-            Outcome,
-            outcome,
-            kind=OutcomeKind(outcome["kind"]),
-            error=ErrorKind(outcome["error"]) if outcome["error"] else None,
-        ),
-    )
-
-
-def _turns(rows: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
-    """The turns, sharing tokens as they did when they were written."""
-    turns: list[Turn] = []
-    for row in rows:
-        new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # older runs
-        is_whole = row.pop("num_prompt", len(new)) == len(new)
-        turn = _from_json(
-            Turn,
-            row,
-            new_tokens=tuple(new),
-            finish_reason=FinishReason(row["finish_reason"]),
-            fork=ForkReason(row["fork"]) if row["fork"] else None,
-            excluded=Exclusion(row["excluded"]) if row["excluded"] else None,
-            _before=None if is_whole else turns[row["parent"]],
-        )
-        turns.append(turn)
-    return tuple(turns)
-
-
 def _reason(name: str | None) -> DropReason | None:
     return DropReason(name) if name else None
-
-
-def _from_json(cls: type[_T], row: Mapping[str, Any], **converted: Any) -> _T:
-    """Rebuild a flat dataclass: lists become tuples, fields it does not know are left out."""
-    assert is_dataclass(cls)
-    known = {field.name: row[field.name] for field in fields(cls) if field.name in row}
-    values = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in known.items()
-    }
-    return cls(**{**values, **converted})

@@ -1,5 +1,6 @@
 """Which sampled token is trained, in which sequence, with what."""
 
+import pickle
 from dataclasses import replace
 from typing import Literal
 
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages.returns import returns_of
+from areal_sdk.gateway.sessions.prefixes import agreements
 from areal_sdk.rollout.groups import FinishedGroup, Rejection, ScoredEpisode, triage
 from areal_sdk.rollout.staleness import mask_older, oldest_version
 from areal_sdk.rollout.tasks import IssuedTask
@@ -63,10 +65,12 @@ def test_a_shared_turn_is_trained_in_the_first_branch_and_is_context_in_the_seco
     left, right = to_trajectories(episode(*turns))
     assert left.tokens.tolist() == [1, 2, 10, 3, 11]
     assert left.loss_mask.tolist() == [False, False, True, False, True]
-    assert right.tokens.tolist() == [1, 2, 10, 4, 12]
-    assert right.loss_mask.tolist() == [False, False, False, False, True]
-    assert right.logprobs[2] == 0.0
-    assert right.versions[2] == -1
+    assert right.branch.whole.tolist() == [1, 2, 10, 4, 12]
+    assert right.branch.before is left.branch
+    assert right.tokens.tolist() == [4, 12], "what they share is stored once"
+    assert right.loss_mask.tolist() == [False, True]
+    assert right.logprobs.tolist() == [0.0, -12.0]
+    assert right.versions.tolist() == [-1, 1]
 
 
 def test_an_excluded_turn_is_context_and_what_follows_the_last_trained_token_is_cut() -> None:
@@ -150,14 +154,49 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_own_numbers(
         excluded = data.draw(st.sampled_from([None, None, Exclusion.GREEDY]))
         new = tuple(data.draw(st.lists(st.integers(0, 9), max_size=2)))
         made = (
-            first(output, prompt=(1, *new), version=index)
+            first(output, prompt=forked(data, turns, new), version=index)
             if parent is None
             else child(turns, parent, new, output, version=index)
         )
         versions = tuple(index + offset for offset in range(len(output)))  # they change mid-turn
-        turns.append(replace(made, excluded=excluded, versions=versions))
+        made = replace(made, excluded=excluded, versions=versions)
+        turns.append(sharing(made, turns) if data.draw(st.booleans()) else made)
+    chosen = data.draw(st.lists(st.sampled_from(turns), unique_by=id))
+    check_each_token_is_trained_once(turns)
+    alone = [replace(turn, parent=None) for turn in chosen]  # as an agent may return them
+    check_each_token_is_trained_once(alone)
+
+
+def forked(data: st.DataObject, turns: list[Turn], new: tuple[int, ...]) -> tuple[int, ...]:
+    """A prompt that begins like some turn, up to anywhere in it."""
+    begun = data.draw(st.sampled_from([(), *(turn.tokens for turn in turns)]))
+    start = begun[: data.draw(st.integers(0, len(begun)))]
+    return (*start, *new) if start else (1, *new)
+
+
+def sharing(turn: Turn, turns: list[Turn]) -> Turn:
+    """The turn as a session would record it."""
+    agreed = agreements(turns, turn.prompt_tokens)
+    keeper = max(range(len(turns)), key=lambda index: agreed[index], default=None)
+    if keeper is None or not agreed[keeper]:
+        return turn
+    return replace(
+        turn,
+        new_tokens=turn.prompt_tokens[agreed[keeper] :],
+        num_shared=agreed[keeper],
+        shares_with=keeper,
+        _before=turns[keeper],
+    )
+
+
+def check_each_token_is_trained_once(given_turns: list[Turn]) -> None:
+    played = episode(*given_turns)
+    turns = played.turns
+    for turn, original in zip(turns, given_turns, strict=True):
+        assert turn.tokens == original.tokens
+    assert [t.tokens for t in pickle.loads(pickle.dumps(played)).turns] == [t.tokens for t in turns]
     trained: list[tuple[int, int]] = []
-    for trajectory in to_trajectories(episode(*turns)):
+    for trajectory in to_trajectories(played):
         assert trajectory.num_trained > 0
         for position, train in enumerate(trajectory.loss_mask):
             turn_index = trajectory.turn_of_token[position]
@@ -166,11 +205,9 @@ def test_every_sampled_token_is_trained_exactly_once_with_its_own_numbers(
                 assert turn_index == -1
                 continue
             turn = turns[turn_index]
-            offset = position - len(turn.prompt_tokens)
-            assert (
-                tuple(trajectory.tokens[:position])
-                == (turn.prompt_tokens + turn.output_tokens)[:position]
-            )
+            place = trajectory.branch.num_before + position
+            offset = place - len(turn.prompt_tokens)
+            assert tuple(trajectory.branch.whole[:place]) == turn.tokens[:place]
             assert trajectory.tokens[position] == turn.output_tokens[offset]
             assert trajectory.logprobs[position] == np.float32(turn.logprobs[offset])
             assert trajectory.versions[position] == turn.versions[offset]

@@ -8,9 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode
-from areal_sdk.types import Episode, Outcome, Task, Turn
+from areal_sdk.trajectory import TrajectoryGroup
+from areal_sdk.types import (
+    Episode,
+    Exclusion,
+    ForkReason,
+    Outcome,
+    Task,
+    Turn,
+    pack_turns,
+    unpack_turns,
+)
 
 
 def conversation(length: int, *, first_prompt: int = 500) -> Iterator[Turn]:
@@ -22,7 +33,15 @@ def conversation(length: int, *, first_prompt: int = 500) -> Iterator[Turn]:
         said = (token, token + 1, token + 2)
         token += 3
         parent = None if before is None else index - 1
-        before = Turn(new, said, (-0.5,) * 3, (0,) * 3, parent=parent, _before=before)
+        before = Turn(
+            new,
+            said,
+            (-0.5,) * 3,
+            (0,) * 3,
+            parent=parent,
+            num_shared=0 if before is None else before.num_tokens,
+            _before=before,
+        )
         yield before
 
 
@@ -96,7 +115,7 @@ def test_turns_taken_out_of_their_conversation_keep_their_prompts() -> None:
 
 def test_a_turn_that_keeps_its_whole_prompt_still_extends_its_parent() -> None:
     first, second = conversation(2)
-    whole = replace(second, new_tokens=second.prompt_tokens, _before=None)
+    whole = replace(second, new_tokens=second.prompt_tokens, num_shared=0, _before=None)
     assert whole.extends(first)
     assert not replace(whole, new_tokens=(9, *whole.new_tokens[1:])).extends(first)
 
@@ -109,7 +128,7 @@ def test_episodes_of_older_runs_which_hold_whole_prompts_are_read(tmp_path: Path
     (index,) = tmp_path.glob("*.index")
     row, summary = json.loads(file.read_text()), json.loads(index.read_text())
     for turn, known in zip(row["episode"]["turns"], conversation(3), strict=True):
-        del turn["new_tokens"], turn["num_prompt"]
+        del turn["new_tokens"], turn["num_prompt"], turn["num_shared"], turn["shares_with"]
         turn["prompt_tokens"] = known.prompt_tokens
     file.write_text(json.dumps(row) + "\n")
     index.write_text(json.dumps(summary | {"length": file.stat().st_size}) + "\n")
@@ -117,3 +136,92 @@ def test_episodes_of_older_runs_which_hold_whole_prompts_are_read(tmp_path: Path
     assert record is not None
     for turn, known in zip(record.episode.turns, conversation(3), strict=True):
         assert turn.tokens == known.tokens
+
+
+def forks(length: int, *, said: int = 20) -> tuple[Turn, ...]:
+    """Each prompt is the one before it and what was said last, without the thought in it."""
+    turns: list[Turn] = []
+    prompt: tuple[int, ...] = tuple(range(50))
+    for index in range(length):
+        output = tuple(1000 + index * said + offset for offset in range(said))
+        num_shared = turns[-1].num_prompt if turns else 0
+        turns.append(
+            Turn(
+                prompt[num_shared:],
+                output,
+                (-0.5,) * said,
+                (0,) * said,
+                new_messages=({"role": "user", "content": "?" * 50},) * (index + 1),
+                fork=ForkReason.THINKING_DROPPED if turns else None,
+                num_shared=num_shared,
+                shares_with=index - 1 if turns else None,
+                _before=turns[-1] if turns else None,
+            )
+        )
+        prompt = (*prompt, *output[-5:], index)
+    return tuple(turns)
+
+
+def test_forks_of_an_episode_store_their_common_prefix_once(tmp_path: Path) -> None:
+    for length in (10, 300):
+        before = episode(forks(length))
+        assert sum(len(turn.new_tokens) for turn in before.turns) == 50 + 6 * (length - 1)
+        trajectories = to_trajectories(before)
+        assert sum(len(t.tokens) for t in trajectories) == 50 + 26 * length - 6
+        assert [t.branch.whole.tolist() for t in trajectories] == [
+            list(turn.tokens) for turn in before.turns
+        ]
+        references = 2 * length**2  # to the messages, which are in it once
+        assert len(pickle.dumps(before)) < 5000 + 600 * length + references
+        (again,) = decode_groups(*encode_groups([TrajectoryGroup("g", "t", trajectories)]))
+        assert again.trajectories == trajectories
+        writer = EpisodeWriter(tmp_path / str(length))
+        writer.write(before, trajectories=trajectories)
+        writer.close()
+        (file,) = (tmp_path / str(length)).glob("*.jsonl")
+        assert file.stat().st_size < 5000 + 2500 * length
+        record = find_episode(tmp_path / str(length), "e")
+        assert record is not None
+        assert record.episode == before
+        assert record.trajectories == trajectories
+        assert record.trajectories[-1].branch.before is record.trajectories[-2].branch
+
+
+def test_forks_of_which_some_are_left_out_share_what_remains() -> None:
+    turns = forks(6)
+    kept = episode((turns[1], turns[3], replace(turns[2], excluded=Exclusion.SIDE_CALL), turns[5]))
+    assert [turn.tokens for turn in kept.turns] == [turns[i].tokens for i in (1, 3, 2, 5)]
+    assert [turn.shares_with for turn in kept.turns] == [None, 0, 0, 1]
+    assert [turn.num_shared for turn in kept.turns] == [0, 56, 56, 68]
+
+
+def test_an_episode_that_was_changed_still_shares() -> None:
+    """A session excludes its side calls when it closes, and a turn's verdict is written into it."""
+    turns = forks(4)
+    changed = episode((replace(turns[0], excluded=Exclusion.SIDE_CALL), *turns[1:]))
+    assert [turn.num_shared for turn in changed.turns] == [0, 50, 56, 62]
+    assert all(turn._before is changed.turns[turn.shares_with or 0] for turn in changed.turns[1:])
+
+
+def test_a_turn_cannot_share_more_than_there_is() -> None:
+    first, second, *_ = forks(2)
+    with pytest.raises(ValueError, match="num_shared = 71: the turn before has 70 tokens"):
+        replace(second, num_shared=71)
+    with pytest.raises(ValueError, match="num_shared = 1: the turn before has 0 tokens"):
+        replace(first, num_shared=1)
+
+
+def test_turns_are_equal_by_their_tokens_however_they_are_kept() -> None:
+    second = forks(2)[1]
+    alone = pickle.loads(pickle.dumps(second))
+    assert (alone.num_shared, second.num_shared) == (0, 50)
+    assert alone == second
+    assert replace(alone, new_tokens=(7, *alone.new_tokens[1:])) != second
+
+
+def test_a_session_in_a_worker_gets_turns_that_share() -> None:
+    turns = forks(4)
+    known = unpack_turns(pickle.loads(pickle.dumps(pack_turns(turns[:2]))))
+    known += unpack_turns(pickle.loads(pickle.dumps(pack_turns(turns[2:]))), known)
+    assert [turn.tokens for turn in known] == [turn.tokens for turn in turns]
+    assert sum(len(turn.new_tokens) for turn in known) == 50 + 6 * 3

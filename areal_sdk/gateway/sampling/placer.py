@@ -21,6 +21,7 @@ from areal_sdk.gateway.errors import (
 from areal_sdk.gateway.sampling.reader import Prepared
 from areal_sdk.gateway.sampling.request import ChatRequest, Cut, ToolUse, cuts_of
 from areal_sdk.gateway.sessions.history import History, Placement
+from areal_sdk.gateway.sessions.prefixes import agreements
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer, TemplateInput
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
@@ -248,15 +249,10 @@ class PromptPlacer:
         self, session: Session, request: ChatRequest, tokens: tuple[int, ...]
     ) -> Prepared:
         """Token ids are taken as they are; they extend the longest turn that they begin with."""
-        parent, known = None, 0
-        begins_with: list[bool] = []
-        for index, turn in enumerate(session.turns):
-            start, end = turn.num_prompt - len(turn.new_tokens), turn.num_tokens
-            added = turn.new_tokens + turn.output_tokens
-            shared = start == 0 or (turn.parent is not None and begins_with[turn.parent])
-            begins_with.append(shared and tokens[start:end] == added)
-            if begins_with[-1] and end > known:
-                parent, known = index, end
+        turns = session.turns
+        agreed = agreements(turns, tokens)
+        begun = [index for index, turn in enumerate(turns) if agreed[index] == turn.num_tokens]
+        parent = max(begun, key=lambda index: agreed[index], default=None)
         return Prepared(request, Prompt(tokens, opens_reasoning=False), parent=parent)
 
 

@@ -11,6 +11,7 @@ from areal_sdk.engine import GenerateChunk, Sampling
 from areal_sdk.gateway.errors import ApiError, SessionClosedError, session_closed
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolUse
 from areal_sdk.gateway.sessions.history import Placement
+from areal_sdk.gateway.sessions.prefixes import agreements
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.renderer import Prompt, Renderer
 from areal_sdk.gateway.tokens.tokenizer import Detokenizer, Tokenizer
@@ -279,9 +280,10 @@ class CompletionReader:
                 if placement is None
                 else session.history.reason(placement)
             )
-        before = None if prepared.parent is None else session.turns[prepared.parent]
+        prompt = prepared.prompt.tokens
+        keeper, num_shared = _shared_beginning(session.turns, prompt, prepared.parent, fork)
         turn = Turn(
-            new_tokens=prepared.prompt.tokens[before.num_tokens if before else 0 :],
+            new_tokens=prompt[num_shared:],
             output_tokens=self._tokenizer.intern(self._tokens),
             logprobs=tuple(self._logprobs),
             versions=tuple(self._versions),
@@ -294,10 +296,12 @@ class CompletionReader:
             excluded=self._exclusion(),
             num_stale_kv=last.num_stale_kv if last else 0,
             duration_s=duration_s,
-            _before=before,
+            num_shared=num_shared,
+            shares_with=keeper,
+            _before=None if keeper is None else session.turns[keeper],
         )
         try:
-            index = session.record(turn, prompt=prepared.prompt.tokens)
+            index = session.record(turn, prompt=prompt)
         except SessionClosedError as exc:
             raise session_closed() from exc
         if placement is not None:
@@ -344,6 +348,19 @@ class CompletionReader:
         if math.isnan(math.fsum(self._logprobs)):
             return Exclusion.NO_LOGPROBS
         return self._prepared.sampling.exclusion
+
+
+def _shared_beginning(
+    turns: Sequence[Turn], prompt: tuple[int, ...], parent: int | None, fork: ForkReason | None
+) -> tuple[int | None, int]:
+    """The turn that begins like the prompt for longest, and for how many tokens."""
+    if parent is not None and fork is None:
+        return parent, turns[parent].num_tokens
+    agreed = agreements(turns, prompt)
+    keeper = max(range(len(turns)), key=lambda index: agreed[index], default=None)
+    if keeper is None or not agreed[keeper]:
+        return None, 0
+    return keeper, agreed[keeper]
 
 
 def _reason_for_tokens(turns: Sequence[Turn], prepared: Prepared) -> ForkReason | None:

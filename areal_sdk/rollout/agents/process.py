@@ -29,6 +29,7 @@ from areal_sdk.rollout.agents.session_rpc import (
     unpack_result,
 )
 from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.types import pack_turns
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +261,8 @@ class _SessionCalls:
     async def _answer(self, number: int, call: ChildReply) -> None:
         try:
             if call.payload["call"] == "turns":
-                packed = pack_call_result(self._context.turns[call.payload["since"] :])
+                new = self._context.turns[call.payload["since"] :]
+                packed = pack_call_result(pack_turns(new))
             else:
                 packed = pack_call_result(
                     await self._context.generate(**unpack_request(call.buffers[0]))

@@ -29,7 +29,7 @@ from areal_sdk.gateway.errors import ApiError, session_closed
 from areal_sdk.process import ChannelClosedError, Request
 from areal_sdk.reward import as_outcome
 from areal_sdk.rollout.agents.adapters import PlayResult
-from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn
+from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn, unpack_turns
 
 _ERRORS: Mapping[str, type[EpisodeError]] = {
     error.kind.value: error
@@ -292,7 +292,7 @@ class RemoteSession:
             return self._known
         call = self._ask("turns", since=len(self._known))
         try:
-            self._known += _value(self._wait_for(call))
+            self._known += unpack_turns(_value(self._wait_for(call)), self._known)
         finally:
             self._pending.discard(call)
             call.withdraw()

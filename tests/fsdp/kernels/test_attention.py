@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from areal_sdk.algorithms.packing import build_trees
 from areal_sdk.fsdp.kernels.tree_attention import attention_blocks, tree_attention
+from tests.algorithms.trees import paths, trees_of
 
 HEADS, KEY_HEADS, DIM = 6, 2, 8
 
@@ -29,7 +29,7 @@ def forest(seed: int = 0) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("block_tokens", [1, 4, 16, 1000])
 def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
-    trees = build_trees(forest(), max_tokens=10_000)
+    trees = trees_of(forest())
     num_tokens = sum(len(tree) for tree in trees)
     generator = torch.Generator().manual_seed(0)
 
@@ -47,7 +47,7 @@ def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
     expected = torch.zeros_like(out)
     offset = 0
     for tree in trees:
-        for path in tree.node_of_token:
+        for path in paths(tree):
             nodes = torch.from_numpy(path) + offset
             alone = F.scaled_dot_product_attention(
                 q[:, :, nodes], k[:, :, nodes], v[:, :, nodes], is_causal=True, enable_gqa=True
@@ -62,7 +62,7 @@ def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
 
 
 def test_blocks_cover_every_query_once() -> None:
-    trees = build_trees(forest(), max_tokens=10_000)
+    trees = trees_of(forest())
     for block_tokens in (1, 3, 16, 1000):
         blocks = attention_blocks(trees, block_tokens=block_tokens)
         covered = [i for block in blocks for i in range(block.start, block.stop)]
@@ -71,7 +71,7 @@ def test_blocks_cover_every_query_once() -> None:
 
 def test_a_long_prompt_needs_no_large_mask() -> None:
     prompt = np.arange(3000)
-    trees = build_trees([np.append(prompt, [i, i]) for i in range(4)], max_tokens=10_000)
+    trees = trees_of([np.append(prompt, [i, i]) for i in range(4)])
     blocks = attention_blocks(trees, block_tokens=512)
     assert max(block.hidden_QC.numel() for block in blocks) <= 512 * 512
 
@@ -86,7 +86,7 @@ def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> No
     """As Qwen2.5 has them: the scores of a query are all large, and differ little."""
     generator = torch.Generator().manual_seed(0)
     tokens, dim = 64, 32
-    [tree] = build_trees([np.arange(tokens)], max_tokens=tokens)
+    [tree] = trees_of([np.arange(tokens)])
     q = torch.randn(1, 4, tokens, dim, generator=generator)
     bias = 60 * torch.randn(1, 2, 1, dim, generator=generator)
     k = (torch.randn(1, 2, tokens, dim, generator=generator) + bias).bfloat16()

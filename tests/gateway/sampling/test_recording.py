@@ -17,8 +17,18 @@ from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import ChatRequest
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.gateway.tokens.template import ChatTemplate
+from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.testing import Fault, Reply, scripted_logprob
-from areal_sdk.types import Exclusion, FinishReason, ForkReason, Message, WeightUpdate
+from areal_sdk.types import (
+    Episode,
+    Exclusion,
+    FinishReason,
+    ForkReason,
+    Message,
+    Outcome,
+    Task,
+    WeightUpdate,
+)
 from tests.gateway.conftest import StartGateway
 from tests.gateway.model_dirs import TEMPLATES
 from tests.gateway.sessions.test_external import call
@@ -325,6 +335,39 @@ async def test_n_choices_are_siblings(start_gateway: StartGateway) -> None:
     chosen = session.turns[1]
     follow_up = [*HI, chosen.message, {"role": "user", "content": "more"}]
     await post(session, gateway, {"messages": follow_up, "n": 1})
+
+
+async def test_a_fork_keeps_what_no_turn_has(start_gateway: StartGateway) -> None:
+    """At the first token, inside a prompt, inside an answer, at its end; and the same prompt again."""
+    gateway, _ = await start_gateway("abcdef")
+    session = gateway.sessions.open("e")
+    said = (await session.generate([5, 6, 7, 8])).output_tokens
+    prompts = [
+        (9, 6, 7),
+        (5, 6, 9),
+        (5, 6, 7, 8, *said[:2], 9),
+        (5, 6, 7, 8, *said, 9),
+        (5, 6, 7, 8),
+        (5, 6, 9, *said[:3]),
+        (5, 6),
+    ]
+    for prompt in prompts:
+        await session.generate(prompt)
+    kept = [(turn.parent, turn.shares_with, turn.num_shared) for turn in session.turns[1:]]
+    assert kept == [
+        (None, None, 0),
+        (None, 0, 2),
+        (None, 0, 6),
+        (0, 0, 4 + len(said)),
+        (None, 0, 4),
+        (None, 2, 6),
+        (None, 0, 2),
+    ]
+    assert [turn.prompt_tokens for turn in session.turns[1:]] == prompts
+    assert sum(len(turn.new_tokens) for turn in session.turns) == 4 + 3 + 1 + 1 + 1 + 0 + 0 + 0
+    turns = session.close()
+    trajectories = to_trajectories(Episode("e", Task("t"), turns, Outcome.scored(1.0)))
+    assert sum(t.num_trained for t in trajectories) == 8 * len(said)
 
 
 async def test_an_invalid_call_stays_text_with_a_notice(start_gateway: StartGateway) -> None:
