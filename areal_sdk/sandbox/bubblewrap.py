@@ -44,9 +44,10 @@ def bubblewrap_words(
         words += _as_it_is(Path(name))
     for name in _OF_ETC:
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name in dict.fromkeys((sys.base_prefix, sys.prefix, *readable)):
+    packages = [one for one in sys.path if one.endswith(("/site-packages", "/dist-packages"))]
+    for name in dict.fromkeys((sys.base_prefix, sys.prefix, *packages, *readable)):
         if not name.startswith("/usr/"):
-            words += [*_open_parents(Path(name)), "--ro-bind", name, name]
+            words += [*_open_parents(Path(name)), "--ro-bind-try", name, name]
     for name, descriptor in files.items():
         words += ["--perms", "0644", "--file", str(descriptor), f"/tmp/{name}"]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--"]

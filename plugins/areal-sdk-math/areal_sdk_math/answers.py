@@ -6,6 +6,9 @@ from fractions import Fraction
 _TOKEN = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?")
+_NUMBER_IN_TEXT = re.compile(
+    r"(?<![\w.,])-?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:/\d+)?%?"
+)
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
 _DECORATION = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad)(?![a-zA-Z])|\\?\$")
 _TEXT = re.compile(r"\\(?:text|mathrm|mathbf)\s*\{([^{}]*)\}")
@@ -31,6 +34,29 @@ def last_boxed(text: str) -> str | None:
         elif token[0].endswith("{") and token[0] != r"\{":
             open_braces.append(token.end() if len(token[0]) > 1 else None)
     return text[slice(*best)] if best else None
+
+
+def last_number(text: str) -> str | None:
+    """The last number, with its sign, thousands and percent sign; None without one.
+
+    >>> last_number("not 3. It costs $1,250.50, sir."), last_number("in 2-3 days"), last_number("none")
+    ('1,250.50', '3', None)
+    >>> last_number("so it is -12%.")
+    '-12%'
+    """
+    found = None
+    for found in _NUMBER_IN_TEXT.finditer(text):  # noqa: B007 - the last one is meant
+        pass
+    return found[0] if found else None
+
+
+def final_answer(solution: str) -> str:
+    """What follows the last `####`, as in GSM8K's solutions; else all of it.
+
+    >>> final_answer("2 + 2 = 4\\n#### 4"), final_answer("4")
+    ('4', '4')
+    """
+    return solution.rpartition("####")[2].strip()
 
 
 def same_answer(said: str, expected: str) -> bool:

@@ -1,12 +1,18 @@
 """Answers are read where they are marked, and compared by meaning."""
 
+import json
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
+from areal_sdk import ConfigError
 from areal_sdk.testing import check_reward, make_episode, registered
 from areal_sdk_math.answers import last_boxed, same_answer
-from areal_sdk_math.rewards import boxed_answer, hash_answer
+from areal_sdk_math.gsm8k import tasks
+from areal_sdk_math.rewards import boxed_answer, final_number, hash_answer, math_answer
+from areal_sdk_math.verifier import Comparison, Verifier
 
 
 @pytest.mark.parametrize(
@@ -74,3 +80,80 @@ def test_the_plugin_is_installed_and_registers_both() -> None:
     assert registered("reward", "hash_answer") is hash_answer
     reward = registered("reward", "boxed_answer", field="gold")
     assert reward(make_episode(r"\boxed{3}", data={"gold": 3})) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (r"\frac{1}{\sqrt{2}}", r"\frac{\sqrt{2}}{2}"),
+        ("(x+1)^2", "x^2+2x+1"),
+        (r"\{1, 2\}", r"\{2, 1\}"),
+        (r"2\pi", r"\pi \cdot 2"),
+    ],
+)
+def test_math_verify_sees_that_expressions_are_equal(said: str, expected: str) -> None:
+    right, wrong = (
+        make_episode(rf"\boxed{{{text}}}", data={"answer": expected}) for text in (said, "41")
+    )
+    assert (math_answer(right), math_answer(wrong)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "said", ["9^{9^{9^{9^{9}}}}", "(" * 3000 + "1" + ")" * 3000, "10^{10^{10}}!"]
+)
+def test_an_expression_that_explodes_is_wrong_and_the_next_one_is_judged(said: str) -> None:
+    verifier = Verifier(timeout_s=2.0, memory_mb=256)
+    try:
+        assert verifier.compare(said, "x") is not Comparison.SAME
+        assert verifier.compare("y + x", "x + y") is Comparison.SAME
+    finally:
+        verifier.close()
+
+
+def test_a_verifier_that_hangs_or_dies_is_killed_and_started_again() -> None:
+    verifier = Verifier(timeout_s=5.0, memory_mb=256)
+    try:
+        assert verifier.compare("y + x", "x + y") is Comparison.SAME
+        process = verifier._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)  # as code in C that never ends
+        verifier._timeout_s = 0.2
+        with pytest.raises(ValueError, match="cannot be read within"):
+            verifier.compare("x", "x")
+        assert process.poll() is not None
+        verifier._timeout_s = 10.0
+        assert verifier.compare("y + x", "x + y") is Comparison.SAME
+    finally:
+        verifier.close()
+
+
+async def test_the_rewards_of_numbers_and_expressions_keep_the_contract() -> None:
+    data = {"answer": "#### 1,250"}
+    numbers = [make_episode(text, data=data) for text in ("so 3 cost $1,250.", "1250 of 7", "no")]
+    assert [v.reward for v in await check_reward(final_number, numbers)] == [1.0, 0.0, 0.0]
+    boxed = [make_episode(text, data={"answer": "x^2"}) for text in (r"\boxed{x \cdot x}", "x^2")]
+    assert [v.reward for v in await check_reward(math_answer, boxed)] == [1.0, 0.0]
+
+
+def test_gsm8k_is_read_from_files(tmp_path: Path) -> None:
+    row = {"question": "2 + 2?", "answer": "2 + 2 = <<2+2=4>>4\n#### 4"}
+    (tmp_path / "test.jsonl").write_text((json.dumps(row) + "\n") * 3)
+    found = list(registered("dataset", "gsm8k", source=str(tmp_path), limit=2)("eval"))
+    assert [task.id for task in found] == ["gsm8k-test-0", "gsm8k-test-1"]
+    assert found[0].data == {"question": "2 + 2?", "answer": "4", "solution": row["answer"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [("{", "line 1: not valid JSON"), ("[]", "not an object"), ("{}", "no answer and no question"),
+     ('{"question": "", "answer": "4"}', "has no ####")],
+)  # fmt: skip
+def test_rows_that_are_not_gsm8k_are_named(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "train.jsonl").write_text(line)
+    with pytest.raises(ConfigError, match=problem):
+        list(tasks("train", source=str(tmp_path)))
+
+
+def test_gsm8k_without_its_file_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no .*train\.jsonl"):
+        list(tasks("train", source=str(tmp_path)))
