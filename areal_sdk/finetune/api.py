@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +25,10 @@ from areal_sdk.loop.runs import (
 )
 from areal_sdk.loop.shutdown import run_to_the_end
 from areal_sdk.loop.state import RunSummary
+from areal_sdk.records.notebook import status_writer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live_view import EvalView
-from areal_sdk.telemetry.terminal import TerminalView
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Tau
     run_dir = RunDir.create(config.run.dir, None, stem=stem)
     serve = config.serve.model_copy(update={"upstream": teacher.base_url})
     write_config(run_dir, config.model_copy(update={"serve": serve}), plugins)
-    writer = None if quiet else TerminalView(sys.stderr)
+    writer = None if quiet else status_writer()
     view = EvalView(writer, name=f"{program.name} on the teacher {teacher.model}")
     endpoint = RemoteEndpoint(teacher.base_url, os.environ.get(TEACHER_KEY, ""))
 

@@ -7,7 +7,6 @@ Each function runs an event loop of its own. Those of `aio` use the one that run
 """
 
 import logging
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,10 +35,10 @@ from areal_sdk.loop.state import (
 )
 from areal_sdk.loop.training import RunPlan, make_live_plan, make_plan
 from areal_sdk.plugins import Plugins
+from areal_sdk.records.notebook import status_writer
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.live_view import EvalView
-from areal_sdk.telemetry.terminal import TerminalView
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +241,7 @@ def plan_evaluation(
         (parse_config(asked.settings), asked) if isinstance(asked, Given) else (asked, Given())
     )
     plugins, program = _program(config, given)
-    writer = None if quiet else TerminalView(sys.stderr)
+    writer = None if quiet else status_writer()
     view = EvalView(writer, name=f"{program.name} on {config.model}")
     return run_evaluation(
         config,

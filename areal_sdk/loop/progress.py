@@ -15,7 +15,7 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
-from areal_sdk.telemetry.terminal import RunStatus, TerminalView
+from areal_sdk.telemetry.terminal import RunStatus, StatusWriter
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode
@@ -35,7 +35,7 @@ class Progress:
         *,
         name: str,
         total_steps: int,
-        writer: TerminalView | None,
+        writer: StatusWriter | None,
         notify: Observers,
         split: str = "eval",
         heartbeat_s: float = HEARTBEAT_S,

@@ -32,6 +32,7 @@ from areal_sdk.loop.state import (
 )
 from areal_sdk.models import BUILT_IN
 from areal_sdk.plugins import Plugins
+from areal_sdk.records.notebook import status_writer
 from areal_sdk.records.report import write_report
 from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
@@ -248,7 +249,7 @@ def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
         run_dir,
         name=f"{plan.name} on {plan.config.model}",
         total_steps=0 if run.is_endless else run.steps,
-        writer=None if quiet else TerminalView(sys.stderr),
+        writer=None if quiet else status_writer(),
         notify=plan.plugins.notify,
         split=next(iter(plan.splits), ""),
     )

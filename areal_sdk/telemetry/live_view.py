@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.telemetry.metrics import Rate
-from areal_sdk.telemetry.terminal import RunStatus, TerminalView, clock, still_line
+from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, clock, still_line
 from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class LiveView:
 
     def __init__(
         self,
-        writer: TerminalView | None,
+        writer: StatusWriter | None,
         status: Callable[[], RunStatus],
         *,
         heartbeat_s: float = HEARTBEAT_S,
@@ -117,7 +117,7 @@ class EvalView:
     """Shows how far `areal-sdk eval` is, inside `async with`; silent without a writer."""
 
     def __init__(
-        self, writer: TerminalView | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
+        self, writer: StatusWriter | None, *, name: str, heartbeat_s: float = HEARTBEAT_S
     ) -> None:
         self._view = LiveView(writer, self._live, heartbeat_s=heartbeat_s)
         self._is_silent = writer is None

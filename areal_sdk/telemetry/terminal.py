@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Self, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"
@@ -148,6 +148,20 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class StatusWriter(Protocol):
+    """Where the status of a run is shown."""
+
+    @property
+    def repaints(self) -> bool:
+        """Whether a status replaces the one before; else lines stay."""
+
+    def update(self, state: RunStatus) -> None: ...
+
+    def message(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class TerminalView:
