@@ -156,9 +156,7 @@ class RewardPool:
         except ProcessError as exc:
             raise InfrastructureError(f"{what}: {exc}") from exc
         outcome = _read(reply.payload)
-        if (
-            outcome.kind is OutcomeKind.ERROR
-        ):  # the machine's fault, such as a sandbox that cannot start
+        if outcome.kind is OutcomeKind.ERROR:  # of the machine: a sandbox that cannot start
             raise InfrastructureError(f"{what}: {outcome.message}")
         return outcome
 

@@ -17,6 +17,8 @@ from areal_sdk.sandbox import Isolation, Limits, Sandbox, SandboxEnd
 _INSIDE = files("areal_sdk_code.inside")
 _MARGIN_S = 5.0
 """The tests' own process may take this much longer than the program that it waits for."""
+_LEAST_S = 0.01
+"""Left to a program that has used up its time."""
 _TESTS_MEMORY_MB = 1024
 _MESSAGE_CHARACTERS = 300
 
@@ -41,6 +43,8 @@ class Judge:
     """Judges programs under the same limits."""
 
     def __init__(self, limits: Limits, *, isolation: Isolation = "auto") -> None:
+        self._limits = limits
+        self._isolation = isolation
         self._sandbox = Sandbox(limits, isolation=isolation)
         more = replace(limits, wall_s=limits.wall_s + _MARGIN_S, memory_mb=_TESTS_MEMORY_MB)
         self._tests_sandbox = Sandbox(more, isolation=isolation)
@@ -59,7 +63,7 @@ class Judge:
     ) -> Verdict:
         """The verdict. ValueError for tests that cannot be run, whatever the program.
 
-        `stops_early`: tests of input and output end with the first that fails.
+        `stops_early`: tests of input and output end with the first that fails. After a limit none is run.
         """
         listed = read_tests(tests)
         if all(isinstance(test, Mapping) and "output" in test for test in listed):
@@ -72,19 +76,21 @@ class Judge:
         self, code: str, tests: Sequence[Mapping[str, Any]], stops_early: bool
     ) -> Verdict:
         num_passed, first, limit = 0, "", ""
+        wall_s, cpu_s = self._limits.wall_s, self._limits.cpu_s  # for all tests together
         source = {"solution.py": _bytes_of(code)}
         for number, test in enumerate(tests):
             stdin = str(test.get("input", "")).encode()
-            end = await self._sandbox.run(
-                ["python3", "-I", "solution.py"], stdin=stdin, files=source
-            )
+            left = replace(self._limits, wall_s=wall_s, cpu_s=cpu_s)
+            sandbox = Sandbox(left, isolation=self._isolation)
+            end = await sandbox.run(["python3", "-I", "solution.py"], stdin=stdin, files=source)
+            wall_s, cpu_s = max(wall_s - end.seconds, _LEAST_S), max(cpu_s - end.cpu_s, _LEAST_S)
             problem = _wrong_output(end, str(test["output"]))
             num_passed += not problem
             if problem:
                 first = first or f"test {number}: {problem}"
                 limit = limit or _limit_of(end)
-                if stops_early:
-                    break
+            if problem and (stops_early or end.limit):
+                break
         return Verdict(len(tests), num_passed, first, limit)
 
     async def _judge_calls(

@@ -1,14 +1,19 @@
 """The reward by unit tests."""
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
 
 from areal_sdk import Episode, Outcome
 from areal_sdk.sandbox import Isolation, Limits
 from areal_sdk_code.extract import code_of
 from areal_sdk_code.judge import Judge
 
+_WALL_PER_CPU_S = 2.0
+"""A busy machine gives a program half of its time, and that is not the program's fault."""
 
-async def unit_tests(
+
+def unit_tests(
     episode: Episode,
     *,
     field: str = "tests",
@@ -16,20 +21,24 @@ async def unit_tests(
     timeout_s: float = 10.0,
     memory_mb: int = 512,
     isolation: Isolation = "auto",
-) -> Outcome:
+) -> Coroutine[Any, Any, Outcome]:
     """1.0 when the program in the final text passes all tests of the task; `fraction`: its share.
 
     A limit that the program meets is the program's failure. A sandbox that cannot start raises, and is
     a fault of the machine.
     """
+    # No `async def`: such rewards are judged many at once, and programs that compute would then take each
+    # other's time. This one runs in the workers that judge one episode after another.
+    limits = Limits(wall_s=_WALL_PER_CPU_S * timeout_s, cpu_s=timeout_s, memory_mb=memory_mb)
+    return _judged(episode, field, fraction, Judge(limits, isolation=isolation))
+
+
+async def _judged(episode: Episode, field: str, fraction: bool, judge: Judge) -> Outcome:
     data = episode.task.data
     if field not in data:
         known = ", ".join(sorted(data)) or "nothing"
         raise ValueError(f"task {episode.task.id!r} has no data[{field!r}]; it has: {known}")
     named = data.get("entry_point") or ()
-    judge = Judge(
-        Limits(wall_s=timeout_s, cpu_s=timeout_s, memory_mb=memory_mb), isolation=isolation
-    )
     try:
         verdict = await judge.judge(
             code_of(episode.final_text),
@@ -50,20 +59,10 @@ async def unit_tests(
             "isolated": float(await judge.is_isolated()),
         },
     )
-    return _with_message(outcome, verdict.message)
+    return replace(outcome, message=verdict.message)
 
 
 def _names(named: object) -> list[str]:
     if isinstance(named, Sequence):
         return [str(name) for name in named]
     raise ValueError(f"entry_point = {named!r}: give a name or a list of names")
-
-
-def _with_message(outcome: Outcome, message: str) -> Outcome:
-    return Outcome(
-        outcome.kind,
-        reward=outcome.reward,
-        success=outcome.success,
-        metrics=outcome.metrics,
-        message=message,
-    )

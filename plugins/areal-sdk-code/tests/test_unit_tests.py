@@ -1,5 +1,6 @@
 """Right programs pass, wrong ones fail, and no program writes its own verdict."""
 
+import inspect
 import shutil
 
 import pytest
@@ -98,6 +99,19 @@ async def test_a_limit_is_the_programs_failure_and_is_named(
     limits = Limits(wall_s=1.5 if limit == "wall" else 20.0, cpu_s=1.0, memory_mb=100)
     verdict = await Judge(limits, isolation=isolation).judge(f"def double(x):\n    {body}", TESTS)
     assert (verdict.num_passed, verdict.limit) == (0, limit)
+
+
+async def test_inputs_share_the_time_of_a_program_and_none_is_run_after_it() -> None:
+    tests = [{"input": str(n), "output": "1"} for n in range(50)]
+    verdict = await Judge(Limits(wall_s=1.0), isolation=ISOLATIONS[-1]).judge(
+        "import time\nprint(int(input()) + 1, flush=True)\ntime.sleep(0.4)", tests
+    )
+    assert verdict.num_passed <= 1
+    assert verdict.limit == "wall"
+
+
+def test_programs_that_compute_are_not_judged_many_at_once() -> None:
+    assert not inspect.iscoroutinefunction(unit_tests)
 
 
 async def test_the_reward_keeps_the_contract() -> None:
