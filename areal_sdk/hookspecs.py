@@ -73,6 +73,13 @@ def register_algorithms(register: "Register[Callable[..., object]]") -> None:
 
 
 @hookspec
+def register_observers(register: "Register[type]") -> None:
+    """`register(name, cls)` for each observer: `--observer name`, options in `[observer.name]`. `cls` is a
+    class with `on_*` hooks as methods; a run that asks for the observer makes one instance.
+    """
+
+
+@hookspec
 def register_commands(group: "click.Group") -> None:
     """Add subcommands to `areal-sdk`; import inside the command, not at the top."""
 
@@ -96,6 +103,11 @@ def on_episode(episode: Episode, dropped: str) -> None:
 @hookspec
 def on_step(step: int, metrics: Mapping[str, float]) -> None:
     """An optimiser step finished. `metrics` are the numbers of its line in `metrics.jsonl`."""
+
+
+@hookspec
+def on_eval_episode(name: str, split: str, episode: Episode) -> None:
+    """An episode of an evaluation ended; `name` and `split` are those of `on_evaluation`, which follows."""
 
 
 @hookspec

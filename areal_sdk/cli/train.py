@@ -19,6 +19,7 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--answer-field", help='What the file calls task.data["answer"].')
 @click.option("--eval-tasks", help="The same, for the held-out splits.")
 @click.option("--reward", "rewards", multiple=True, help="A reward's name, or NAME=WEIGHT.")
+@click.option("--observer", "observers", multiple=True, help="An observer's name: a tracker.")
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--command", help='Play with this command, in any language: "node agent.js".')
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
@@ -40,6 +41,7 @@ from areal_sdk.cli.main import OnceCommand
 def train(
     agent: str | None,
     rewards: tuple[str, ...],
+    observers: tuple[str, ...],
     plugins: tuple[str, ...],
     file: Path | None,
     settings: tuple[str, ...],
@@ -62,12 +64,13 @@ def train(
     from areal_sdk.loop import check, resume_training, train_config
 
     if resume is not None:
-        limits = limits_of_resumed(flags, agent, rewards, plugins, file, dry_run)
+        limits = limits_of_resumed(flags, agent, rewards, observers, plugins, file, dry_run)
         summary = resume_training(resume, settings=settings, overrides=limits, quiet=as_json)
     else:
-        config = load_config(
-            file=file, settings=settings, overrides=overrides(agent, rewards, plugins, flags)
-        )
+        given = overrides(agent, rewards, plugins, flags)
+        if observers:
+            given["observers"] = observers
+        config = load_config(file=file, settings=settings, overrides=given)
         if dry_run:
             check(config)
             print_settings(config)

@@ -41,6 +41,8 @@ class Config(Section):
     """Sources of tasks that are played in a proportion, each a `[[mixture]]`, instead of `tasks`."""
     rewards: dict[str, float] = Field(default_factory=dict)
     """Reward functions and their weights; empty: the agent's own verdict."""
+    observers: tuple[str, ...] = ()
+    """Observers of the run, such as trackers of metrics. Naming the table `[observer.NAME]` selects one too."""
     env: str | None = None
     """An environment to play, instead of an agent."""
     command: str | None = None
@@ -62,7 +64,7 @@ class Config(Section):
     serve: ServeSection = ServeSection()
     options: dict[str, JSON] = Field(default_factory=dict)
     """Options of the agent and of plugins: `[options.agent]`, `[options."reward.NAME"]`,
-    `[options."env.NAME"]`, `[options."tasks.NAME"]`. They are checked against the declared parameters."""
+    `[options."env.NAME"]`, `[options."tasks.NAME"]`, `[options."observer.NAME"]`. They are checked against the declared parameters."""
 
     @model_validator(mode="before")
     @classmethod

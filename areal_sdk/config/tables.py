@@ -1,7 +1,7 @@
 """Tables whose keys are names: options of the agent and of plugins, and the secrets in them."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal_sdk.config.keys import JSON, join_key, leaves
@@ -24,13 +24,15 @@ _SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {
 
 def gather_options(values: JSON) -> JSON:
     """Accept `[reward.NAME]`, `[env.NAME]`, `[tasks.NAME]`, `[engine.NAME]`, `[trainer.NAME]`,
-    `[algorithm.NAME]` and `[agent]` tables as `options`.
+    `[algorithm.NAME]`, `[observer.NAME]` and `[agent]` tables as `options`.
 
-    A reward's `weight` is ours, the rest is the plugin's. Naming a reward's table selects it.
+    A reward's `weight` is ours, the rest is the plugin's. Naming the table of a reward or an observer
+    selects it.
     """
     options = {name: dict(table) for name, table in _table(values.pop("options", {}), "options")}
     values = {**values, "rewards": dict(_given(values.get("rewards", {}), "rewards"))}
     _gather_rewards(values, options)
+    _gather_observers(values, options)
     _gather_named(values, options, "env", what="the environment to play")
     _gather_named(values, options, "tasks", what="the dataset", is_optional=True)
     for section in _SECTIONS_WITH_TABLES:
@@ -48,6 +50,8 @@ def as_written(settings: JSON) -> JSON:
             name: {"weight": weight, **options.pop(f"reward.{name}", {})}
             for name, weight in rewards.items()
         }
+    if observers := values.pop("observers", ()):
+        values["observer"] = {name: options.pop(f"observer.{name}", {}) for name in observers}
     if "agent" in options:
         values["agent"] = {"name": values.get("agent", ""), **options.pop("agent")}
     for key in ("env", "tasks"):
@@ -69,6 +73,18 @@ def _gather_rewards(values: JSON, options: dict[str, JSON]) -> None:
         table = dict(table)
         rewards[name] = table.pop("weight", rewards.get(name, 1.0))
         options[f"reward.{name}"] = options.get(f"reward.{name}", {}) | table
+
+
+def _gather_observers(values: JSON, options: dict[str, JSON]) -> None:
+    observers = values.get("observers", ())
+    if not isinstance(observers, Sequence) or isinstance(observers, str):
+        raise ConfigError(f'observers = {observers!r}: give a list of names, such as ["wandb"]')
+    names = list(observers)
+    for name, table in _table(values.pop("observer", {}), "observer"):
+        options[f"observer.{name}"] = options.get(f"observer.{name}", {}) | dict(table)
+        names.append(name)
+    if names:
+        values["observers"] = list(dict.fromkeys(names))
 
 
 def _gather_named(

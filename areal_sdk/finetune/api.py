@@ -13,7 +13,7 @@ from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluator import RemoteEndpoint, takes_tokens
-from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
+from areal_sdk.loop.plan.parts import engine_name, load_plugins_of, make_observers
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
 from areal_sdk.loop.runs import (
@@ -61,7 +61,9 @@ def resume_finetuning(
 def _plan(config: Config) -> FinetunePlan:
     for line in idle_settings(config, engine=engine_name(config.engine)):
         logger.warning("%s", line)
-    return make_plan(config, plugins=load_plugins_of(config))
+    plugins = load_plugins_of(config)
+    make_observers(config, plugins)
+    return make_plan(config, plugins=plugins)
 
 
 @dataclass(frozen=True, slots=True)

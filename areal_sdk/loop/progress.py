@@ -145,6 +145,7 @@ class Progress:
         def evaluated(episode: Episode) -> None:
             self._episodes.write(episode, version=self._state.version, split=split)
             self._count(episode)
+            self._notify.on_eval_episode(name, split, episode)
             self._evaluations[title] = (self._evaluations[title][0] + 1, total)
 
         return evaluated

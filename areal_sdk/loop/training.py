@@ -33,6 +33,7 @@ from areal_sdk.loop.plan.parts import (
     choose_algorithm,
     dynamic_sampling_warning,
     has_own_trainer,
+    make_observers,
     reward_specs,
 )
 from areal_sdk.loop.plan.program import Program
@@ -136,8 +137,9 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
 
 def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
     """The algorithm that was named. ConfigError if it could not learn, or if no plugin has the engine,
-    a reward, the trainer or the algorithm that was named."""
+    a reward, an observer, the trainer or the algorithm that was named."""
     check_engine(config, plugins)
+    make_observers(config, plugins)
     reward_specs(config, plugins)
     plugins.trainers.reference(config.trainer.name)
     return choose_algorithm(config, plugins)

@@ -16,24 +16,32 @@ HOOKS = tuple(_SPECS)
 """The name of every hook, in the order of `hookspecs`."""
 
 
+OBSERVING = tuple(name for name in HOOKS if name.startswith("on_"))
+"""Those that are called during a run."""
+
+
 def check_hooks(plugin: object) -> None:
     """Refuse hooks that would silently do nothing: misspelt, unmarked, or coroutines."""
     module = getattr(plugin, "__name__", "")
     for name, item in vars(plugin).items():
-        if not inspect.isroutine(item):
-            continue
-        is_marked = hasattr(item, f"{hookspecs.PROJECT}_impl")
-        if is_marked and name not in HOOKS:
-            near = difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(HOOKS)}"
-            raise PluginError(f"no hook is called {name!r}: {hint}")
-        if is_marked and inspect.iscoroutinefunction(item):
-            raise PluginError(f"{name} is a coroutine function: hooks are plain functions")
-        if is_marked and (wrong := set(_parameters(item)) - set(_parameters(_SPECS[name]))):
-            known = ", ".join(_parameters(_SPECS[name]))
-            raise PluginError(f"{name} is never given {', '.join(sorted(wrong))!r}, only: {known}")
-        if not is_marked and name in HOOKS and getattr(item, "__module__", "") == module:
-            raise PluginError(f"{name} would never be called: decorate it with @areal_sdk.hookimpl")
+        if inspect.isroutine(item):
+            _check_hook(name, item, is_own=getattr(item, "__module__", "") == module)
+
+
+def _check_hook(name: str, item: Callable[..., object], *, is_own: bool, skip: int = 0) -> None:
+    """`skip`: parameters that are not the hook's, such as `self`."""
+    is_marked = hasattr(item, f"{hookspecs.PROJECT}_impl")
+    if is_marked and name not in HOOKS:
+        near = difflib.get_close_matches(name, HOOKS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"the hooks are {', '.join(HOOKS)}"
+        raise PluginError(f"no hook is called {name!r}: {hint}")
+    if is_marked and inspect.iscoroutinefunction(item):
+        raise PluginError(f"{name} is a coroutine function: hooks are plain functions")
+    if is_marked and (wrong := set(_parameters(item)[skip:]) - set(_parameters(_SPECS[name]))):
+        known = ", ".join(_parameters(_SPECS[name]))
+        raise PluginError(f"{name} is never given {', '.join(sorted(wrong))!r}, only: {known}")
+    if not is_marked and name in HOOKS and is_own:
+        raise PluginError(f"{name} would never be called: decorate it with @areal_sdk.hookimpl")
 
 
 def _parameters(function: Callable[..., object]) -> list[str]:
@@ -52,6 +60,21 @@ def not_a_function(item: object) -> str | None:
     if callable(item) and "weight" in _parameters(item):
         return "has an option called 'weight', which is the run's own: rename it"
     return not_callable(item)
+
+
+def not_an_observer(item: object) -> str | None:
+    """The problem with an observer, if any."""
+    if not inspect.isclass(item):
+        return f"must be a class, not {_describe(item)}"
+    methods = dict(inspect.getmembers(item, inspect.isroutine))
+    try:
+        for name, method in methods.items():
+            _check_hook(name, method, is_own=True, skip=1)
+    except PluginError as exc:
+        return f"has a wrong hook: {exc}"
+    if not any(name in OBSERVING for name in methods):
+        return f"observes nothing: give it methods that observe, {', '.join(OBSERVING)}"
+    return None
 
 
 def not_a_subclass_of(base: type) -> Callable[[object], str | None]:

@@ -24,6 +24,7 @@ from areal_sdk.plugins.checks import (
     check_hooks,
     not_a_function,
     not_a_subclass_of,
+    not_an_observer,
     not_callable,
 )
 from areal_sdk.plugins.discovery import (
@@ -94,6 +95,7 @@ class Plugins:
         )
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
+        self.observers = Registry[type]("observer", check=not_an_observer, absent=absent)
         self.commands: Registry[click.Command] = Registry("command", absent=absent)
         self.notify = Observers(self._pluggy)
 
@@ -184,6 +186,12 @@ class Plugins:
         if inspect.isclass(item):
             return item(**validate_options(item, options or {}, table=table))
         return _bind(kind, item, options or {}, table=table)
+
+    def observe(self, name: str, options: Mapping[str, object]) -> None:
+        """Make the observer called `name`; from now on its hooks are called."""
+        observer = self.observers.get(name)
+        given = validate_options(observer, options, table=f"observer.{name}")
+        self._pluggy.register(observer(**given), name=f"observer {name}")
 
     def report(self) -> list[PluginReport]:
         return [self._report(source) for source in self._sources.values()]
@@ -277,6 +285,7 @@ class Plugins:
             self.trainers,
             self.datasets,
             self.algorithms,
+            self.observers,
             self.commands,
         ]
 
@@ -348,6 +357,9 @@ class Observers:
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         self._notify("on_step", step=step, metrics=metrics)
+
+    def on_eval_episode(self, name: str, split: str, episode: Episode) -> None:
+        self._notify("on_eval_episode", name=name, split=split, episode=episode)
 
     def on_evaluation(self, name: str, split: str, step: int, metrics: Mapping[str, float]) -> None:
         self._notify("on_evaluation", name=name, split=split, step=step, metrics=metrics)

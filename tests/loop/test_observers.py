@@ -34,6 +34,21 @@ def on_evaluation(name, split, step, metrics):
     tell("on_evaluation", name=name, split=split, step=step, metrics=dict(metrics))
 
 
+class Named:
+    def __init__(self, *, word: str = "?") -> None:
+        self.word = word
+
+    @areal_sdk.hookimpl
+    def on_eval_episode(self, name, split, episode):
+        tell("on_eval_episode", word=self.word, name=name, split=split, id=episode.id)
+
+
+@areal_sdk.hookimpl
+def register_observers(register):
+    register("named", Named)
+    register("unnamed", Named)
+
+
 @areal_sdk.hookimpl
 def on_episode(episode, dropped):
     tell("on_episode", id=episode.id, dropped=dropped)
@@ -63,6 +78,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
         run__steps=2,
         eval__after=True,
         eval__tasks=4,
+        observer__named__word="heard",
     )
     lines = [line for line in finish(process).splitlines() if line.startswith("observed ")]
     return directory, [json.loads(line.removeprefix("observed ")) for line in lines]
@@ -87,6 +103,18 @@ def test_on_evaluation_is_given_the_numbers_of_each_split(
     assert (call["name"], call["split"], call["step"]) == ("after", "eval", 2)
     (row,) = run_dir(observed[0]).read_metrics(kind="eval")
     assert (call["metrics"]["tasks"], call["metrics"]["reward"]) == (4.0, row["reward"])
+
+
+def test_an_observer_that_the_run_names_is_made_once_with_its_options(
+    observed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    calls = told(observed, "on_eval_episode")
+    assert len(calls) == 4
+    assert {(call["word"], call["name"], call["split"]) for call in calls} == {
+        ("heard", "after", "eval")
+    }
+    settings = run_dir(observed[0]).read_config()
+    assert settings["observers"] == ["named"]
 
 
 def test_on_episode_tells_what_is_dropped_from_what_is_kept(

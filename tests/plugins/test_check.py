@@ -78,6 +78,15 @@ BAD_LOADS = {
         "use letters, digits",
     ),
     "nothing at all": ("", "brings nothing and observes nothing"),
+    "an observer that observes nothing": (
+        "class Watch: pass\n@hookimpl\ndef register_observers(register): register('watch', Watch)",
+        "observes nothing: give it methods that observe, on_run_start",
+    ),
+    "an observer with a misspelt hook": (
+        "class Watch:\n    @hookimpl\n    def on_steps(self, step): ...\n"
+        "@hookimpl\ndef register_observers(register): register('watch', Watch)",
+        "did you mean 'on_step'",
+    ),
     "an option called weight": (
         "def heavy(episode, *, weight: float = 1.0): return weight\n"
         "@hookimpl\ndef register_rewards(register): register('heavy', heavy)",

@@ -23,6 +23,12 @@ def load_plugins_of(config: Config) -> Plugins:
     return load_plugins(files=map(Path, config.plugins))
 
 
+def make_observers(config: Config, plugins: Plugins) -> None:
+    """Make the observers that the settings name. ConfigError for one that could not observe."""
+    for name in config.observers:
+        plugins.observe(name, config.options.get(f"observer.{name}", {}))
+
+
 def engine_name(section: EngineSection) -> str:
     """The registered engine that `engine.name` means: a name, or addresses of servers."""
     return ADDRESS_ENGINE if "://" in section.name else section.name
