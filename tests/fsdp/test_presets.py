@@ -1,11 +1,14 @@
 """Every built-in algorithm takes a step: what it needs is provided, on any cut of the batch."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from areal_sdk.builtin import ALGORITHMS
 from areal_sdk.fsdp.spec import TrainerSpec
+from areal_sdk.fsdp.step import RankTrainer
 
 from .agreement import assert_same_learning, assert_same_metrics, descending
 from .episodes import make_groups
@@ -30,6 +33,24 @@ def test_micro_batches_and_packing_change_nothing(spec: TrainerSpec, preset: str
     assert metrics["num_updates"] == 2
     assert_same_metrics(metrics, cut.step(groups, version=1))
     assert_same_learning(whole, cut)
+
+
+def test_a_critic_whose_gradient_is_not_finite_is_reported_with_the_updates_left_out(
+    spec: TrainerSpec,
+) -> None:
+    """Rewards of 1e25: the policy's advantages are normalised, the critic's squared error overflows."""
+    groups = [
+        replace(
+            group,
+            trajectories=tuple(replace(t, reward=t.reward * 1e25) for t in group.trajectories),
+        )
+        for group in make_groups(2)
+    ]
+    metrics = RankTrainer(with_preset(spec, "ppo")).step(groups, version=0)
+    assert math.isfinite(metrics["grad_norm"])
+    assert metrics["num_updates"] == 1
+    assert not math.isfinite(metrics["value_grad_norm"])
+    assert metrics["num_skipped_updates"] == 1
 
 
 @pytest.mark.parametrize("preset", ["gspo", "m2po", "ppo"])

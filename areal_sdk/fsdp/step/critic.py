@@ -1,5 +1,6 @@
 """A critic: the trunk of the run's first checkpoint and a scalar head, with an optimiser of its own."""
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -16,7 +17,7 @@ from areal_sdk.fsdp.policy import Policy, hidden_states
 from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.metrics import Meter
-from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer
+from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, worst
 from areal_sdk.fsdp.step.planning import Minibatch
 
 
@@ -112,4 +113,9 @@ class CriticTrainer:
         sums = self.ranks.sum(totals)
         value_loss = sums.pop("value_loss")
         means = {name: total / num_terms for name, total in sums.items()}
-        return {"value_loss": value_loss, "value_grad_norm": max(norms), **means}
+        return {
+            "value_loss": value_loss,
+            "value_grad_norm": worst(norms),
+            "num_skipped_updates": float(sum(not math.isfinite(norm) for norm in norms)),
+            **means,
+        }

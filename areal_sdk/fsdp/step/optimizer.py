@@ -1,6 +1,7 @@
 """AdamW, its learning rate and its gradient bound: the same for the policy and for a critic."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,3 +72,12 @@ def apply_gradients(
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return Applied(norm.item(), is_updated)
+
+
+def worst(norms: Sequence[float]) -> float:
+    """The largest of several gradient norms; one that is not finite is larger than all.
+
+    >>> worst([1.0, math.nan, 2.0])
+    nan
+    """
+    return max(norms, key=lambda norm: (not math.isfinite(norm), norm))

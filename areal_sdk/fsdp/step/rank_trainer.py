@@ -36,7 +36,7 @@ from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
 from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement, disagreement_notice
-from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, scheduled
+from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, scheduled, worst
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
@@ -124,7 +124,9 @@ class RankTrainer:
                 learning_rate=self.settings.learning_rate * rate,
             )
             if self.critic is not None:
-                metrics |= self.critic.update(minibatches, meter, rate=rate)
+                of_critic = self.critic.update(minibatches, meter, rate=rate)
+                skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
+                metrics |= {**of_critic, "num_skipped_updates": skipped}
         self.num_steps += 1
         self._notice_disagreement(metrics)
         return metrics | self._cost(plan.minibatches, meter, began)
@@ -312,7 +314,7 @@ class RankTrainer:
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
         return {
             "loss": self.ranks.sum({"loss": loss_sum / len(minibatches)})["loss"],
-            "grad_norm": max(grad_norms, key=lambda norm: (not math.isfinite(norm), norm)),
+            "grad_norm": worst(grad_norms),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "num_updates": float(self.num_updates - num_updates),
             "num_skipped_updates": float(num_skipped),
