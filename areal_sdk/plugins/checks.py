@@ -57,8 +57,8 @@ def not_a_function(item: object) -> str | None:
     """The problem with a reward, if any."""
     if inspect.isclass(item):
         return f"must be a function, not the class {item.__qualname__}"
-    if callable(item) and "weight" in _parameters(item):
-        return "has an option called 'weight', which is the run's own: rename it"
+    if callable(item) and (taken := {"isolated", "weight"}.intersection(_parameters(item))):
+        return f"has an option called {min(taken)!r}, which is the run's own: rename it"
     return not_callable(item)
 
 

@@ -27,6 +27,8 @@ NUM_LAST_LINES = 20
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from areal_sdk.process.entry import main; main()"
 )
+_BOOTSTRAP_ELSEWHERE = "from areal_sdk.process.entry import main; main()"
+"""In another environment nothing of this one may be imported: it has packages of other versions."""
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -52,7 +54,7 @@ async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 12
     child = Child(spec, body, connection)
     body.watch(child, connection)
     try:
-        child.start(sys_path=sys.path)
+        child.start(sys_path=None if spec.python else sys.path)
         await child.wait_started(timeout_s=start_timeout_s)
     except BaseException:
         await kill_all([child])
@@ -74,6 +76,8 @@ def _start(
     spec: ProcessSpec, theirs: socket.socket, log_path: Path, family: str
 ) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-u", "-P", "-c", _BOOTSTRAP]
+    if spec.python:
+        command = [spec.python, "-u", "-I", "-c", _BOOTSTRAP_ELSEWHERE]
     # -P and the explicit path: a file of the user's directory must not shadow the standard library.
     arguments = [_PACKAGE_ROOT, str(theirs.fileno()), str(os.getpid()), spec.name]
     log_path.parent.mkdir(parents=True, exist_ok=True)

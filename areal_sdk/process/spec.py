@@ -24,6 +24,8 @@ class ProcessSpec:
     """Added to the environment of the main process."""
     threads: int = 1
     """Threads of its math libraries. More than one collapses when cores are shared."""
+    python: str = ""
+    """The Python of another environment, which has areal-sdk and what the entry needs; empty: this one."""
 
     def environment(self) -> dict[str, str]:
         """`env`, and the variables that set `threads` for OpenMP, MKL, OpenBLAS and Rust."""

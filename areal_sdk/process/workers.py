@@ -45,11 +45,12 @@ class WorkerPool:
         threads: int = 1,
         start_timeout_s: float = 60.0,
         spares_cancelled: bool = False,
+        python: str = "",
     ) -> None:
         """`spares_cancelled`: a cancelled call ends when its code does, at its deadline at the latest,
         and the worker is kept. The entry sees `Request.cancelled`, and answers `IDLE`."""
         self._specs = [
-            ProcessSpec(f"{name}-{index}", entry, args or {}, threads=threads)
+            ProcessSpec(f"{name}-{index}", entry, args or {}, threads=threads, python=python)
             for index in range(size)
         ]
         self._log_dir = log_dir

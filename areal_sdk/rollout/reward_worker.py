@@ -12,9 +12,10 @@ import threading
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from areal_sdk.errors import DeadlineError, InfrastructureError
+from areal_sdk.plugins import load_plugins
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.process.workers import IDLE
@@ -27,7 +28,10 @@ SHARED_WORKER = "areal_sdk.rollout.reward_worker:share"
 LOOK_EVERY_S = 0.1
 """Interval at which a worker checks whether the reward that it awaits was cancelled."""
 
-LoadedReward = Callable[[Episode], Any]
+LoadedReward = Callable[..., Any]
+
+REGISTERED = "registered:"
+"""Begins the reference of a reward that only another environment can import."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -116,10 +120,26 @@ async def _judge(reward: LoadedReward, request: Request, timeout_s: float) -> No
 
 
 def _load(args: Mapping[str, JSON]) -> list[LoadedReward]:
-    """`args["rewards"]` has a reference and options for each reward."""
+    """`args["rewards"]` has a reference and options for each reward; None for those of other workers."""
     return [
-        partial(load_user_object(spec["reference"]), **spec["options"]) for spec in args["rewards"]
+        _of_other_workers
+        if spec is None
+        else partial(load_reward(spec["reference"]), **spec["options"])
+        for spec in args["rewards"]
     ]
+
+
+def load_reward(reference: str) -> LoadedReward:
+    """A function by file and name, or the one that a plugin of this environment registers."""
+    if reference.startswith(REGISTERED):
+        plugins = load_plugins()
+        reward: LoadedReward = plugins.rewards.get(reference.removeprefix(REGISTERED))
+        return reward
+    return cast(LoadedReward, load_user_object(reference))
+
+
+def _of_other_workers(episode: Episode) -> None:
+    raise AssertionError("asked of the wrong worker")
 
 
 def _unpacked(episode: bytes | memoryview) -> Episode:

@@ -10,6 +10,7 @@ import inspect
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +45,8 @@ class RewardSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     awaits: bool = False
     """It is `async def`: many episodes are judged at once in one process."""
+    python: str = ""
+    """The Python of the environment that the reward runs in; empty: the one of this process."""
 
     @classmethod
     def of(
@@ -75,38 +78,48 @@ class RewardPool:
         self._timeout_s = timeout_s
         args = {
             "timeout_s": timeout_s,
-            "rewards": [
-                {"name": r.name, "reference": r.reference, "options": dict(r.options)}
-                for r in self._rewards
-            ],
+            "rewards": [None if r.python else _order(r) for r in self._rewards],
         }
         self._shared = (
             SharedWorker(args, log_dir=log_dir, start_timeout_s=start_timeout_s)
             if any(reward.awaits for reward in self._rewards)
             else None
         )
-        self._pool = WorkerPool(
+        make_pool = partial(
+            WorkerPool,
             WORKER,
             size=size,
             log_dir=log_dir,
-            args=args,
-            name="reward",
             start_timeout_s=start_timeout_s,
             spares_cancelled=True,
         )
+        self._pool = make_pool(args=args, name="reward")
+        self._isolated = {
+            index: make_pool(
+                args={"rewards": [None] * index + [_order(reward)]},
+                name=f"reward-{reward.name}",
+                python=reward.python,
+            )
+            for index, reward in enumerate(self._rewards)
+            if reward.python
+        }
+        """Workers in other environments, by the index of the reward."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(reward.name for reward in self._rewards)
 
     async def __aenter__(self) -> Self:
-        await self._pool.start()
-        if self._shared is not None:
-            try:
+        try:
+            if len(self._isolated) < len(self._rewards):
+                await self._pool.start()
+            for pool in self._isolated.values():
+                await pool.start()
+            if self._shared is not None:
                 await self._shared.start()
-            except BaseException:
-                await self._pool.aclose()
-                raise
+        except BaseException:
+            await self._aclose_pools()
+            raise
         return self
 
     async def __aexit__(
@@ -117,7 +130,11 @@ class RewardPool:
     ) -> None:
         if self._shared is not None:
             await self._shared.aclose()
-        await self._pool.aclose()
+        await self._aclose_pools()
+
+    async def _aclose_pools(self) -> None:
+        for pool in (self._pool, *self._isolated.values()):
+            await pool.aclose()
 
     async def score(self, episode: Episode) -> Outcome:
         """The weighted verdict of all rewards; `RewardError` when one gives none.
@@ -167,9 +184,12 @@ class RewardPool:
             reply = await self._shared.call({"reward": index}, episode, timeout_s=self._timeout_s)
             if reply is not None:
                 return reply
-        return await self._pool.call(
-            "score", {"reward": index}, [episode], timeout_s=self._timeout_s
-        )
+        pool = self._isolated.get(index, self._pool)
+        return await pool.call("score", {"reward": index}, [episode], timeout_s=self._timeout_s)
+
+
+def _order(reward: RewardSpec) -> Mapping[str, Any]:
+    return {"name": reward.name, "reference": reward.reference, "options": dict(reward.options)}
 
 
 def _packed(episode: Episode) -> bytes:

@@ -10,6 +10,7 @@ from areal_sdk.builtin import ADDRESS_ENGINE
 from areal_sdk.config import Config, EngineSection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.plan.isolated import ISOLATED, isolated_reward
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins, load_plugins, validate_options
 from areal_sdk.rollout.rewards import RewardSpec
@@ -104,8 +105,12 @@ def reward_specs(config: Config, plugins: Plugins) -> list[RewardSpec]:
     specs = []
     for name, weight in config.rewards.items():
         table = f"reward.{name}"
+        given = dict(config.options.get(table, {}))
+        if isolated := given.pop(ISOLATED, False):
+            specs.append(isolated_reward(name, isolated, given, plugins, weight=weight))
+            continue
         reward = plugins.rewards.get(name)
-        options = validate_options(reward, config.options.get(table, {}), table=table, skip=1)
+        options = validate_options(reward, given, table=table, skip=1)
         specs.append(RewardSpec.of(name, reward, weight=weight, options=options))
     return specs
 

@@ -1,0 +1,103 @@
+"""Virtual environments for code whose packages do not get along with those of this process.
+
+An environment is made once for each requirement, and kept in the user's cache. It holds the requirement,
+what that depends on, and this version of areal-sdk.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from areal_sdk.errors import ConfigError
+
+DIRECTORY_VARIABLE = "AREAL_SDK_ENVIRONMENTS"
+"""Where the environments are, in place of the user's cache."""
+_DONE = "areal-sdk-requirement.txt"
+"""Written last: an environment without it was not finished."""
+_MAX_SAID = 2000
+
+
+def environment_for(requirement: str, *, say: Callable[[str], None] = lambda line: None) -> Path:
+    """The Python of the environment for `requirement`: what pip takes, or a directory with a distribution.
+
+    Making one takes pip's time, once. ConfigError with pip's words if that fails.
+    """
+    packages = [*_installable(requirement), *_installable(requirement_of("areal-sdk"))]
+    directory = _root() / _name_of(requirement, packages)
+    with _alone(directory):
+        if not (directory / _DONE).is_file():
+            say(f"making an environment for {requirement} in {directory}")
+            _make(directory, requirement, packages)
+    return directory / "bin" / "python"
+
+
+def _make(directory: Path, requirement: str, packages: list[str]) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        _call([sys.executable, "-m", "venv", str(directory)], requirement)
+        python = str(directory / "bin" / "python")
+        _call([python, "-m", "pip", "install", "--quiet", *packages], requirement)
+        (directory / _DONE).write_text(f"{requirement}\n")
+    except BaseException:  # Ctrl-C too
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def _call(words: list[str], requirement: str) -> None:
+    ended = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if ended.returncode:
+        said = (ended.stderr or ended.stdout).strip()[-_MAX_SAID:]
+        raise ConfigError(f"isolated = {requirement!r}: no environment could be made of it: {said}")
+
+
+def _installable(requirement: str) -> list[str]:
+    """pip's words. A directory is installed in place, so that its changes count."""
+    path = Path(requirement).expanduser()
+    return ["--editable", str(path.resolve())] if path.is_dir() else [requirement]
+
+
+def requirement_of(name: str) -> str:
+    """What pip installs as the distribution `name` that is installed here: its version, or the file or
+    directory that it came from, if that is still there. ConfigError if it is not installed."""
+    try:
+        found = distribution(name)
+    except PackageNotFoundError:
+        raise ConfigError(
+            f"{name} is no installed distribution, so no other environment can have it: pip install it"
+        ) from None
+    source = json.loads(found.read_text("direct_url.json") or "{}")
+    path = Path(unquote(urlsplit(source.get("url", "")).path))
+    return str(path) if source and path.exists() else f"{found.name}=={found.version}"
+
+
+def _root() -> Path:
+    if chosen := os.environ.get(DIRECTORY_VARIABLE):
+        return Path(chosen).absolute()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "areal-sdk" / "environments"
+
+
+def _name_of(requirement: str, packages: list[str]) -> str:
+    """Readable, and another for every Python, requirement and areal-sdk."""
+    words = "".join(c if c.isalnum() else "-" for c in Path(requirement).name)[:40]
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    digest = hashlib.sha256(json.dumps([python, sys.base_prefix, *packages]).encode()).hexdigest()
+    return f"{words}-{digest[:12]}"
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Two runs that start together make the environment once."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_name(f"{directory.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,133 @@
+"""Rewards whose packages this environment cannot have run in environments of their own, side by side."""
+
+import sys
+import textwrap
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.errors import ConfigError, RewardError
+from areal_sdk.loop.plan.isolated import isolated_reward
+from areal_sdk.plugins import Plugins
+from areal_sdk.process import environments
+from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.testing import make_episode
+from tests.docs.blocks import ROOT
+
+PLUGIN = """
+    import os
+    from areal_sdk import hookimpl
+    import {package}
+
+    def which_{number}(episode, *, plus: float = 0.0) -> float:
+        if episode.final_text == "crash":
+            os._exit(3)
+        return float({package}.__version__.split(".")[0]) + plus
+
+    @hookimpl
+    def register_rewards(register):
+        register("which_{number}", which_{number})
+"""
+
+
+def plugin_code(number: int, package: str) -> str:
+    return textwrap.dedent(PLUGIN.format(number=number, package=package))
+
+
+@pytest.fixture
+def ready_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Requirements whose environments are there already: each has a plugin and its version of a package."""
+    monkeypatch.setenv(environments.DIRECTORY_VARIABLE, str(tmp_path / "environments"))
+    requirements = []
+
+    def make(directory: Path, requirement: str, packages: list[str]) -> None:
+        number = int(requirement.partition("==")[2])
+        site = directory / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+        environments._call(
+            [sys.executable, "-m", "venv", "--without-pip", str(directory)], requirement
+        )
+        here = [path for path in sys.path if path.endswith("site-packages")]
+        (site / "here.pth").write_text("\n".join([*here, str(ROOT)]))
+        (site / "pinned_package.py").write_text(f"__version__ = '{number}.5'")
+        (site / f"plugin_{number}.py").write_text(plugin_code(number, "pinned_package"))
+        info = site / f"plugin_{number}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: plugin-{number}\nVersion: 1\n"
+        )
+        (info / "entry_points.txt").write_text(f"[areal_sdk]\nplugin = plugin_{number}\n")
+        (directory / environments._DONE).write_text(requirement)
+
+    monkeypatch.setattr(environments, "_make", make)
+    for number in (1, 2):
+        requirements.append(f"pinning-plugin=={number}")
+    return requirements
+
+
+async def test_two_versions_of_a_package_serve_one_run(
+    ready_made: list[str], tmp_path: Path
+) -> None:
+    assert find_spec("pinned_package") is None
+    specs = [
+        isolated_reward(f"which_{n}", requirement, {"plus": n / 10}, Plugins(), weight=1.0)
+        for n, requirement in enumerate(ready_made, start=1)
+    ]
+    async with RewardPool(specs, log_dir=tmp_path, size=1) as pool:
+        outcome = await pool.score(make_episode("hello"))
+        assert outcome.reward == pytest.approx(1.1 + 2.2)
+        with pytest.raises(RewardError, match="'which_1' took its worker down"):
+            await pool.score(make_episode("crash"))
+        assert (await pool.score(make_episode("hello"))).reward == pytest.approx(3.3)
+
+
+def test_a_wrong_option_or_name_is_an_error_before_the_run(ready_made: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"in the environment of reward 'which_1': .*'pluss'"):
+        isolated_reward("which_1", ready_made[0], {"pluss": 1.0}, Plugins(), weight=1.0)
+    with pytest.raises(ConfigError, match="unknown reward 'which_2'"):
+        isolated_reward("which_2", ready_made[0], {}, Plugins(), weight=1.0)
+
+
+def test_what_pip_cannot_install_is_an_error_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.DIRECTORY_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigError, match=r"isolated = 'not a requirement!'.*Invalid requirement"):
+        isolated_reward("polite", "not a requirement!", {}, Plugins(), weight=1.0)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_true_means_what_is_installed_under_the_name() -> None:
+    with pytest.raises(
+        ConfigError, match="no installed plugin registers it: write the requirement"
+    ):
+        isolated_reward("polite", True, {}, Plugins(), weight=1.0)
+    assert Path(environments.requirement_of("areal-sdk")).samefile(ROOT)
+
+
+@pytest.mark.slow
+async def test_two_majors_of_openai_serve_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.DIRECTORY_VARIABLE, str(tmp_path / "environments"))
+    specs = []
+    for major in (1, 2):
+        project = tmp_path / f"openai-{major}-plugin"
+        project.mkdir()
+        (project / f"plugin_{major}.py").write_text(plugin_code(major, "openai"))
+        (project / "pyproject.toml").write_text(
+            f"""
+            [build-system]
+            requires = ["hatchling"]
+            build-backend = "hatchling.build"
+            [project]
+            name = "plugin-{major}"
+            version = "1"
+            dependencies = ["areal-sdk", "openai=={major}.*"]
+            [project.entry-points.areal_sdk]
+            plugin = "plugin_{major}"
+            """
+        )
+        specs.append(isolated_reward(f"which_{major}", str(project), {}, Plugins(), weight=1.0))
+    async with RewardPool(specs, log_dir=tmp_path, size=1) as pool:
+        assert (await pool.score(make_episode("hello"))).reward == 3.0
