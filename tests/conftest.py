@@ -4,6 +4,11 @@ import gc
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# As Hypothesis itself does in CI: a machine that is busy fails no test, and every run tries the same examples.
+settings.register_profile("steady", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
 
 FIRST = ("tests/loop/", "tests/rollout/", "tests/backends/", "tests/gateway/sampling/")
 """Folders of long modules, longest first: begun last, one would go on while other workers are idle."""

@@ -29,6 +29,7 @@ from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.process.user_code import load_user_object
+from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.endpoint import EndpointRunner
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.spec import AgentSpec
@@ -326,6 +327,8 @@ async def _runner_on_endpoint(
         agent = playable(program.agent, config.rollout, log_dir=Path(scratch))
         if isinstance(agent, AgentPool):
             await stack.enter_async_context(agent)
+        if isinstance(agent, CommandAgent):
+            stack.push_async_callback(agent.aclose)
         runner = EndpointRunner(
             config, agent, split=split, base_url=endpoint.base_url, api_key=endpoint.api_key
         )

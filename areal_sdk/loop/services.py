@@ -24,6 +24,7 @@ from areal_sdk.loop.serving import make_gateway
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
+from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.rewards import RewardPool
@@ -113,6 +114,8 @@ async def open_services(
             )
         stack.push_async_callback(_close_together, engine, trainer)
         agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
+        if isinstance(agent, CommandAgent):
+            stack.push_async_callback(agent.aclose)
         async with asyncio.TaskGroup() as starting:  # both load the model: side by side
             starting.create_task(engine.start())
             if isinstance(agent, AgentPool):

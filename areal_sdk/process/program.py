@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Self, cast
 
 from areal_sdk.process import family as family_module
 from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
@@ -82,31 +82,25 @@ class Programs:
         A cancellation ends the program, with all that it started, before it is passed on. `ended` is
         then told too: what the program wrote says why it took so long.
         """
-        self._start_guard()
+        family = self.new_family()
         began = time.monotonic()
-        family = new_family({FAMILY_VARIABLE: self._family})
         done = asyncio.Event()
         async with _tails(done.set) as (out, err):
-            whole_env = {**os.environ, **env, FAMILY_VARIABLE: family}
-            process = _start(words, whole_env, stdin, out, err)
+            with stdin.open("rb") as task:
+                process = start_program(words, env, family, task.fileno(), out, err)
             grace_s = STOP_GRACE_S
             try:
                 await _until_ended(process.pid, done)
                 grace_s = 0.0
             finally:
-                stop = partial(_end, process, family, grace_s=grace_s)
-                await in_thread(stop, name=f"end of program {process.pid}")
-                await _until_read(out, err)
-                end = ProgramEnd(
-                    None if process.returncode < 0 else process.returncode,
-                    -process.returncode if process.returncode < 0 else None,
-                    out.text,
-                    err.text,
-                    time.monotonic() - began,
-                    wrote_too_much=out.is_over or err.is_over,
-                )
+                end = await end_program(process, family, out, err, grace_s=grace_s, began=began)
                 ended(end)
             return end
+
+    def new_family(self) -> str:
+        """A name for all processes of one program; from now on the guard watches over them."""
+        self._start_guard()
+        return new_family({FAMILY_VARIABLE: self._family})
 
     def _start_guard(self) -> None:
         if self._guard is not None and self._guard.poll() is None:
@@ -127,7 +121,7 @@ def _end_guard(guard: "subprocess.Popen[bytes]", writer: int) -> None:
     guard.wait()
 
 
-class _Tail(asyncio.Protocol):
+class Tail(asyncio.Protocol):
     """Reads a pipe, and keeps the end of what came."""
 
     def __init__(self, on_over: Callable[[], None]) -> None:
@@ -141,7 +135,7 @@ class _Tail(asyncio.Protocol):
         self._transport: asyncio.ReadTransport | None = None
 
     @classmethod
-    async def open(cls, on_over: Callable[[], None]) -> "_Tail":
+    async def open(cls, on_over: Callable[[], None]) -> Self:
         reader, writer = os.pipe()
         pipe = os.fdopen(reader, "rb", 0)
         try:
@@ -157,6 +151,11 @@ class _Tail(asyncio.Protocol):
     @property
     def text(self) -> str:
         return self._kept[-MAX_KEPT_BYTES:].decode(errors="replace")
+
+    def forget(self) -> None:
+        """Keep only what comes from now on."""
+        self._kept.clear()
+        self._total = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.ReadTransport, transport)
@@ -184,24 +183,52 @@ class _Tail(asyncio.Protocol):
             self._transport.close()
 
 
-def _start(
-    words: Sequence[str], env: Mapping[str, str], stdin: Path, out: _Tail, err: _Tail
-) -> subprocess.Popen[bytes]:
-    with stdin.open("rb") as task:
-        process = subprocess.Popen(
-            words, stdin=task, stdout=out.writer, stderr=err.writer, env=env, start_new_session=True
-        )
+def start_program(
+    words: Sequence[str], env: Mapping[str, str], family: str, stdin: int, out: Tail, err: Tail
+) -> "subprocess.Popen[bytes]":
+    """The process of a program, in a session of its own. OSError if it cannot start."""
+    process = subprocess.Popen(
+        words,
+        stdin=stdin,
+        stdout=out.writer,
+        stderr=err.writer,
+        env={**os.environ, **env, FAMILY_VARIABLE: family},
+        start_new_session=True,
+    )
     out.close_writer()
     err.close_writer()
     return process
 
 
+async def end_program(
+    process: "subprocess.Popen[bytes]",
+    family: str,
+    out: Tail,
+    err: Tail,
+    *,
+    grace_s: float,
+    began: float,
+) -> ProgramEnd:
+    """End the program if it still runs, with all that it has started, and read on to its last words."""
+    stop = partial(_end, process, family, grace_s=grace_s)
+    await in_thread(stop, name=f"end of program {process.pid}")
+    await _until_read(out, err)
+    return ProgramEnd(
+        None if process.returncode < 0 else process.returncode,
+        -process.returncode if process.returncode < 0 else None,
+        out.text,
+        err.text,
+        time.monotonic() - began,
+        wrote_too_much=out.is_over or err.is_over,
+    )
+
+
 @asynccontextmanager
-async def _tails(on_over: Callable[[], None]) -> AsyncIterator[tuple[_Tail, _Tail]]:
+async def _tails(on_over: Callable[[], None]) -> AsyncIterator[tuple[Tail, Tail]]:
     """Readers of stdout and stderr."""
-    out = await _Tail.open(on_over)
+    out = await Tail.open(on_over)
     try:
-        err = await _Tail.open(on_over)
+        err = await Tail.open(on_over)
         try:
             yield out, err
         finally:
@@ -210,7 +237,7 @@ async def _tails(on_over: Callable[[], None]) -> AsyncIterator[tuple[_Tail, _Tai
         out.close()
 
 
-async def _until_read(*tails: _Tail) -> None:
+async def _until_read(*tails: Tail) -> None:
     """Return when nobody writes any more. What escaped from the family may hold a pipe for ever."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LAST_WORDS_S):

@@ -17,7 +17,7 @@ from areal_sdk.types import Episode
 from tests.rollout.simulation import Run, simulate
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     eta=st.integers(0, 3),
@@ -97,7 +97,7 @@ def test_no_failures_stall_the_gate_and_no_sample_over_eta_is_trained(
     assert books.buffered == books.kept - books.trained
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     stopped_at=st.floats(0.001, 60),

@@ -142,7 +142,7 @@ def test_an_episode_without_a_reward_is_never_turned_into_a_zero() -> None:
         to_trajectories(episode(first((1,)), outcome=Outcome.abstained()))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_every_sampled_token_is_trained_exactly_once_with_its_own_numbers(
     data: st.DataObject,

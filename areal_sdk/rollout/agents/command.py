@@ -1,9 +1,12 @@
-"""An agent in any language: a command that is run once for each episode (`--command "node agent.js"`).
+"""An agent in any language: a command that is run for each episode (`--command "node agent.js"`).
 
 The command gets the task as JSON on stdin, and the addresses and keys of the episode's session in the
 variables that the clients of OpenAI and Anthropic read. Its verdict is the last line of its output that
 is a JSON object with a `reward`, unless it posts one (`POST /v1/reward`) or leaves it to reward
 functions.
+
+A warm command is kept, and gets one line for each episode: the task with addresses and keys. It answers
+with a line that names the episode.
 """
 
 import contextlib
@@ -27,6 +30,7 @@ from urllib.parse import urlsplit
 from areal_sdk.agent import Agent, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
 from areal_sdk.process.program import ProgramEnd, Programs
+from areal_sdk.process.warm import WarmPrograms
 from areal_sdk.telemetry.files import to_json
 from areal_sdk.types import Outcome, Task
 
@@ -34,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 TASK_VARIABLE = "AREAL_SDK_TASK"
 """Names the file with the task, for commands that do not read stdin."""
+WARM_VARIABLE = "AREAL_SDK_WARM"
+"""Set for a command that is kept."""
 LOG = "agent.log"
 
 _NEEDS_A_SHELL = {"|", "||", "&", "&&", ";", ">", ">>", "<", "2>"}
@@ -53,9 +59,24 @@ _SUCCEEDED, _FAILED = 0, 1
 
 
 class CommandAgent(Agent):
-    """Runs `line` for each episode. `reward = "exit_code"`: 0 is a reward of 1.0, and 1 is 0.0."""
+    """Plays an episode by running `line`.
 
-    def __init__(self, line: str, *, reward: Literal["output", "exit_code"] = "output") -> None:
+    `reward = "exit_code"`: 0 is a reward of 1.0, and 1 is 0.0. `warm`: a process plays one episode after
+    another, and as many are kept as play at once.
+    """
+
+    def __init__(
+        self,
+        line: str,
+        *,
+        reward: Literal["output", "exit_code"] = "output",
+        warm: bool = False,
+    ) -> None:
+        if warm and reward == "exit_code":
+            raise ConfigError(
+                'agent.warm and agent.reward = "exit_code": a warm command plays many episodes and ends '
+                "once: leave one of them out"
+            )
         self.line = line
         self.name = command_name(line)
         self._words = _split(line)
@@ -63,6 +84,8 @@ class CommandAgent(Agent):
         self._reward = reward
         self._log: Path | None = None
         self._programs = Programs()
+        warm_env = {WARM_VARIABLE: "1", **_no_proxy("127.0.0.1", "localhost", "::1")}
+        self._warm = WarmPrograms[Mapping[str, Any]](self._words, warm_env) if warm else None
 
     def keep_output(self, directory: Path) -> None:
         """What the episodes write from now on is kept in `directory`."""
@@ -74,16 +97,55 @@ class CommandAgent(Agent):
         return f"; its output: {self._log}" if self._log else ""
 
     async def run(self, task: Task, context: EpisodeContext) -> Outcome | None:
+        try:
+            if self._warm is not None:
+                return await self._ask(self._warm, task, context)
+            return await self._run_once(task, context)
+        except OSError as exc:
+            raise self._not_started(exc) from exc
+
+    async def aclose(self) -> None:
+        """End the warm commands."""
+        if self._warm is not None:
+            await self._warm.aclose()
+
+    async def _ask(
+        self, warm: WarmPrograms[Mapping[str, Any]], task: Task, context: EpisodeContext
+    ) -> Outcome | None:
+        """The verdict of a command that is kept."""
+        order = {**_order(task, context), **_addresses(context)}
+
+        def answer(line: str) -> Mapping[str, Any] | None:
+            found = _json_object(line)
+            return found if found and found.get("episode") == context.episode_id else None
+
+        def keep(written: ProgramEnd, is_answered: bool) -> None:
+            self._keep(context.episode_id, written, "answered" if is_answered else "")
+
+        found = await warm.ask(to_json(order) + b"\n", answer, written=keep)
+        if isinstance(found, ProgramEnd):
+            if found.code == 0:
+                raise AgentError(
+                    f"{self._what}: it ended before it had answered: a warm command reads lines until its "
+                    "input ends, and answers each"
+                )
+            raise self._error(found, context.episode_id)
+        if error := found.get("error"):
+            raise AgentError(f"{self._what}: {str(error)[:_QUOTED_CHARACTERS]}")
+        try:
+            return _outcome(found) if "reward" in found else None
+        except ValueError as exc:
+            raise AgentError(f"{self._what}: {exc}") from exc
+
+    async def _run_once(self, task: Task, context: EpisodeContext) -> Outcome | None:
+        """The verdict of a command that is run for this episode."""
         with tempfile.TemporaryDirectory(prefix="areal-sdk-task-") as scratch:
             file = Path(scratch) / "task.json"
             file.write_bytes(to_json(_order(task, context)) + b"\n")
             env = _environment(context) | {TASK_VARIABLE: str(file)}
-            try:
-                end = await self._programs.run(
-                    self._words, env=env, stdin=file, ended=partial(self._keep, context.episode_id)
-                )
-            except OSError as exc:
-                raise self._not_started(exc) from exc
+            end = await self._programs.run(
+                self._words, env=env, stdin=file, ended=partial(self._keep, context.episode_id)
+            )
         return self._verdict(end, context.episode_id)
 
     def _verdict(self, end: ProgramEnd, episode_id: str) -> Outcome | None:
@@ -116,12 +178,12 @@ class CommandAgent(Agent):
         error.trace = written[-8000:]
         return error
 
-    def _keep(self, episode_id: str, end: ProgramEnd) -> None:
+    def _keep(self, episode_id: str, end: ProgramEnd, what: str = "") -> None:
         """Append what the program wrote to the log. A log that cannot be written ends no episode."""
         if self._log is None:
             return
         most = _LOGGED_CHARACTERS if end.code == 0 else len(end.stdout) + len(end.stderr)
-        parts = [f"--- {episode_id}: {end}, after {end.seconds:.2f} s\n"]
+        parts = [f"--- {episode_id}: {what or end}, after {end.seconds:.2f} s\n"]
         for name, text in (("stdout", end.stdout), ("stderr", end.stderr)):
             if text.strip():
                 cut = f" (its last {most} characters)" if len(text) > most else ""
@@ -200,6 +262,15 @@ def _order(task: Task, context: EpisodeContext) -> Mapping[str, object]:
     }
 
 
+def _addresses(context: EpisodeContext) -> Mapping[str, str]:
+    """How a warm command finds the session of the episode."""
+    return {
+        "openai_base_url": context.base_url,
+        "anthropic_base_url": context.base_url.removesuffix("/v1"),
+        "api_key": context.api_key,
+    }
+
+
 def _environment(context: EpisodeContext) -> dict[str, str]:
     """How the clients of OpenAI and Anthropic find the session of the episode."""
     env = {
@@ -212,10 +283,13 @@ def _environment(context: EpisodeContext) -> dict[str, str]:
         "AREAL_SDK_SEED": str(context.seed),
     }
     host = urlsplit(context.base_url).hostname or ""
-    if _is_loopback(host):  # a proxy would look for it on its own machine
-        for name in ("NO_PROXY", "no_proxy"):
-            env[name] = ",".join(filter(None, (os.environ.get(name), host)))
-    return env
+    return env | _no_proxy(host) if _is_loopback(host) else env
+
+
+def _no_proxy(*hosts: str) -> dict[str, str]:
+    """A proxy would look for these hosts on its own machine."""
+    names = ("NO_PROXY", "no_proxy")
+    return {name: ",".join(filter(None, (os.environ.get(name), *hosts))) for name in names}
 
 
 def _is_loopback(host: str) -> bool:

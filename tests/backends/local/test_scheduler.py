@@ -96,7 +96,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(ACTIONS, max_size=25), st.booleans())
 def test_random_traffic_is_served_from_the_right_kv_within_memory(
     actions: list[tuple[str, ...]], deterministic: bool

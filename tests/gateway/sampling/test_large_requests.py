@@ -153,7 +153,7 @@ async def test_others_are_answered_while_a_large_prompt_is_prepared(
 
 
 @pytest.mark.parametrize("shape", list(TEMPLATES))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_a_large_text_has_the_tokens_that_it_has_piece_by_piece(
     model_dirs: dict[str, Path], shape: str, data: st.DataObject
@@ -183,7 +183,7 @@ def smollm2() -> Tokenizer:
     return Tokenizer.load(resolve_model("smollm2"))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     words=st.lists(st.one_of(st.sampled_from([" the", "s", " 12", "'s", "\n a", " "]), st.text())),
     size=st.integers(1, 40),
@@ -216,7 +216,7 @@ async def test_counting_tells_how_long_a_text_beyond_the_context_is(
 
 
 @pytest.mark.parametrize("shape", list(TEMPLATES))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(text=st.one_of(st.text(), st.sampled_from(["A\u030a", "\u1100\u1161\u11a8", "x " * 99])))
 def test_no_text_has_fewer_tokens_than_its_characters_say(
     model_dirs: dict[str, Path], shape: str, text: str

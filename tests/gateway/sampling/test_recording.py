@@ -417,9 +417,7 @@ def _rewrite(message: Message, how: str) -> Message:
 
 
 @pytest.mark.parametrize("shape", list(TEMPLATES))
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_trained_tokens_are_the_sampled_tokens(
     start_gateway: StartGateway, shape: str, data: st.DataObject

@@ -169,7 +169,7 @@ _FRAGMENTS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     start=st.sampled_from([_FIRST, b'{"messages":[{"content":"x"}', b'{"n":1,"messages":[1']),
     rests=st.lists(st.lists(st.sampled_from(_FRAGMENTS), max_size=8).map(b"".join), max_size=4),
@@ -189,7 +189,7 @@ _lists = st.lists(_scalars, max_size=3)
 _json = _scalars | _lists | st.dictionaries(st.text(max_size=3), _scalars | _lists, max_size=3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     messages=st.lists(_json, min_size=1, max_size=6),
     heads=st.lists(st.dictionaries(st.sampled_from(["model", "n"]), _json), min_size=1, max_size=2),

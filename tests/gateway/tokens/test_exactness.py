@@ -374,7 +374,6 @@ def run(model: Model, data: st.DataObject) -> None:
 @pytest.mark.parametrize("shape", list(TEMPLATES))
 @settings(
     max_examples=25,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -387,7 +386,7 @@ def test_sampled_tokens_are_the_trained_tokens(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL_MODELS)
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_sampled_tokens_of_real_models_are_the_trained_tokens(
     name: str, data: st.DataObject

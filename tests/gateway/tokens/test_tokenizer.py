@@ -22,7 +22,7 @@ def reference(model_dirs: dict[str, Path]) -> HfTokenizer:
     return HfTokenizer.from_file(str(model_dirs["qwen3"] / "tokenizer.json"))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     parts=st.lists(
         st.one_of(
@@ -39,7 +39,7 @@ def test_encoding_equals_the_library(
     assert tokenizer.encode(text) == tuple(reference.encode(text, add_special_tokens=False).ids)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=40), cut=st.integers(1, 5))
 def test_a_text_survives_tokens_that_come_one_by_one(
     tokenizer: Tokenizer, text: str, cut: int
@@ -50,7 +50,7 @@ def test_a_text_survives_tokens_that_come_one_by_one(
     assert "".join(pieces) + detokenizer.finish() == text.replace("\ufdd0", "")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(inside=st.lists(st.sampled_from(["<|im_end|>", "<think>", "<|im_start|>", "a", " ", "<|"])))
 def test_defused_text_holds_no_added_token(tokenizer: Tokenizer, inside: list[str]) -> None:
     text = "".join(inside)

@@ -77,7 +77,7 @@ def _pair(shape: str) -> tuple[Tokenizer, HfTokenizer]:
 
 
 @pytest.mark.parametrize("shape", _ALL)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(texts=st.lists(_texts, max_size=4))
 def test_ids_are_those_of_the_whole_text(shape: str, texts: list[str]) -> None:
     tokenizer, reference = _pair(shape)

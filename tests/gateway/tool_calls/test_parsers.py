@@ -93,7 +93,7 @@ FRAGMENTS = (
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     name=st.sampled_from(sorted(PARSERS)),
     fragments=st.lists(st.sampled_from(FRAGMENTS), max_size=8),
@@ -106,7 +106,7 @@ def test_any_split_reads_the_same(name: str, fragments: list[str], cuts: list[in
     assert read(PARSERS[name](), pieces) == read(PARSERS[name](), [text])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=60), cut=st.integers(0, 60))
 def test_plain_text_passes_unchanged(text: str, cut: int) -> None:
     assert read(PlainText(), [text[:cut], text[cut:]]) == ("", text, [])
@@ -332,7 +332,7 @@ def test_reasoning(text: str, open_already: bool, thought: str, answer: str) -> 
     assert read(parser, list(text)) == (thought, answer, [])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     text=st.text("abS TOP\n", max_size=30),
     stops=st.lists(st.sampled_from(["STOP", "a", "bb", "OP\n", "ab"]), max_size=3),

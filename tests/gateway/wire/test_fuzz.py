@@ -153,9 +153,7 @@ def _spoil(body: Any, path: tuple[Any, ...], value: Any) -> None:
 
 
 @pytest.mark.parametrize("path", list(BODIES))
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_no_body_breaks_the_gateway(
     start_gateway: StartGateway, path: str, data: st.DataObject
