@@ -3,8 +3,8 @@
     python benchmarks/lora.py [--seeds 0] [--rank 16] [--keep DIR] [--write]
 
 Both are `areal-sdk train examples/agents/calculator.py` with calculator.toml; the arms differ in `[trainer.lora]` and
-in the learning rate. The third arm keeps the rate of all weights, to show what the adapter's rate is for. With `--keep` the
-runs stay in a directory, and those that have ended there are not repeated.
+in the learning rate, which is ten times higher for the adapter. With `--keep` the runs stay in a directory, and those that have
+ended there are not repeated.
 """
 
 import argparse
@@ -37,7 +37,6 @@ def arms(rank: int) -> list[Arm]:
     return [
         Arm("all weights, 3e-5", ()),
         Arm(f"rank {rank}, 3e-4", (adapter, "trainer.learning_rate=3e-4")),
-        Arm(f"rank {rank}, 3e-5", (adapter,)),
     ]
 
 
@@ -154,8 +153,7 @@ def section(found: list[Measured], rank: int, seeds: list[int]) -> str:
     return (
         "## The demo with an adapter\n\n"
         f"`python benchmarks/lora.py --seeds {listed} --rank {rank}`: the demo of the section above, with all weights "
-        f"trained and with an adapter of rank {rank} (`--set trainer.lora.rank={rank}`), at the learning rate of "
-        "calculator.toml and at ten times that. Memory is the anonymous memory of the trainer's process, its libraries "
+        f"trained and with an adapter of rank {rank} (`--set trainer.lora.rank={rank}`) at ten times the learning rate. Memory is the anonymous memory of the trainer's process, its libraries "
         f"included, read every {POLL_S * 1000:.0f} ms. A checkpoint holds weights and moments. Times are medians over "
         "the 20 steps; other work shared the two cores, so CPU time says more than wall time. The last column is the mean "
         "difference between the engine's logprob of a sampled token and the trainer's under the same weights, in "
