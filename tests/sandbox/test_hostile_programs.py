@@ -13,7 +13,7 @@ import pytest
 from areal_sdk.sandbox import Isolation, Limits, Sandbox
 from tests.sandbox.programs import HOSTILE, Hostile
 
-LIMITS = Limits(wall_s=20.0, cpu_s=1.0, memory_mb=100, processes=16, output_kb=256, disk_mb=32)
+LIMITS = Limits(wall_s=120.0, cpu_s=1.0, memory_mb=100, processes=16, output_kb=256, disk_mb=32)
 SLEEPS_S = 1.0
 """The limit of programs that are ended by the clock."""
 

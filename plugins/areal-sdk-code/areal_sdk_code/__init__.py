@@ -14,3 +14,8 @@ def register_rewards(register):  # type: ignore[no-untyped-def]
 @hookimpl
 def register_environments(register):  # type: ignore[no-untyped-def]
     register("python_tool", "areal_sdk_code.environment:PythonToolEnvironment")
+
+
+@hookimpl
+def register_datasets(register):  # type: ignore[no-untyped-def]
+    register("python_problems", "areal_sdk_code.problems:tasks")

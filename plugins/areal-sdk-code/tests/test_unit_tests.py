@@ -9,11 +9,12 @@ from forgeries import FORGERIES
 from areal_sdk.sandbox import Isolation, Limits, SandboxError
 from areal_sdk.testing import check_reward, make_episode, registered
 from areal_sdk_code.judge import Judge, read_tests
+from areal_sdk_code.problems import tasks as problems
 from areal_sdk_code.rewards import unit_tests
 
 ISOLATIONS: list[Isolation] = ["rlimits", *(["bubblewrap"] if shutil.which("bwrap") else [])]
 both = pytest.mark.parametrize("isolation", ISOLATIONS)
-LIMITS = Limits(wall_s=10.0, cpu_s=5.0, memory_mb=300)
+LIMITS = Limits(wall_s=120.0, cpu_s=5.0, memory_mb=300)
 TESTS = ["assert double(2) == 4", "assert double(7) == 14"]
 SOLUTION = "Here it is:\n```python\ndef double(x):\n    return 2 * x\n```"
 
@@ -96,7 +97,7 @@ async def test_tests_in_the_form_of_humaneval_and_calls_and_output() -> None:
 async def test_a_limit_is_the_programs_failure_and_is_named(
     isolation: Isolation, body: str, limit: str
 ) -> None:
-    limits = Limits(wall_s=1.5 if limit == "wall" else 20.0, cpu_s=1.0, memory_mb=100)
+    limits = Limits(wall_s=1.5 if limit == "wall" else 120.0, cpu_s=1.0, memory_mb=100)
     verdict = await Judge(limits, isolation=isolation).judge(f"def double(x):\n    {body}", TESTS)
     assert (verdict.num_passed, verdict.limit) == (0, limit)
 
@@ -162,6 +163,46 @@ async def test_a_sandbox_that_cannot_start_is_a_fault_and_not_a_zero(
 def test_tests_as_text_may_be_code_or_json() -> None:
     assert read_tests("assert True") == ["assert True"]
     assert read_tests('[{"input": "1", "output": "2"}]') == [{"input": "1", "output": "2"}]
+
+
+SOLUTIONS = """
+double = lambda x: 2 * x
+is_prime = lambda n: n > 1 and all(n % d for d in range(2, n))
+is_even = lambda n: n % 2 == 0
+largest = max
+reverse = lambda s: s[::-1]
+count_vowels = lambda s: sum(c in 'aeiouAEIOU' for c in s)
+factorial = lambda n: 1 if n == 0 else n * factorial(n - 1)
+unique = lambda xs: list(dict.fromkeys(xs))
+is_palindrome = lambda s: s == s[::-1]
+sum_of_squares = lambda xs: sum(x * x for x in xs)
+fibonacci = lambda n: n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+word_count = lambda s: {w: s.split().count(w) for w in s.split()}
+clamp = lambda x, low, high: max(low, min(x, high))
+gcd = __import__('math').gcd
+flatten = lambda xss: [x for xs in xss for x in xs]
+second_largest = lambda xs: sorted(set(xs))[-2]
+caesar = lambda s, n: ''.join(c if c == ' ' else chr((ord(c) - 97 + n) % 26 + 97) for c in s)
+transpose = lambda rows: [list(column) for column in zip(*rows)]
+binary = lambda n: bin(n)[2:]
+def balanced(s):
+    depth = 0
+    for c in s:
+        depth += (c == '(') - (c == ')')
+        if depth < 0: return False
+    return depth == 0
+"""
+
+
+async def test_each_problem_of_the_dataset_can_be_solved() -> None:
+    found = [*problems("train"), *problems("eval")]
+    assert len({task.id for task in found}) == 20
+    tests = [test for task in found for test in task.data["tests"]]
+    names = [task.data["entry_point"] for task in found]
+    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(
+        SOLUTIONS, tests, entry_points=names
+    )
+    assert verdict.passed, verdict
 
 
 def test_the_plugin_is_installed() -> None:
