@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from areal_sdk.errors import ArealError
+from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,29 @@ class Ranks:
     """The group that sums go over; None: that of the steps."""
     side_group: dist.ProcessGroup | None = None
     """A group on the host, for what another thread does beside the steps."""
+    sequence: SequenceRanks = field(default_factory=SequenceRanks)
+    """Those that compute each row together with this one: neighbours."""
+    rows_group: dist.ProcessGroup | None = None
+    """One rank of each such neighbourhood."""
 
     @property
     def is_distributed(self) -> bool:
         return self.size > 1
+
+    @property
+    def rows(self) -> "Ranks":
+        """The ranks that have rows of their own, for plans and sums over rows: neighbours with the same
+        rows count as one."""
+        together = self.sequence.size
+        if together == 1:
+            return self
+        return replace(
+            self,
+            rank=self.rank // together,
+            size=self.size // together,
+            group=self.rows_group,
+            sequence=SequenceRanks(),
+        )
 
     @property
     def aside(self) -> "Ranks":
@@ -73,14 +93,37 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def join_ranks(*, rank: int, size: int, device: torch.device, timeout_s: float) -> Ranks:
-    """Meet the other ranks at MASTER_ADDR:MASTER_PORT."""
+def join_ranks(
+    *, rank: int, size: int, device: torch.device, timeout_s: float, sequence_ranks: int = 1
+) -> Ranks:
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `sequence_ranks` neighbours share their rows."""
     if size == 1:
         return Ranks(rank, size, device)
     timeout = timedelta(seconds=timeout_s)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout)
-    return Ranks(rank, size, device, side_group=dist.new_group(timeout=timeout, backend="gloo"))
+    side_group = dist.new_group(timeout=timeout, backend="gloo")
+    if sequence_ranks == 1:
+        return Ranks(rank, size, device, side_group=side_group)
+    sequence, rows_group = _neighbours(rank, size, sequence_ranks, timeout)
+    return Ranks(
+        rank, size, device, side_group=side_group, sequence=sequence, rows_group=rows_group
+    )
+
+
+def _neighbours(
+    rank: int, size: int, together: int, timeout: timedelta
+) -> tuple[SequenceRanks, dist.ProcessGroup]:
+    """Every rank makes every group, in the same order, and keeps its own."""
+
+    def own(members: Iterable[range]) -> dist.ProcessGroup:
+        made = [(ranks, dist.new_group(list(ranks), timeout=timeout)) for ranks in members]
+        kept: dist.ProcessGroup = next(group for ranks, group in made if rank in ranks)
+        return kept
+
+    row = own(range(first, first + together) for first in range(0, size, together))
+    rows = own(range(place, size, together) for place in range(together))
+    return SequenceRanks(rank % together, together, row), rows
 
 
 def full(parameter: Tensor) -> Tensor:

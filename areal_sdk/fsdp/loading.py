@@ -38,6 +38,7 @@ def load_trained(spec: TrainerSpec, ranks: Ranks, wrap: Callable[[Policy], M]) -
         seed=spec.run.seed,
         precision=settings.precision,
         is_filled=not is_split,
+        sequence=ranks.sequence,
     )
     model = wrap(policy)
     assert isinstance(model, nn.Module)

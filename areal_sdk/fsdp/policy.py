@@ -1,6 +1,6 @@
 """The model being trained: a transformers causal LM that reads trees and returns logprobs.
 
-Shapes: N tokens of the row, R nodes whose logits are needed, T loss terms, H hidden, V vocabulary.
+Shapes: N tokens of the row, n of them on this rank, R nodes whose logits are needed, T loss terms, H hidden, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
 from areal_sdk.fsdp.kernels.head import OutputLayer
+from areal_sdk.fsdp.kernels.sequence_ranks import Reading, SequenceRanks
 from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, attention_blocks
 from areal_sdk.models.checkpoint import stored_dtypes, stored_tensors
 from areal_sdk.models.families import check_trained, logit_scale
@@ -33,10 +34,13 @@ class Policy(nn.Module):
     model: Any
     """A transformers `PreTrainedModel`, which brings no types."""
 
-    def __init__(self, model: nn.Module, *, exact_head: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, *, exact_head: bool = False, sequence: SequenceRanks | None = None
+    ) -> None:
         """`exact_head`: logits are computed in float32, whatever autocast says."""
         super().__init__()
         self.model = model
+        self.sequence = sequence or SequenceRanks()
         self.logit_scale = logit_scale(self.model.config)
         plain = self.model.get_output_embeddings()
         if plain.bias is not None:
@@ -44,14 +48,18 @@ class Policy(nn.Module):
         self.model.set_output_embeddings(OutputLayer(plain, is_exact=exact_head))
 
     def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        hidden_RH = hidden_states(self.model.base_model, batch)[batch.nodes_R]
-        return self.head.token_logprobs(
-            hidden_RH,
-            batch.temperatures_R / self.logit_scale,
-            batch.rows_T,
-            batch.targets_T,
-            entropy_gradient=entropy_gradient,
-        )
+        def read(hidden_RH: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
+            return self.head.token_logprobs(
+                hidden_RH,
+                reading.temperatures_R / self.logit_scale,
+                reading.rows_T,
+                reading.targets_T,
+                entropy_gradient=entropy_gradient,
+            )
+
+        hidden_nH = hidden_states(self.model.base_model, batch, self.sequence)
+        logprobs_T, entropies_T = self.sequence.read(hidden_nH, batch, read)
+        return logprobs_T, entropies_T
 
     @property
     def head(self) -> OutputLayer:
@@ -83,18 +91,19 @@ class Policy(nn.Module):
         return served_weights(self.model)
 
 
-def hidden_states(trunk: Any, batch: Batch) -> Tensor:
-    """What a transformers model without its output layer makes of a batch, (N, H)."""
+def hidden_states(trunk: Any, batch: Batch, sequence: SequenceRanks) -> Tensor:
+    """What a transformers model without its output layer makes of a rank's part of a batch, (n, H)."""
     device = batch.tokens_N.device
     blocks = [block.to(device) for block in attention_blocks(batch.trees)]
     output = trunk(
-        input_ids=batch.tokens_N[None],
-        position_ids=batch.positions_N[None],
+        input_ids=sequence.part(batch.tokens_N)[None],
+        position_ids=sequence.part(batch.positions_N)[None],
         use_cache=False,
         blocks=blocks,
+        sequence=sequence,
     )
-    hidden_NH: Tensor = output.last_hidden_state[0]
-    return hidden_NH
+    hidden_nH: Tensor = output.last_hidden_state[0]
+    return hidden_nH
 
 
 def load_policy(
@@ -106,6 +115,7 @@ def load_policy(
     seed: int = 0,
     precision: str = "float32",
     is_filled: bool = True,
+    sequence: SequenceRanks | None = None,
 ) -> Policy:
     """The policy of checkpoint `model_dir`, in float32, whatever the file holds.
 
@@ -125,7 +135,7 @@ def load_policy(
                 config, dtype=torch.float32, attn_implementation=ATTENTION
             )
         model.eval()
-    policy = Policy(model, exact_head=exact_head)
+    policy = Policy(model, exact_head=exact_head, sequence=sequence)
     _check_weights(policy, model_dir)
     if lora is not None and lora.rank:
         add_adapter(model, lora, model_dir, seed=seed, dtype=getattr(torch, precision))

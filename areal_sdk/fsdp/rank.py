@@ -46,6 +46,7 @@ def main(channel: Channel, args: JSON) -> None:
         size=int(os.environ.get("WORLD_SIZE", 1)),
         device=_device(spec.trainer.device),
         timeout_s=COLLECTIVE_TIMEOUT_S,
+        sequence_ranks=spec.trainer.sequence_ranks,
     )
     own: PublishDir | None = None
     saver: Saver | None = None

@@ -16,6 +16,7 @@ from transformers import AutoModel
 from areal_sdk.algorithms.batch import Batch
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, served_weights, trained_weights
+from areal_sdk.fsdp.kernels.sequence_ranks import Reading
 from areal_sdk.fsdp.policy import Policy, hidden_states
 from areal_sdk.models.families import check_reward_model
 from areal_sdk.trainer import Demonstration
@@ -38,15 +39,20 @@ class RewardModel(nn.Module):
         super().__init__()
         causal = policy.model
         self.model = causal.base_model
+        self._sequence = policy.sequence
         self._prefix = causal.base_model_prefix
         self.score = nn.Linear(self.model.config.hidden_size, 1, bias=False)
         nn.init.zeros_(self.score.weight)  # it begins without a preference, on every rank alike
 
     def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
-        hidden_RH = hidden_states(self.model, batch)[batch.nodes_R].float()
-        with torch.autocast(hidden_RH.device.type, enabled=False):  # rewards of pairs are close
-            rewards_R = torch.mv(hidden_RH, self.score.weight[0])
-        rewards_T = rewards_R[batch.rows_T]
+        def read(hidden_RH: Tensor, reading: Reading) -> tuple[Tensor]:
+            hidden_RH = hidden_RH.float()
+            with torch.autocast(hidden_RH.device.type, enabled=False):  # rewards of pairs are close
+                rewards_R = torch.mv(hidden_RH, self.score.weight[0])
+            return (rewards_R[reading.rows_T],)
+
+        hidden_nH = hidden_states(self.model, batch, self._sequence)
+        [rewards_T] = self._sequence.read(hidden_nH, batch, read)
         return rewards_T, torch.zeros_like(rewards_T)
 
     @property

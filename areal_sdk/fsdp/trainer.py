@@ -24,7 +24,7 @@ from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
 from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher, first_exit
-from areal_sdk.models.families import adapted_layers, check_trained
+from areal_sdk.models.families import adapted_layers, check_heads, check_trained
 from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.process.threads import in_thread
@@ -70,6 +70,7 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
         require_package("peft", extra="lora", needed_for="an adapter (trainer.lora)")
     if not setup.only_exports:
         check_trained(setup.model_dir)
+        check_heads(setup.model_dir, config.trainer.sequence_ranks)
         adapted_layers(setup.model_dir, lora.targets)
     is_partial = lora.rank and "changed" in setup.engine_accepts
     spec = TrainerSpec(

@@ -58,6 +58,23 @@ def check_trained(directory: Path) -> None:
     check_safetensors(directory)
 
 
+def check_heads(directory: Path, sequence_ranks: int) -> None:
+    """ConfigError unless as many ranks can share the heads of this checkpoint's attention."""
+    config = read_config(directory)
+    heads = config["num_attention_heads"]
+    counts = {
+        "num_attention_heads": int(heads),
+        "num_key_value_heads": int(config.get("num_key_value_heads") or heads),
+    }
+    for name, count in counts.items():
+        if count % sequence_ranks:
+            raise ConfigError(
+                f"trainer.sequence_ranks = {sequence_ranks} does not divide the {count} heads of "
+                f"{directory} ({name} in config.json): ranks that compute a row together take as "
+                "many heads each"
+            )
+
+
 def is_reward_model(directory: Path) -> bool:
     """Whether the checkpoint judges sequences and cannot say anything."""
     classes = read_config(directory).get("architectures") or ()

@@ -56,12 +56,22 @@ def test_gradients_are_summed_once_an_update_or_with_each_micro_batch(
         assert each["sums"] == parts * each["microbatches"]
 
 
-@pytest.mark.parametrize("is_deferred", [True, False], ids=["deferred", "each"])
-def test_the_peak_of_a_rank_is_predicted(measured: list[dict[str, Any]], is_deferred: bool) -> None:
-    settings = TrainerSection(ranks=2, defer_gradient_sync=is_deferred)
+@pytest.mark.parametrize(
+    ("step", "settings"),
+    [
+        ("step", {}),
+        ("step, each", {"defer_gradient_sync": False}),
+        ("step, together", {"sequence_ranks": 2}),
+    ],
+)
+def test_the_peak_of_a_rank_is_predicted(
+    measured: list[dict[str, Any]], step: str, settings: dict[str, Any]
+) -> None:
     for rank in measured:
         model = ModelShape.of(rank["config"])
-        predicted = predict(model, settings, num_tokens=MICROBATCH_TOKENS)
-        found = rank["step" if is_deferred else "step, each"]
+        predicted = predict(
+            model, TrainerSection(ranks=2, **settings), num_tokens=MICROBATCH_TOKENS
+        )
+        found = rank[step]
         assert predicted.lasting == pytest.approx(found["lasting"], rel=0.02)
         assert predicted.total == pytest.approx(found["lasting"] + found["step"], rel=0.15), found

@@ -21,6 +21,7 @@ from areal_sdk.algorithms.batch import Batch, make_batch
 from areal_sdk.algorithms.examples import make_demonstration
 from areal_sdk.algorithms.packing import build_trees
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
 from areal_sdk.fsdp.loading import as_it_is, load_trained
 from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.spec import TrainerSpec
@@ -118,6 +119,7 @@ def main(directory: Path, rank: int) -> None:
         "forward": after_the_forward(spec, ranks),
         "step": step_of(spec, ranks),
         "step, each": step_of(each, ranks),
+        "step, together": step_of(spec, Ranks(rank, 2, sequence=SequenceRanks(rank, 2))),
         "deferred": sums_of_a_step(spec, ranks),
         "each": sums_of_a_step(each, ranks),
     }

@@ -107,6 +107,9 @@ class TrainerSection(Section):
     replicas: Positive = 1
     """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
     inside a machine and only gradients travel between machines; a rank then holds as many times more."""
+    sequence_ranks: Positive = 1
+    """Neighbouring ranks that compute each row of tokens together, a part of it each, where a sequence is too long
+    for one (Ulysses). Divides `ranks`, and the numbers of heads of the model."""
     defer_gradient_sync: bool = True
     """With several ranks: sum gradients over the ranks once per optimiser step, not after each micro-batch. Each
     rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off for a model
@@ -132,6 +135,11 @@ class TrainerSection(Section):
             raise ValueError(
                 f"replicas = {self.replicas} does not divide ranks = {self.ranks}: "
                 "each copy needs as many ranks as the others"
+            )
+        if self.ranks % self.sequence_ranks:
+            raise ValueError(
+                f"sequence_ranks = {self.sequence_ranks} does not divide ranks = {self.ranks}: "
+                "each row of tokens is computed by as many ranks as the others"
             )
         return self
 

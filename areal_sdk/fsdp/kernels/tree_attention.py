@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from areal_sdk.algorithms.packing import Tree
+from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
 from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS
+
+_ALONE = SequenceRanks()
 
 ATTENTION = "areal_tree"
 """The name under which transformers finds `tree_attention`."""
@@ -110,26 +113,24 @@ def tree_attention(
     *,
     blocks: Sequence[Block],
     scaling: float,
+    sequence: SequenceRanks = _ALONE,
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What a transformers attention layer calls; `blocks` comes through the model's forward."""
+    """What a transformers attention layer calls; `blocks` and `sequence` come through the model's
+    forward."""
     if sliding_window is not None:
         raise NotImplementedError(
             "this model has sliding-window attention, which the trainer does not support"
         )
-    num_heads, num_tokens, head_dim = query.shape[1:]
-    num_key_heads = key.shape[1]
+    num_tokens = blocks[-1].stop
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
+    q, k, v = (sequence.to_heads(x[0].to(dtype), num_tokens) for x in (query, key, value))
     with torch.autocast(value.device.type, enabled=False):  # which would widen the softmax
         out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
-            query.to(dtype).view(num_key_heads, -1, num_tokens, head_dim),
-            key[0].to(dtype),
-            value[0],
-            blocks,
-            scaling,
+            q.reshape(len(k), -1, num_tokens, q.shape[-1]), k, v, blocks, scaling
         )
-    return out.view(1, num_heads, num_tokens, head_dim).transpose(1, 2), None
+    return sequence.to_tokens(out.view(q.shape))[None].transpose(1, 2), None
 
 
 class _BlockAttention(torch.autograd.Function):

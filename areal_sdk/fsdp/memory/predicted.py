@@ -49,7 +49,7 @@ def predict(
     model: ModelShape, settings: TrainerSection, *, num_tokens: int, stored: str = "bfloat16"
 ) -> Prediction:
     """The peak of a step with micro-batches of `num_tokens`; `stored`: the type of the checkpoint."""
-    step = _Step(model, settings, num_tokens)
+    step = _Step(model, settings, -(-num_tokens // settings.sequence_ranks))
     at_the_end = step.head()
     in_a_layer = step.recomputed() + step.layer_backward()
     return Prediction(
@@ -90,6 +90,7 @@ class _Step:
     model: ModelShape
     settings: TrainerSection
     num_tokens: int
+    """Of a rank's part of a micro-batch."""
 
     @property
     def width(self) -> int:
@@ -178,7 +179,8 @@ class _Step:
         what the wide part kept is free."""
         m, n, width = self.model, self.num_tokens, self.width
         wide = 3 * width * m.intermediate * n
-        scores = m.heads * min(n, BLOCK_TOKENS) * n
+        # All tokens of its heads, where the row is split: as many scores.
+        scores = m.heads * min(n * self.settings.sequence_ranks, BLOCK_TOKENS) * n
         attention = (2 * FLOAT + width) * scores + (m.queries + 2 * m.keys) * 2 * width * n
         return FLOAT * m.hidden * n + max(wide, attention - self._wide_activations())
 

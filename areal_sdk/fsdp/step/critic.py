@@ -12,6 +12,7 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.objectives import Critic
 from areal_sdk.fsdp.adapter import trained_weights
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.kernels.sequence_ranks import Reading
 from areal_sdk.fsdp.loading import load_trained
 from areal_sdk.fsdp.policy import Policy, hidden_states
 from areal_sdk.fsdp.sharding import summed_at_the_end
@@ -31,14 +32,19 @@ class ValueModel(nn.Module):
         """With the trunk of `policy`."""
         super().__init__()
         self.trunk = policy.model.base_model
+        self._sequence = policy.sequence
         self.head = nn.Linear(self.trunk.config.hidden_size, 1)
         nn.init.zeros_(self.head.weight)  # it begins by expecting nothing, on every rank alike
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Batch) -> Tensor:
-        hidden_NH = hidden_states(self.trunk, batch)
-        values_R: Tensor = self.head(hidden_NH[batch.nodes_R])[:, 0].float()
-        return values_R[batch.rows_T]
+        def read(hidden_RH: Tensor, reading: Reading) -> tuple[Tensor]:
+            values_R: Tensor = self.head(hidden_RH)[:, 0].float()
+            return (values_R[reading.rows_T],)
+
+        hidden_nH = hidden_states(self.trunk, batch, self._sequence)
+        [values_T] = self._sequence.read(hidden_nH, batch, read)
+        return values_T
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -110,7 +116,7 @@ class CriticTrainer:
                 )
                 self.num_updates += applied.is_updated
                 norms.append(applied.grad_norm)
-        sums = self.ranks.sum(totals)
+        sums = self.ranks.rows.sum(totals)
         value_loss = sums.pop("value_loss")
         means = {name: total / num_terms for name, total in sums.items()}
         return {

@@ -81,7 +81,7 @@ class RankTrainer:
         self.credit: dict[str, Credit] = {}
         """Of the episodes of the latest step, by id."""
         self._named: set[str] = set()
-        self._planner = Planner(self.settings, self.ranks)
+        self._planner = Planner(self.settings, self.ranks.rows)
 
     def _load_reference(self) -> Policy | WithoutAdapter:
         """The checkpoint that the run began with, also where the run was resumed; never trained."""
@@ -173,7 +173,7 @@ class RankTrainer:
         batches = self._planner.minibatch(examples, divisor=1.0, version=0).batches
         with torch.no_grad(), self._autocast():
             values = [self.policy(batch)[0] for batch in batches]
-        sums = sequence_sums(batches, values, count=len(examples), ranks=self.ranks)
+        sums = sequence_sums(batches, values, count=len(examples), ranks=self.ranks.rows)
         for place, total in zip(places, sums, strict=True):
             scores[place] = total
         return scores
@@ -270,7 +270,7 @@ class RankTrainer:
                 for b in batches
             ]
         log_weights = [self._log_weights(batch) for batch in batches]
-        keep = objective.keep(gather(minibatch, log_weights, self.ranks))
+        keep = objective.keep(gather(minibatch, log_weights, self.ranks.rows))
         return replace(minibatch, batches=[replace(b, kept_T=keep[b.indices_T]) for b in batches])
 
     def _log_weights(self, batch: Batch) -> Tensor:
@@ -313,12 +313,12 @@ class RankTrainer:
             num_skipped += not math.isfinite(grad_norms[-1])
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
         return {
-            "loss": self.ranks.sum({"loss": loss_sum / len(minibatches)})["loss"],
+            "loss": self.ranks.rows.sum({"loss": loss_sum / len(minibatches)})["loss"],
             "grad_norm": worst(grad_norms),
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "num_updates": float(self.num_updates - num_updates),
             "num_skipped_updates": float(num_skipped),
-            **meter.reduce(self.ranks, num_terms=num_terms),
+            **meter.reduce(self.ranks.rows, num_terms=num_terms),
         }
 
     def _policy_loss(
@@ -379,7 +379,8 @@ class RankTrainer:
         """What the step took, on this rank, and over all ranks where that is a sum."""
         computed = sum(len(b.tokens_N) for m in minibatches for b in m.batches)
         cpu_s = {f"cpu_{name}_s": seconds for name, seconds in meter.cpu_s.items()}
-        sums = self.ranks.sum(
-            {"num_computed": float(computed), **cpu_s, "cpu_s": sum(cpu_s.values())}
-        )
-        return {**sums, "wall_s": time.monotonic() - began}
+        return {
+            **self.ranks.rows.sum({"num_computed": float(computed)}),
+            **self.ranks.sum({**cpu_s, "cpu_s": sum(cpu_s.values())}),
+            "wall_s": time.monotonic() - began,
+        }
