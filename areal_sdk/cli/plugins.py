@@ -1,5 +1,6 @@
 """`areal-sdk plugins`: what is installed, what it brings, what failed and why; and the contract."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,9 @@ import click
 if TYPE_CHECKING:
     from areal_sdk.plugins import PluginReport
     from areal_sdk.testing.plugins import Verdict
+
+_MOST_TASKS = 10
+"""As many tasks of a file are tried."""
 
 
 @click.group(name="plugins", invoke_without_command=True)
@@ -52,7 +56,8 @@ def plugins(ctx: click.Context, files: tuple[str, ...], as_json: bool) -> None:
 @click.option(
     "--tasks",
     type=click.Path(path_type=Path),
-    help="Tasks (JSONL) to try rewards and environments on; default: the plugin's own.",
+    help="A file of tasks (JSONL, JSON, CSV, Parquet) or a saved dataset to try rewards and environments on; "
+    "default: the plugin's own.",
 )
 @click.option(
     "--set",
@@ -89,14 +94,16 @@ def check(
     for name in names:
         sources_of(name)  # a misspelt one is an error before the first is checked
 
-    async def judge() -> list[tuple[str, list[Verdict]]]:
+    async def judge(lines: Path | None) -> list[tuple[str, list[Verdict]]]:
         found = [(name, None) for name in names] + [(path, Path(path)) for path in files]
         return [
-            (name, await judge_plugin(name, options=options, tasks=tasks, file=file))
+            (name, await judge_plugin(name, options=options, tasks=lines, file=file))
             for name, file in found
         ]
 
-    judged = asyncio.run(judge())
+    with tempfile.TemporaryDirectory(prefix="areal-sdk-check-") as scratch:
+        lines = None if tasks is None else _first_tasks(tasks, Path(scratch) / "tasks.jsonl")
+        judged = asyncio.run(judge(lines))
     if as_json:
         import orjson
 
@@ -105,6 +112,18 @@ def check(
         _print_verdicts([verdict for _, verdicts in judged for verdict in verdicts])
     if any(verdict.problem for _, verdicts in judged for verdict in verdicts):
         raise SystemExit(1)
+
+
+def _first_tasks(path: Path, lines: Path) -> Path:
+    """The first tasks of any file of tasks, written as JSONL to `lines`."""
+    from itertools import islice
+
+    from areal_sdk.builtin.tasks import read_tasks
+    from areal_sdk.telemetry.files import to_json
+
+    first = islice(read_tasks(path), _MOST_TASKS)
+    lines.write_bytes(b"".join(to_json({"id": t.id, "data": dict(t.data)}) + b"\n" for t in first))
+    return lines
 
 
 def _print_verdicts(verdicts: "Sequence[Verdict]") -> None:

@@ -255,6 +255,21 @@ async def test_a_crash_and_a_hang_are_named_and_leave_the_neighbours_whole(
     assert problems["reward 'reward'"] == problems["plugin areal-sdk-crashes"] == ""
 
 
+def test_the_command_takes_tasks_of_any_file(install: Install, tmp_path: Path) -> None:
+    reads_gold = "def reward(episode): return float(episode.task.data['gold'] == '4')\n"
+    install("areal-sdk-fine", HEAD + reads_gold + HOOKS)
+    tasks = tmp_path / "tasks.csv"
+    tasks.write_text("question,gold\n2+2?,4\n")
+    run = CliRunner().invoke(command, ["check", "areal-sdk-fine", "--json", "--tasks", str(tasks)])
+    verdicts = json.loads(run.stdout)["areal-sdk-fine"]
+    assert {v["what"]: v["problem"] for v in verdicts}["reward 'reward'"] == ""
+    absent = str(tmp_path / "absent.csv")
+    with pytest.raises(ConfigError, match=r"no such file of tasks: .*absent\.csv"):
+        CliRunner().invoke(
+            command, ["check", "areal-sdk-fine", "--tasks", absent], catch_exceptions=False
+        )
+
+
 def test_the_command_checks_what_is_installed(install: Install, tmp_path: Path) -> None:
     install("areal-sdk-fine", HEAD + HOOKS)
     run = CliRunner().invoke(command, ["check", "areal-sdk-fine", "--json"])

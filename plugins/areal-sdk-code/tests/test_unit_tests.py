@@ -27,6 +27,8 @@ async def test_a_right_program_passes(isolation: Isolation) -> None:
 
 @pytest.mark.parametrize("name", FORGERIES)
 async def test_a_verdict_cannot_be_forged(name: str) -> None:
+    if name == "reads_the_tests" and "bubblewrap" not in ISOLATIONS:
+        pytest.skip("limits alone let a program read every file: needs bubblewrap")
     verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(FORGERIES[name], TESTS)
     assert verdict.num_passed == 0
     assert verdict.message
