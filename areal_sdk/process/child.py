@@ -12,6 +12,10 @@ from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import JSON, Buffer, Frame, FrameKind, view_of
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
+KILLED_WITHIN_S = 60.0
+"""After SIGKILL the kernel still frees the memory of the child: on a crowded machine, gigabytes take more
+than five seconds, and a run that had ended well would be reported as failed."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChildReply:
@@ -168,7 +172,7 @@ class Child:
         self._is_closing = True
         self._body.signal(signal.SIGKILL)
         self._connection.close()
-        return await self._wait_gone(5.0, "did not die of SIGKILL")
+        return await self._wait_gone(KILLED_WITHIN_S, "did not die of SIGKILL")
 
     async def aclose(self, *, grace_s: float = 2.0) -> None:
         """Ask the child to leave, then SIGTERM, then SIGKILL. Returns when it is gone. Idempotent."""
