@@ -1,8 +1,8 @@
-"""Numbers over seeds: means with 95 % intervals, and a file that remembers finished runs."""
+"""Numbers over seeds: means with 95 % intervals, and files of finished runs."""
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, stdev
@@ -50,3 +50,27 @@ class Runs:
         if self._path is not None:
             with self._path.open("a") as file:
                 file.write(json.dumps({"key": key, "curve": asdict(curve)}) + "\n")
+
+
+def save_curves(curves: Mapping[Key, Curve], path: Path) -> dict[Key, Curve]:
+    """Write the curves beside their picture, a line a run. Returns them as `load_curves` will: rounded."""
+    rows = [
+        json.dumps(
+            {
+                "key": key,
+                "steps": curve.steps,
+                "scores": [round(score, 4) for score in curve.scores],
+                "cpu_s": [round(seconds, 2) for seconds in curve.cpu_s],
+            }
+        )
+        for key, curve in curves.items()
+    ]
+    path.write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    return load_curves(path)
+
+
+def load_curves(path: Path) -> dict[Key, Curve]:
+    return {
+        tuple(row["key"]): Curve(row["steps"], row["scores"], row["cpu_s"])
+        for row in json.loads(path.read_text())
+    }

@@ -1,0 +1,41 @@
+"""Tables and pictures of benchmarks are those of the curves that are committed beside them."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+
+
+@pytest.fixture
+def load_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Programs import one another by plain names, which other tests should not find."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if (ROOT / "benchmarks" / f"{name}.py").exists():
+            del sys.modules[name]
+
+
+def test_the_cells_of_staleness_are_those_of_the_committed_curves(
+    load_program: Callable[[str], ModuleType],
+) -> None:
+    program = load_program("staleness")
+    found = program.by_series(program.load_curves(program.CURVES))
+    section = DOCUMENT.read_text().partition("<!-- begin staleness -->")[2]
+    num_cells = 0
+    for learning_rate in program.LEARNING_RATES:
+        written = section.partition(f"Learning rate {learning_rate:g}:\n")[2].splitlines()
+        for label, *cells in program.rows_of(found, learning_rate):
+            row = next(line for line in written if line.startswith(f"| {label} |"))
+            shown = [cell.strip() for cell in row.strip("|").split("|")][1:]
+            for cell, expected in zip(shown, cells, strict=True):
+                assert cell == (expected or cell), (learning_rate, label)
+                num_cells += bool(expected)
+    assert num_cells == len(found) > 30
