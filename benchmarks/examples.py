@@ -6,18 +6,16 @@ Makes the run directories that are not there yet, one after the other, and write
 its picture from all that are there. A framework whose packages are not installed is left out
 (tests/examples/test_frameworks.py names them).
 
-Before `tiny` can learn a game it has to call a tool: it imitates a weak player that played through the
-frameworks. All frameworks share that run.
+`tiny` learns to call a tool through a framework by imitation: a weak player plays through each of them, and
+one run learns from all. The frameworks' figures are of the random model, and of that run.
 """
 
 import argparse
-import ast
 import os
 import secrets
 import subprocess
 import sys
 import time
-import tokenize
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,12 +24,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lines import count_lines
 from pictures import Line, Panel, draw, save
 from tables import table, write_section
 
 from areal_sdk import Run
 from areal_sdk.config import parse_config
 from areal_sdk.finetune import Teacher, ask_teacher
+from areal_sdk.rollout.trajectory import branches
 
 ROOT = Path(__file__).parents[1]
 AGENTS = ROOT / "examples" / "agents"
@@ -39,6 +39,9 @@ FRAMEWORKS = AGENTS / "frameworks"
 PAGE = ROOT / "docs" / "examples.md"
 PICTURE = ROOT / "docs" / "images" / "examples.svg"
 TIMEOUT_S = 3600
+BENCHMARKS = "benchmarks.md"
+CONVERGENCE = "convergence-of-the-algorithms-on-guess_number"
+DEMO = "the-demo-a-calculator-tool-smollm2-135m-two-cores"
 TAUGHT = "frameworks-taught"
 STUDENT = (
     *("--model", "tiny", "--min-reward", "0", "--batch", "32", "--steps", "200"),
@@ -57,7 +60,13 @@ class Example:
     files: Sequence[Path]
     """The user's code; the first is the agent."""
     package: str = ""
-    """The module of its framework. The model learns from a teacher first, how to call the tool."""
+    """The module of its framework. The model learns from a teacher how to call the tool."""
+    is_trained: bool = True
+    """Else only the untrained model is measured here."""
+    where: str = ""
+    """Where its figures are, if they are not measured here."""
+    model: str = "smollm2"
+    """The model that is measured untrained."""
     arguments: Sequence[str] = ()
 
     @property
@@ -68,20 +77,37 @@ class Example:
 def _framework(name: str, what: str, package: str) -> Example:
     files = (FRAMEWORKS / f"{name}_agent.py", FRAMEWORKS / "number_game.py")
     games = str(FRAMEWORKS / "games.jsonl")
-    settings = ["--config", str(FRAMEWORKS / "tiny.toml"), "--tasks", games, "--eval-tasks", games]
-    return Example(name, what, files, package=package, arguments=settings)
+    settings = ["--config", str(FRAMEWORKS / "tiny.toml"), "--tasks", games]
+    return Example(name, what, files, package=package, arguments=settings, model="tiny")
 
 
-def _own(name: str, what: str) -> Example:
+def _own(name: str, what: str, **others: Any) -> Example:
     config = ["--config", str(AGENTS / f"{name}.toml")]
-    return Example(name, what, (AGENTS / f"{name}.py",), arguments=config)
+    return Example(name, what, (AGENTS / f"{name}.py",), arguments=config, **others)
 
 
 EXAMPLES = (
-    _own("guess_number", "a game, as an environment"),
+    _own(
+        "guess_number",
+        "a game, as an environment",
+        where=f"{BENCHMARKS}#{CONVERGENCE}",
+        model="tiny",
+    ),
     _own("math_with_retries", "multi-turn math: another try after a wrong answer"),
-    _own("calculator", "a calculator tool"),
-    _own("retrieval", "search in a full-text index (SQLite FTS5), then an answer"),
+    _own("calculator", "a calculator tool", where=f"{BENCHMARKS}#{DEMO}"),
+    Example(
+        "second_look",
+        "self-correction: a workflow with a reward for each turn",
+        (AGENTS / "second_look.py",),
+        arguments=("--num-tasks", "20"),
+        is_trained=False,
+    ),
+    _own("code_fixer", "a function mended until its tests pass, in a sandbox"),
+    _own(
+        "retrieval",
+        "search in a full-text index (SQLite FTS5), then an answer",
+        is_trained=False,
+    ),
     _framework("openai_agents", "OpenAI Agents SDK, a tool", "agents"),
     _framework("langgraph", "LangChain and LangGraph, a tool", "langchain_openai"),
     _framework("pydantic_ai", "Pydantic AI, a tool", "pydantic_ai"),
@@ -90,30 +116,20 @@ EXAMPLES = (
 )
 
 
-def count_lines(file: Path) -> int:
-    """Lines that are neither empty nor only a comment or part of a docstring."""
-    with file.open("rb") as content:
-        kinds = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-        kinds |= {tokenize.ENCODING, tokenize.ENDMARKER}
-        used = {
-            number
-            for token in tokenize.tokenize(content.readline)
-            if token.type not in kinds
-            for number in range(token.start[0], token.end[0] + 1)
-        }
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            used -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return len(used)
-
-
 def play(example: Example, runs: Path) -> None:
-    if (runs / example.name).is_dir():
+    if example.is_trained and not example.package and not example.where:
+        if not (runs / example.name).is_dir():
+            agent = str(example.files[0])
+            _areal_sdk("train", agent, *example.arguments, *_kept_in(runs / example.name))
         return
-    agent, start = str(example.files[0]), []
+    models = {"untrained": example.model}
     if example.package:
-        start = ["--init-from", str(runs / TAUGHT)]
-    _areal_sdk("train", agent, *example.arguments, *start, *_kept_in(runs / example.name))
+        models["taught"] = str(runs / TAUGHT)
+    for when, model in models.items():
+        run = runs / f"{example.name}-{when}"
+        if not run.is_dir():
+            given = [*example.arguments, "--model", model, "--record", *_kept_in(run)]
+            _areal_sdk("eval", str(example.files[0]), *given)
 
 
 def teach(frameworks: Sequence[Example], runs: Path) -> None:
@@ -172,26 +188,40 @@ def _areal_sdk(*arguments: str) -> None:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run directory says of an example."""
+    """What run directories say of an example."""
 
     before: dict[str, Any]
-    after: dict[str, Any]
+    after: dict[str, Any] | None
     steps: Sequence[dict[str, Any]]
+    samples_an_episode: float
 
     @classmethod
-    def of(cls, run: Path) -> "Figures | None":
-        if not run.is_dir():
+    def of(cls, example: Example, runs: Path) -> "Figures | None":
+        if example.is_trained and not example.package:
+            found = _evaluations(runs / example.name)
+            if "after" not in found:
+                return None
+            run = Run(runs / example.name)
+            return cls(found["before"], found["after"], run.metrics(), samples_an_episode(run))
+        before = _evaluations(runs / f"{example.name}-untrained").get("eval")
+        after = _evaluations(runs / f"{example.name}-taught").get("eval")
+        if before is None or (example.is_trained and after is None):
             return None
-        read = Run(run)
-        rows = {row["name"]: row for row in read.evaluations() if row["split"] == "eval"}
-        if not {"before", "after"} <= rows.keys():
-            return None
-        return cls(rows["before"], rows["after"], read.metrics())
+        last = runs / f"{example.name}-{'untrained' if after is None else 'taught'}"
+        return cls(before, after, (), samples_an_episode(Run(last)))
 
-    @property
-    def samples_an_episode(self) -> float:
-        samples = sum(step["train/num_trajectories"] for step in self.steps)
-        return float(samples / sum(step["batch/episodes"] for step in self.steps))
+
+def _evaluations(run: Path) -> dict[str, dict[str, Any]]:
+    """By name; empty if there is no such run."""
+    rows = Run(run).evaluations() if run.is_dir() else []
+    return {row["name"]: row for row in rows if row["split"] == "eval"}
+
+
+def samples_an_episode(run: Run) -> float:
+    """How many sequences the turns of an episode are, on average: 1 where each continues the last."""
+    episodes = [run.episode(row["id"]) for row in run.episodes()[-MOST_READ:]]
+    found = [len(list(branches(episode.turns))) for episode in episodes if episode.turns]
+    return sum(found) / len(found)
 
 
 def success(row: dict[str, Any]) -> str:
@@ -199,38 +229,41 @@ def success(row: dict[str, Any]) -> str:
 
 
 def write_page(runs: Path) -> None:
-    rows, lines = [], []
+    rows: list[list[object]] = []
+    trained, taught = [], []
     for example in EXAMPLES:
-        found = Figures.of(runs / example.name)
         code = f"[{example.name}](../{example.files[0].relative_to(ROOT)})"
+        row: list[object] = [code, example.what, example.num_lines]
+        found = None if example.where else Figures.of(example, runs)
         if found is None:
-            rows.append([code, example.what, example.num_lines, "-", "not run here", "-", "-", "-"])
+            why = f"[measured there]({example.where})" if example.where else "not run here"
+            one = runs / f"{example.name}-untrained"
+            samples = f"{samples_an_episode(Run(one)):.2f}" if one.is_dir() else ""
+            rows.append([*row, samples, why, "", ""])
             continue
-        rows.append(
-            [
-                code,
-                example.what,
-                example.num_lines,
-                f"{found.samples_an_episode:.2f}",
-                success(found.before),
-                success(found.after),
-                len(found.steps),
-                f"{found.steps[-1]['train_seconds'] / 60:.1f}",
-            ]
-        )
-        heights = [step["batch/success"] for step in found.steps]
-        lines.append(Line(example.name, smoothed(heights)))
+        after = "not trained here" if found.after is None else success(found.after)
+        how = f"{len(found.steps)} steps" if found.steps else ""
+        if found.steps:
+            how += f", {found.steps[-1]['train_seconds'] / 60:.0f} minutes"
+            heights = [step["batch/success"] for step in found.steps]
+            trained.append(Line(example.name, smoothed(heights)))
+        elif found.after is not None:
+            how = "imitation"
+            ends = (found.before, found.after)
+            taught.append(Line(example.name, [end["success"] for end in ends]))
+        rows.append([*row, f"{found.samples_an_episode:.2f}", success(found.before), after, how])
     header = ["example", "what it is", "lines", "samples an episode"]
-    header += ["success before", "after", "steps", "minutes"]
+    header += ["success before", "after", "by"]
     write_section("examples", table(header, rows), document=PAGE)
-    half = len(lines) // 2 + len(lines) % 2
     panels = [
-        Panel(title, ["start", *[""] * (NUM_PLACES - 2), "end"], part)
-        for title, part in (("", lines[:half]), ("", lines[half:]))
+        Panel("training episodes, by step", ["first", *[""] * (NUM_PLACES - 2), "last"], trained),
+        Panel("frameworks, by imitation", ["random", "taught"], taught),
     ]
-    save(draw("success of training episodes, from the first step to the last", panels), PICTURE)
+    save(draw("success of the examples", panels), PICTURE)
 
 
+MOST_READ = 200
+"""Episodes of a run."""
 NUM_PLACES = 12
 
 

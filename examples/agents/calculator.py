@@ -80,8 +80,6 @@ def calculate(arguments: str) -> tuple[str, str]:
 
     >>> calculate('{"expression": "2 + 3 * 4"}')
     ('2+3*4', '14')
-    >>> calculate('{"expression": "__import__"}')
-    ('__import__', 'error: not an arithmetic expression')
     """
     try:
         expression = str(json.loads(arguments)["expression"])[:100].replace(" ", "")

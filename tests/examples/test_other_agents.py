@@ -1,6 +1,7 @@
 """The smaller examples do what their first lines say."""
 
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +68,23 @@ def test_every_document_is_found_by_its_question() -> None:
     for task in (*module.tasks("train"), *module.tasks("eval")):
         query = json.dumps({"query": task.data["question"]})
         assert module.search(query) == task.data["document"]
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"),
+    [
+        (["def f(a,b):return a+b"], 1.0),
+        (["def f(a,b):return a*b", "So:\n```python\ndef f(a,b): return a+b\n```"], 0.8),
+        (["def f(a,b):return a*b", "import os; os._exit(0)"], 0.0),
+        (["nonsense", "while True: pass"], 0.0),
+    ],
+    ids=["at once", "then", "an exit", "nonsense"],
+)
+async def test_a_function_is_mended_until_its_tests_pass(said: list[str], reward: float) -> None:
+    agent = partial(load("code_fixer").CodeFixer, wall_s=1.0)
+    task = {"question": "def f(a,b):return a-b", "tests": ["assert f(2, 3) == 5"]}
+    episode = await run_agent(agent(), task, engine=said)
+    assert episode.reward == reward, episode.outcome
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
