@@ -32,7 +32,7 @@ def math_answer(
 ) -> float:
     r"""1.0 when the last `\boxed{...}` is equal to the answer as an expression, by math-verify.
 
-    An expression that takes longer than `timeout_s`, or more memory, is a wrong answer.
+    An expression that takes more CPU time than `timeout_s`, or more memory, is a wrong answer.
     """
     said, expected = last_boxed(episode.final_text), _expected(episode, field)
     if said is None:
