@@ -39,3 +39,12 @@ def test_the_cells_of_staleness_are_those_of_the_committed_curves(
                 assert cell == (expected or cell), (learning_rate, label)
                 num_cells += bool(expected)
     assert num_cells == len(found) > 30
+
+
+def test_table_and_picture_of_convergence_are_those_of_the_committed_curves(
+    load_program: Callable[[str], ModuleType],
+) -> None:
+    program = load_program("convergence")
+    found = program.by_series(program.load_curves(program.CURVES))
+    assert program.section_of(found) in DOCUMENT.read_text()
+    assert program.picture_of(found) == program.PICTURE.read_text()
