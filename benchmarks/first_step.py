@@ -35,10 +35,10 @@ templates = pathlib.Path(trl.__file__).parent / "chat_templates"
 shutil.copy(templates / "qwen3.jinja", model / "chat_template.jinja")
 """
 NOT_RUN = {
-    "verifiers 0.4.0": "its trainer wants a GPU (vLLM)",
-    "Agent Lightning 0.3.0": "its trainer is VERL, which wants a GPU",
-    "ART (openpipe-art)": "its backend trains with Unsloth and vLLM on a GPU, or on a service",
-    "SkyRL": "wants a GPU (vLLM, Ray)",
+    "verifiers 0.4.0": "training samples with vLLM on a GPU",
+    "Agent Lightning 0.3.0": "it trains with VERL on a GPU",
+    "ART (openpipe-art)": "it trains with vLLM on a GPU, or on a service",
+    "SkyRL": "it trains with vLLM and Ray on GPUs",
 }
 
 
@@ -120,11 +120,12 @@ def main() -> None:
             num_packages(given.trl_python or sys.executable, side.requirement),
             f"{statistics.median(side.seconds):.0f}",
             f"{statistics.median(side.cpu_s):.1f}",
+            "",
         ]
         for side in sides
     ]
-    rows += [[name, "not run here", why, "", ""] for name, why in NOT_RUN.items()]
-    header = ["", "lines", "packages", "s to the first step", "CPU-s"]
+    rows += [[name, "", "", "", "", f"not run here: {why}"] for name, why in NOT_RUN.items()]
+    header = ["", "lines", "packages", "s to the first step", "CPU-s", ""]
     text = (
         "## The same tool agent in other libraries\n\n"
         f"`python benchmarks/first_step.py --trl-python PYTHON --rounds {given.rounds}`: a calculator tool, the "
