@@ -147,9 +147,7 @@ class _BlockAttention(torch.autograd.Function):
     ) -> Tensor:
         out_KRND = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
         for block in blocks:
-            queries = slice(block.start, block.stop)
-            p, _, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling)
-            out_KRND[:, :, queries] = torch.bmm(p, v).view_as(out_KRND[:, :, queries])
+            _attend(q_KRND, k_KND, v_KND, out_KRND, block, scaling)
         ctx.save_for_backward(q_KRND, k_KND, v_KND)
         ctx.blocks, ctx.scaling = blocks, scaling
         return out_KRND
@@ -161,16 +159,40 @@ class _BlockAttention(torch.autograd.Function):
         dk = torch.zeros_like(k_KND, memory_format=torch.contiguous_format)
         dv = torch.zeros_like(dk)
         for block in ctx.blocks:
-            queries = slice(block.start, block.stop)
-            p, k, v = _probabilities(q_KRND, k_KND, v_KND, block, ctx.scaling)
-            grad = grad_KRND[:, :, queries].reshape(len(k), -1, k.shape[-1])
-            q = q_KRND[:, :, queries].reshape_as(grad)
-            dp = torch.bmm(grad, v.transpose(1, 2))
-            ds = torch._softmax_backward_data(dp, p, -1, p.dtype).mul_(ctx.scaling)
-            dq[:, :, queries] = torch.bmm(ds, k).view_as(dq[:, :, queries])
-            _scatter_add(dk, block, torch.bmm(ds.transpose(1, 2), q))
-            _scatter_add(dv, block, torch.bmm(p.transpose(1, 2), grad))
+            _pass_back(grad_KRND, (q_KRND, k_KND, v_KND), (dq, dk, dv), block, ctx.scaling)
         return dq, dk, dv, None, None
+
+
+# Functions of their own: what a block takes is free before the next one takes as much.
+
+
+def _attend(
+    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, out_KRND: Tensor, block: Block, scaling: float
+) -> None:
+    queries = slice(block.start, block.stop)
+    p, _, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling)
+    out_KRND[:, :, queries] = torch.bmm(p, v).view_as(out_KRND[:, :, queries])
+
+
+def _pass_back(
+    grad_KRND: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
+    gradients: tuple[Tensor, Tensor, Tensor],
+    block: Block,
+    scaling: float,
+) -> None:
+    """Add the gradients of a block's queries, and of what they see, to those of all."""
+    q_KRND, k_KND, v_KND = states
+    dq, dk, dv = gradients
+    queries = slice(block.start, block.stop)
+    p, k, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling)
+    grad = grad_KRND[:, :, queries].reshape(len(k), -1, k.shape[-1])
+    q = q_KRND[:, :, queries].reshape_as(grad)
+    dp = torch.bmm(grad, v.transpose(1, 2))
+    ds = torch._softmax_backward_data(dp, p, -1, p.dtype).mul_(scaling)
+    dq[:, :, queries] = torch.bmm(ds, k).view_as(dq[:, :, queries])
+    _scatter_add(dk, block, torch.bmm(ds.transpose(1, 2), q))
+    _scatter_add(dv, block, torch.bmm(p.transpose(1, 2), grad))
 
 
 def _probabilities(

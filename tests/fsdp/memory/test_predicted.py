@@ -50,6 +50,7 @@ SLOW = [
     ("qwen3", {}, ADAPTER, 512),
     ("llama", TIED, EXACT | ADAPTER, 512),
     ("mistral", DEEP, FULL, 2048),
+    ("qwen3", {"num_hidden_layers": 2}, EXACT | FULL, 2048),
 ]
 
 
