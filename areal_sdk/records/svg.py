@@ -49,19 +49,23 @@ class _Place:
 def _ticks(low: float, high: float, *, whole: bool = False) -> list[float]:
     """Round numbers from at most `low` to at least `high`, a few of them.
 
+    >>> _ticks(1e-14, 8e-14)[-1]
+    8e-14
     >>> _ticks(0.0, 0.83), _ticks(1, 40, whole=True), _ticks(3.0, 3.0)
     ([0.0, 0.25, 0.5, 0.75, 1.0], [0, 10, 20, 30, 40], [2.8, 3.0, 3.2])
     """
     span = (high - low) or abs(high) / 4 or 1.0
     rough = span / NUM_TICKS
-    power = 10.0 ** math.floor(math.log10(rough))
+    exponent = math.floor(math.log10(rough))
+    power = 10.0**exponent
     step = next(power * n for n in (1, 2, 2.5, 5, 10) if power * n >= rough * 0.999)
     if whole:
         step = max(1.0, round(step))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     if first == last:
         first, last = first - 1, last + 1
-    return [round(n * step, 12) for n in range(first, last + 1)]
+    digits = 2 - exponent  # those of a step, however small: equal ticks would have no distance
+    return [round(n * step, digits) for n in range(first, last + 1)]
 
 
 def _grid(place: _Place, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> list[str]:

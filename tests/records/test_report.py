@@ -115,7 +115,7 @@ def test_a_long_conversation_is_shortened(tmp_path: Path) -> None:
     assert "message 18" not in text
 
 
-@pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e-9, 1e12])
+@pytest.mark.parametrize("value", [0.0, 1.0, -3.5, 1e-9, 4e-14, 1e12])
 @pytest.mark.parametrize("count", [1, 2, 5 * MAX_POINTS])
 def test_any_curve_is_drawn_inside_its_frame(value: float, count: int) -> None:
     points = tuple((float(step), value * (1 + step % 2)) for step in range(1, count + 1))
