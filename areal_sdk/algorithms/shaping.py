@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from areal_sdk.algorithms.advantages.returns import turn_returns
 from areal_sdk.errors import ConfigError
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
 
@@ -39,7 +40,9 @@ class Overlong:
 class RewardShaping:
     """(reward + overlong + bias) * scale, bounded by `clip`.
 
-    Rewards of turns are shaped one by one; the overlong penalty is then due with the last of them.
+    With rewards of turns, what is shaped is a turn's return: the sum of its reward and of those of its
+    consequences. So an episode of many rewarded turns has no more of the bias than one of a single
+    reward. The overlong penalty is due with the last rewarded turn.
     Estimators and their baselines see shaped rewards; metrics, ledger and dynamic sampling see the
     rewards as they were given.
     """
@@ -73,14 +76,31 @@ class RewardShaping:
         late = self.overlong(lengths[trajectory.episode_id]) if self.overlong else 0.0
         rewards = trajectory.turn_rewards
         last = max((i for i, r in enumerate(rewards) if r is not None), default=-1)
+        due = tuple(
+            None if r is None else r + (late if i == last else 0.0) for i, r in enumerate(rewards)
+        )
         return replace(
             trajectory,
             reward=self._shape(trajectory.reward + late),
-            turn_rewards=tuple(
-                None if r is None else self._shape(r + (late if i == last else 0.0))
-                for i, r in enumerate(rewards)
-            ),
+            turn_rewards=self._turn_rewards(replace(trajectory, turn_rewards=due)),
         )
+
+    def _turn_rewards(self, trajectory: Trajectory) -> tuple[float | None, ...]:
+        """The rewards of turns whose returns are the shaped returns of the given ones."""
+        rewards = trajectory.turn_rewards
+        if not self.bias and self.clip is None:  # the sum of scaled rewards is the scaled sum
+            return tuple(None if r is None else self._shape(r) for r in rewards)
+        if not any(r is not None for r in rewards):
+            return rewards
+        alternatives = trajectory.turn_alternatives
+        shaped: list[float | None] = [None] * len(rewards)
+        for turn, value in reversed(list(enumerate(turn_returns(trajectory)))):
+            if value is None or (rewards[turn] is None and not alternatives):
+                continue  # its return is that of the next rewarded turn
+            others = alternatives[turn] if alternatives else ()
+            later = sum(shaped[i] or 0.0 for i in range(turn + 1, len(rewards)) if i not in others)
+            shaped[turn] = self._shape(value) - later
+        return tuple(shaped)
 
     def _shape(self, reward: float) -> float:
         shaped = (reward + self.bias) * self.scale

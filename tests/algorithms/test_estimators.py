@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages import (
     GAE,
@@ -206,9 +208,49 @@ def test_shaping_shifts_scales_and_bounds() -> None:
     shaping = RewardShaping(scale=10.0, bias=-0.5, clip=4.0)
     [shaped] = shaping([siblings(1.0, 0.2)])
     assert [t.reward for t in shaped.trajectories] == [4.0, -3.0]
+
+
+def test_what_is_shaped_of_rewarded_turns_is_their_return() -> None:
+    shaping = RewardShaping(scale=10.0, bias=-0.5, clip=4.0)
     [turns] = shaping([group(per_turn("e", 0.5, None, 0.6))])
-    first, second, third = turns.trajectories[0].turn_rewards
-    assert (first, second, third) == (0.0, None, (0.6 - 0.5) * 10.0)
+    assert turns.trajectories[0].turn_rewards[1] is None
+    assert turn_returns(turns.trajectories[0]) == pytest.approx([4.0, 1.0, 1.0])  # of 1.1 and 0.6
+
+
+@pytest.mark.parametrize("num_turns", [1, 3, 8])
+def test_an_episode_of_many_turns_has_the_bias_once(num_turns: int) -> None:
+    shaping = RewardShaping(scale=10.0, bias=-0.5)
+    rewards = [*[0.0] * (num_turns - 1), 1.0]
+    [shaped] = shaping([group(per_turn("e", *rewards))])
+    assert turn_returns(shaped.trajectories[0]) == pytest.approx([5.0] * num_turns)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.none() | st.floats(-2, 2), min_size=4, max_size=4),
+    st.sampled_from(
+        [
+            (),
+            ((), (2, 3), (), ()),  # two answers after the first turn; the second goes on
+            ((1, 2, 3), (), (), ()),
+            ((), (2,), (3,), ()),  # the first answer goes on
+        ]
+    ),
+    st.sampled_from([None, 1.0]),
+)
+def test_shaped_returns_are_shaped_sums_also_where_turns_are_alternatives(
+    rewards: list[float | None], others: tuple[tuple[int, ...], ...], clip: float | None
+) -> None:
+    row = replace(per_turn("e", *rewards), turn_alternatives=others)
+    [shaped] = RewardShaping(scale=2.0, bias=-0.5, clip=clip)([group(row)])
+    given_returns = turn_returns(row)
+    for before, after in zip(given_returns, turn_returns(shaped.trajectories[0]), strict=True):
+        assert (before is None) == (after is None)
+        if before is not None and after is not None:
+            expected = (before - 0.5) * 2.0
+            if clip is not None:
+                expected = min(max(expected, -clip), clip)
+            assert after == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_long_answer_loses_gradually_and_once() -> None:

@@ -194,6 +194,14 @@ async def test_a_completion_that_areals_result_leaves_out_is_context(model_dir: 
     assert trajectory.loss_mask.sum() == len(episode.turns[1].output_tokens)
 
 
+async def test_interactions_without_any_reward_are_no_zero(model_dir: Path) -> None:
+    async def unscored(engine: Any) -> dict[str, Interaction]:
+        first, second = await two_turns(engine)
+        return {"a": Interaction(first), "b": Interaction(second)}
+
+    assert (await play(Plays(unscored), "4", model_dir)).outcome.kind is OutcomeKind.ABSTAIN
+
+
 async def masked(engine: Any, *, marks: Callable[[int, int], list[int]]) -> dict[str, Any]:
     """AReaL's result with tensors: `marks` says 0 or 1 for each token of the two completions."""
     first, second = await two_turns(engine)
@@ -211,8 +219,9 @@ async def masked(engine: Any, *, marks: Callable[[int, int], list[int]]) -> dict
     [
         (lambda first, second: [1] * first + [0] + [1] * second, [True, True]),
         (lambda first, second: [0] * first + [0] + [1] * second, [False, True]),
+        (lambda first, second: [0] * (first + 1 + second), [False, False]),
     ],
-    ids=["both", "the second"],
+    ids=["both", "the second", "none"],
 )
 async def test_areals_loss_mask_says_which_completions_are_trained(
     marks: Callable[[int, int], list[int]], trained: list[bool], model_dir: Path

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from areal_sdk.algorithms import presets
 from areal_sdk.builtin import ALGORITHMS
@@ -169,11 +170,13 @@ class ObjectiveKeys:
         return self.take(token_discount=value)
 
     def turn_discount(self, value: JSON) -> KeyOutcome:
-        return (
-            not_applicable("1: rewards are not discounted")
-            if value == 1
-            else self.take(discount=value)
-        )
+        if value == 1:
+            return not_applicable("1: rewards are not discounted")
+        outcome = self.take(discount=value)
+        if not self.keys.get("actor.reward_bias"):
+            return outcome
+        shaped = "AReaL shapes a reward that was discounted; here the shaped reward is discounted"
+        return replace(outcome, why=outcome.why or shaped)
 
     def gae_lambda(self, value: JSON) -> KeyOutcome:
         if self.preset == "ppo":

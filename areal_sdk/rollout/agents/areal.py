@@ -181,9 +181,11 @@ async def play_arun_episode(
         reward = _only([float(value) for value in _flat(result["rewards"])])
         turns = context.turns
         trained = _trained_by(result, turns) if "loss_mask" in result else range(len(turns))
-        return _scored(task, context, dict.fromkeys(trained, reward))
+        return _scored(task, context, dict.fromkeys(trained, reward), default=reward)
     interactions = list(result.values())
     if any(hasattr(each, "model_response") for each in interactions):
+        if all(getattr(each, "reward", None) is None for each in interactions):
+            return Outcome.abstained("no interaction of arun_episode's result has a reward")
         answered = engine.answered(context.turns)
         return _scored(task, context, _rewards_of(interactions, answered))
     rewards = [getattr(each, "reward", None) for each in interactions]
@@ -257,8 +259,13 @@ def _held_by(interaction: Any, answered: Mapping[int, int]) -> Iterator[int]:
         interaction = getattr(interaction, "parent", None) if is_concat else None
 
 
-def _scored(task: Task, context: EpisodeContext, trained: Mapping[int, float]) -> Episode | float:
-    """The episode whose turns are trained with these returns; other turns are context."""
+def _scored(
+    task: Task, context: EpisodeContext, trained: Mapping[int, float], *, default: float = 0.0
+) -> Episode | float:
+    """The episode whose turns are trained with these returns; other turns are context.
+
+    `default` is the reward of an episode of which nothing is trained.
+    """
     turns, values = context.turns, set(trained.values())
     if len(values) == 1 and len(trained) == len(turns):
         return values.pop()
@@ -269,8 +276,8 @@ def _scored(task: Task, context: EpisodeContext, trained: Mapping[int, float]) -
     )
     per_turn = tuple(own.get(index) for index in range(len(turns)))
     outcome = (
-        Outcome.scored(values.pop())
-        if len(values) == 1
+        Outcome.scored(values.pop() if values else default)
+        if len(values) < 2
         else Outcome.scored(sum(own.values()), turn_rewards=per_turn)
     )
     return Episode(context.episode_id, task, kept, outcome)
