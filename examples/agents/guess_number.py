@@ -38,7 +38,7 @@ class GuessNumber(Environment):
 
 
 def hint(guess: str, secret: int) -> str:
-    if not (len(guess) == 1 and guess.isdigit()):
+    if not (len(guess) == 1 and guess.isascii() and guess.isdecimal()):
         return "one digit"
     return "higher" if int(guess) < secret else "lower"
 

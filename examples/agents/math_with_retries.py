@@ -32,13 +32,16 @@ class MathWithRetries(Agent):
         client = AsyncOpenAI(
             base_url=context.base_url, api_key=context.api_key, http_client=context.http_client
         )
+        expected = last_number(task.data["answer"])
+        if expected is None:
+            raise ValueError(f"task {task.id!r}: no number in its answer {task.data['answer']!r}")
         messages: list[Any] = [{"role": "user", "content": task.data["question"]}]
         for num_wrong in range(self.max_tries):
             completion = await client.chat.completions.create(
                 model=context.model, messages=messages
             )
             said = completion.choices[0].message.content or ""
-            if last_number(said) == last_number(task.data["answer"]):
+            if last_number(said) == expected:
                 return Outcome.scored(
                     self.discount**num_wrong,
                     success=True,
@@ -52,12 +55,15 @@ class MathWithRetries(Agent):
 
 
 def last_number(text: str) -> float | None:
-    """The last number in a text; None if there is none.
+    """The last number in a text; None if there is none. Only commas between thousands are part of one.
 
     >>> last_number("so 3 + 4 = 7."), last_number("#### 1,234"), last_number("none")
     (7.0, 1234.0, None)
+    >>> last_number("1,2,3"), last_number("12,34")
+    (3.0, 34.0)
     """
-    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
+    thousands = r"(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)"
+    found = re.findall(rf"-?(?:{thousands}|\d+)(?:\.\d+)?", text)
     return float(found[-1].replace(",", "")) if found else None
 
 

@@ -50,6 +50,25 @@ async def test_a_later_right_answer_is_worth_less(
     assert [turn.parent for turn in episode.turns] == [None, 0, 1][: len(said)]
 
 
+async def test_a_sum_without_a_number_in_its_answer_is_an_error_and_not_solved() -> None:
+    agent = load("math_with_retries").MathWithRetries
+    task = {"question": "Which colour?", "answer": "blue"}
+    outcome = (await run_agent(agent, task, engine="no idea")).outcome
+    assert (outcome.kind, outcome.reward) == ("error", None)
+    assert "no number in its answer 'blue'" in outcome.message
+
+
+def test_a_list_of_numbers_is_not_one_number() -> None:
+    last_number = load("math_with_retries").last_number
+    found = [last_number(text) for text in ("1,2,3", "1234,567", "1,234,56", "$1,234,567.5.")]
+    assert found == [3.0, 567.0, 56.0, 1234567.5]
+
+
+@pytest.mark.parametrize("guess", ["²", "٣", "x", "12", ""])
+def test_a_guess_that_is_no_digit_is_told_so(guess: str) -> None:
+    assert load("guess_number").hint(guess, 3) == "one digit"
+
+
 async def test_an_answer_is_looked_up_in_the_index() -> None:
     module = load("retrieval")
     task = next(module.tasks("eval"))
