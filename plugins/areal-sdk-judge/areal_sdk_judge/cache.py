@@ -11,11 +11,13 @@ BUSY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a judge said, and what that took."""
+    """What a judge said, why it ended there, and what that took."""
 
     text: str
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    finish_reason: str | None = "stop"
+    """As the endpoint says it. Only replies that stopped are kept."""
     is_cached: bool = False
 
 

@@ -59,6 +59,8 @@ class Judgement:
     metrics: Mapping[str, float] = field(default_factory=dict)
     said: str = ""
     """The last reply."""
+    finish_reason: str | None = "stop"
+    """Why it ended. What did not stop by itself is no verdict, for a judge that is cut quotes only."""
 
 
 class Judge:
@@ -102,7 +104,7 @@ class Judge:
         }
         if there.value is None or back.value is None:
             unread = there if there.value is None else back
-            return Judgement(None, metrics, unread.said)
+            return Judgement(None, metrics, unread.said, unread.finish_reason)
         return Judgement((there.value + 1.0 - back.value) / 2, metrics, there.said)
 
     async def aclose(self) -> None:
@@ -115,10 +117,11 @@ class Judge:
         for attempt in range(self.options.attempts):
             reply = await self._ask(prompt, attempt)
             replies.append(reply)
-            value = read(reply.text)
+            value = read(reply.text) if reply.finish_reason == "stop" else None
             if value is not None:
                 break
-        return Judgement(value, self._metrics(replies), replies[-1].text)
+        last = replies[-1]
+        return Judgement(value, self._metrics(replies), last.text, last.finish_reason)
 
     async def _ask(self, prompt: str, attempt: int) -> Reply:
         request = {
@@ -133,7 +136,7 @@ class Judge:
             return known
         async with self._turns:
             reply = await self._request(request)
-        if self._cache is not None:
+        if self._cache is not None and reply.finish_reason == "stop":
             self._cache.put(key, reply)
         return reply
 
@@ -149,11 +152,12 @@ class Judge:
             raise EpisodeError.infrastructure(
                 f"the judge at {self.options.base_url} answered without a choice"
             )
-        usage = completion.usage
+        usage, choice = completion.usage, completion.choices[0]
         return Reply(
-            completion.choices[0].message.content or "",
+            choice.message.content or "",
             usage.prompt_tokens if usage else 0,
             usage.completion_tokens if usage else 0,
+            getattr(choice, "finish_reason", None),  # some servers leave it out
         )
 
     def _metrics(self, replies: list[Reply]) -> dict[str, float]:

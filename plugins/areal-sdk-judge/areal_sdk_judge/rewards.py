@@ -1,6 +1,7 @@
 """The reward `judge`. It is `async def`: one process judges many episodes at once."""
 
 import asyncio
+import json
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -74,26 +75,24 @@ def question_of(episode: Episode) -> str:
     """What was asked: the task's question, or the first message of a user."""
     if "question" in episode.task.data:
         return str(episode.task.data["question"])
-    for message in _messages(episode):
+    for message in episode.messages:
         if message.get("role") == "user":
             return str(message.get("content") or "")
     return ""
 
 
 def conversation_of(episode: Episode) -> str:
-    """All that was said, tool calls and their results included."""
+    """The final branch, tool calls and their results included: a line of JSON a message.
+
+    So no text of a message can look like a message of somebody else.
+    """
     lines = []
-    for message in _messages(episode):
-        said = [str(message.get("content") or "")]
-        for call in message.get("tool_calls") or ():
-            function = call["function"]
-            said.append(f"{function['name']}({function['arguments']})")
-        lines.append(f"{message.get('role')}: {' '.join(part for part in said if part)}")
+    for message in episode.messages:
+        shown: dict[str, Any] = {"role": message.get("role"), "content": message.get("content")}
+        if calls := message.get("tool_calls"):
+            shown["tool_calls"] = [call["function"] for call in calls]
+        lines.append(json.dumps(shown, ensure_ascii=False))
     return "\n".join(lines)
-
-
-def _messages(episode: Episode) -> list[dict[str, Any]]:
-    return [m for turn in episode.turns for m in (*turn.new_messages, turn.message)]
 
 
 def _judge(options: JudgeOptions) -> Judge:
@@ -111,6 +110,12 @@ async def close_judges() -> None:
 
 
 def _outcome(judgement: Judgement, success_at: float) -> Outcome:
+    if judgement.value is None and judgement.finish_reason != "stop":
+        return Outcome.abstained(
+            f"the judge's reply ended with finish_reason = {judgement.finish_reason!r} and not 'stop', "
+            "so it is no verdict; if it was cut, raise reward.judge.max_tokens: "
+            f"{judgement.said[-200:]!r}"
+        )
     if judgement.value is None:
         return Outcome.abstained(
             f"no verdict can be read in the judge's reply: {judgement.said[-200:]!r}"

@@ -17,6 +17,8 @@ class Endpoint:
         self.keys: set[str] = set()
         self.url = ""
         self.num_at_once = 0
+        self.finish_reason: str | None = "stop"
+        """None leaves it out."""
         self.together: asyncio.Barrier | None = None
         """Holds requests until so many are there."""
         self._runner: web.AppRunner | None = None
@@ -46,13 +48,16 @@ class Endpoint:
             error = {"error": {"message": "no"}}
             return web.json_response(error, status=said, headers={"retry-after-ms": "1"})
         message = {"role": "assistant", "content": said}
+        choice: dict[str, Any] = {"index": 0, "message": message}
+        if self.finish_reason is not None:
+            choice["finish_reason"] = self.finish_reason
         return web.json_response(
             {
                 "id": "c",
                 "object": "chat.completion",
                 "created": 1,
                 "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "choices": [choice],
                 "usage": {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110},
             }
         )
