@@ -6,11 +6,19 @@ from fractions import Fraction
 _TOKEN = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,3})?")
-_NUMBER_IN_TEXT = re.compile(
-    r"(?<![\w.,])-?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?:/\d+)?%?"
+_MINUS = "\u2212"
+_SEPARATORS = ",\u00a0\u2009\u202f"
+"""A comma, and spaces at which no line breaks: 1,234,567 is one number, and 1,2,3 and 12,34 are lists."""
+_THOUSANDS = (
+    rf"(?<!\d[{_SEPARATORS}])(?<!\d)[1-9]\d{{0,2}}(?P<separator>[{_SEPARATORS}])\d{{3}}"
+    r"(?:(?P=separator)\d{3})*(?!\d|(?P=separator)\d)"
 )
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:\D|$))")
-_DECORATION = re.compile(r"\\(?:left|right|!|,|;|:|quad|qquad)(?![a-zA-Z])|\\?\$")
+_NUMBER_IN_TEXT = re.compile(
+    rf"(?<![\w.])[-{_MINUS}]?(?:{_THOUSANDS}|\d+)(?:\.\d+)?(?:[eE][-+]?\d{{1,3}})?(?:/\d+)?(?:\\?%)?"
+)
+_GROUPED = re.compile(rf"(?<!\.){_THOUSANDS}")
+_BRACKET = re.compile(r"[(\[]|\\\{")
+_DECORATION = re.compile(r"\\(?:left|right|,|;|:|quad|qquad)(?![a-zA-Z])|\\?\$")
 _TEXT = re.compile(r"\\(?:text|mathrm|mathbf)\s*\{([^{}]*)\}")
 MAX_DIGITS = 400
 """Longer numbers are compared as text: converting them costs quadratic time."""
@@ -41,8 +49,8 @@ def last_number(text: str) -> str | None:
 
     >>> last_number("not 3. It costs $1,250.50, sir."), last_number("in 2-3 days"), last_number("none")
     ('1,250.50', '3', None)
-    >>> last_number("so it is -12%.")
-    '-12%'
+    >>> last_number("so it is -12%."), last_number("the pair (3,4)"), last_number("1,2,3")
+    ('-12%', '4', '3')
     """
     found = None
     for found in _NUMBER_IN_TEXT.finditer(text):  # noqa: B007 - the last one is meant
@@ -64,22 +72,41 @@ def same_answer(said: str, expected: str) -> bool:
 
     >>> same_answer(r"\frac{1}{2}", "0.5"), same_answer("1,000", "1000"), same_answer("x+1", "x + 1")
     (True, True, True)
-    >>> same_answer("12", "1.2")
-    False
+    >>> same_answer("12", "1.2"), same_answer("(1,100)", "1100"), same_answer("50%", "50")
+    (False, False, True)
     """
-    said, expected = normalise(said), normalise(expected)
+    said, expected = _plain(said), _plain(expected)
+    if _compact(said) == _compact(expected):
+        return True
+    said, expected = _compact(_ungrouped(said)), _compact(_ungrouped(expected))
     if said == expected:
         return True
-    numbers = as_number(said), as_number(expected)
-    return None not in numbers and numbers[0] == numbers[1]
+    value = as_number(expected)
+    if value is None:
+        return False
+    # Where the expected answer has no percent sign, its number may be the percentage or the share.
+    is_percent = said.endswith("%") and not expected.endswith("%")
+    bare = said.removesuffix("%").removesuffix("\\") if is_percent else said
+    return value in (as_number(said), as_number(bare))
 
 
-def normalise(answer: str) -> str:
-    """The answer without white space, decoration and a final full stop."""
-    answer = _TEXT.sub(r"\1", _DECORATION.sub("", answer))
+def _plain(answer: str) -> str:
+    """The answer without decoration."""
+    answer = answer.replace(_MINUS, "-").replace(r"\!", "")
+    return _TEXT.sub(r"\1", _DECORATION.sub(" ", answer))
+
+
+def _ungrouped(answer: str) -> str:
+    """The answer with thousands as one number; in brackets a comma is between two."""
+    if _BRACKET.search(answer):
+        return answer
+    return _GROUPED.sub(lambda found: found[0].replace(found["separator"], ""), answer)
+
+
+def _compact(answer: str) -> str:
+    """The answer without white space and a final full stop, fractions with a slash."""
     answer = _FRACTION.sub(r"(\1)/(\2)", answer)
-    answer = "".join(answer.split()).removesuffix(".").lower()
-    return _THOUSANDS.sub("", answer)
+    return "".join(answer.split()).removesuffix(".").lower()
 
 
 def as_number(answer: str) -> Fraction | None:
@@ -99,5 +126,6 @@ def as_number(answer: str) -> Fraction | None:
 
 
 def _parse(text: str) -> Fraction | None:
-    text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
-    return Fraction(text) if _NUMBER.fullmatch(text) else None
+    sign, bare = (-1, text[1:]) if text.startswith("-(") else (1, text)
+    bare = bare[1:-1] if bare.startswith("(") and bare.endswith(")") else bare
+    return sign * Fraction(bare) if _NUMBER.fullmatch(bare) else None

@@ -9,7 +9,7 @@ import pytest
 
 from areal_sdk import ConfigError
 from areal_sdk.testing import check_reward, make_episode, registered
-from areal_sdk_math.answers import last_boxed, same_answer
+from areal_sdk_math.answers import last_boxed, last_number, same_answer
 from areal_sdk_math.gsm8k import tasks
 from areal_sdk_math.rewards import boxed_answer, final_number, hash_answer, math_answer
 from areal_sdk_math.verifier import Comparison, Verifier
@@ -42,6 +42,16 @@ def test_the_last_complete_box_counts(text: str, content: str | None) -> None:
         ("-.5", "-0.5"),
         ("7.", "7"),
         (r"\left(1, 2\right)", "(1,2)"),
+        (r"-\frac{1}{2}", "-0.5"),
+        ("\u22125", "-5"),
+        ("50%", "50"),
+        (r"50\%", "50"),
+        ("50%", "0.5"),
+        (r"1,\!234,\!567", "1234567"),
+        ("1\u202f234", "1,234"),
+        ("1,000 apples", "1000 apples"),
+        ("3,400", "3, 400"),
+        ("(1,100)", "(1, 100)"),
     ],
 )
 def test_answers_that_mean_the_same_are_equal(said: str, expected: str) -> None:
@@ -49,10 +59,28 @@ def test_answers_that_mean_the_same_are_equal(said: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("12", "1.2"), ("1/0", "1"), ("", "0"), ("x", "y"), ("1,23", "123")]
-)
+    ("said", "expected"),
+    [("12", "1.2"), ("1/0", "1"), ("", "0"), ("x", "y"), ("1,23", "123"), ("(1,100)", "1100"),
+     (r"\{1,100\}", "1100"), ("[3, 400]", "3400"), ("1, 234", "1234"), ("1,2,345", "12345"),
+     ("\u22125", "5"), ("50%", "50.5"), ("50%", "5000"), (r"2\frac{1}{2}", "21/2")],
+)  # fmt: skip
 def test_answers_that_do_not_are_not(said: str, expected: str) -> None:
     assert not same_answer(said, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("the pair (3,4)", "4"), ("either 5,10", "10"), ("1,2,3", "3"), ("12,34", "34"),
+     ("1234,567", "567"), ("1,234,56", "56"), ("10,1,234", "234"), ("so 1,234,567.50.", "1,234,567.50"),
+     ("1\u2009234 or 1\u202f234", "1\u202f234"), ("5\u00a0000", "5\u00a0000"), ("1 000", "000"),
+     ("it is \u22125", "\u22125"), (r"$50\%$", r"50\%"), ("5,-3", "-3"), ("2\u22123", "3")],
+)  # fmt: skip
+def test_the_last_number_of_a_list_is_not_its_first(text: str, number: str) -> None:
+    assert last_number(text) == number
+
+
+def test_a_percentage_is_the_number_that_was_asked_for() -> None:
+    assert final_number(make_episode("So it is 50%.", data={"answer": "50"})) == 1.0
 
 
 async def test_the_rewards_keep_the_contract() -> None:
