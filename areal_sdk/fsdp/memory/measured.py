@@ -1,5 +1,6 @@
 """The memory that torch takes on the CPU while something runs: what predictions are held against."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,10 +21,18 @@ class MeasuredBytes:
 def measure_bytes(action: Callable[[], object]) -> MeasuredBytes:
     """Run `action`; every allocation counts when it is made, to the byte.
 
-    A file that is mapped into memory is no allocation; nor is what matrix libraries hold for good.
+    A file that is mapped into memory is no allocation; nor is what matrix libraries hold for good. What
+    is garbage already goes before: its end would count as memory that `action` gives back.
     """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        result = action()
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+            result = action()
+    finally:
+        if was_enabled:
+            gc.enable()
     assert recorded.profiler is not None
     assert recorded.profiler.kineto_results is not None
     events = recorded.profiler.kineto_results.events()
