@@ -8,7 +8,7 @@ import gymnasium
 
 from areal_sdk import ConfigError, Environment, Message, StepResult, Task
 from areal_sdk_gymnasium.spaces import actions_of, describe
-from areal_sdk_gymnasium.worlds import as_plain_text, world_of
+from areal_sdk_gymnasium.worlds import as_plain_text, least_reward, world_of
 
 Illegal = Literal["again", "end"]
 
@@ -30,7 +30,7 @@ class GymnasiumText(Environment):
         rules: str | None = None,
         actions: tuple[str, ...] = (),
         on_illegal: Illegal = "again",
-        illegal_reward: float = 0.0,
+        illegal_reward: float | None = None,
         reward_scale: float = 1.0,
     ) -> None:
         """Options.
@@ -42,7 +42,8 @@ class GymnasiumText(Environment):
         rules: the first words; default: ours for the environments of toy text, else none.
         actions: names of Discrete actions, in order; default: ours for toy text, else their numbers.
         on_illegal: an answer without a legal action is asked "again", or "end"s the episode.
-        illegal_reward: the reward of an illegal answer.
+        illegal_reward: the reward of an illegal answer; default: 0.0 where no step loses, else a tenth
+            below the worst step (for each turn that is left, where it ends the episode).
         reward_scale: the environment's rewards are multiplied by it.
         """
         self._id = id
@@ -69,6 +70,7 @@ class GymnasiumText(Environment):
         )
         self._actions = actions_of(self._env.action_space, self._names or self._world.actions)
         observation, _ = self._env.reset(seed=task.data.get("seed"))
+        self._illegal = self._reward_of_illegal(name)
         rules = self._world.rules if self._rules is None else self._rules
         parts = (rules, self._see(observation), self._actions.words)
         return [_user("\n".join(part for part in parts if part))]
@@ -80,11 +82,15 @@ class GymnasiumText(Environment):
         answers = _no_tools(message)
         action = self._actions.read(str(message.get("content") or ""))
         if action is None:
-            is_over = self._on_illegal == "end" or self._turns_left <= 0
+            ends = self._on_illegal == "end"
+            is_over = ends or self._turns_left <= 0
+            reward = self._illegal
+            if ends and self._illegal_reward is None:
+                reward *= 1 + self._turns_left  # an early end must not cost less than playing on
             told = f"That is no legal action. {self._actions.words}"
             return StepResult(
                 [*answers, _user(told)],
-                reward=self._illegal_reward,
+                reward=reward,
                 done=is_over,
                 success=False if is_over else None,
             )
@@ -101,6 +107,20 @@ class GymnasiumText(Environment):
     async def close(self) -> None:
         if self._env is not None:
             self._env.close()
+
+    def _reward_of_illegal(self, name: str) -> float:
+        """Below every legal step where a step can lose: else a policy learns to answer nonsense."""
+        if self._illegal_reward is not None:
+            return self._illegal_reward
+        assert self._env is not None
+        least = least_reward(self._env, self._world)
+        if least is None:
+            raise ConfigError(
+                f"gymnasium: the least reward of a step of {name} is not known: set illegal_reward, in "
+                "[env.gymnasium], below it; were an illegal answer the cheaper one, a policy would "
+                "learn to give it"
+            )
+        return 1.1 * min(0.0, least) * self._reward_scale
 
     def _see(self, observation: Any) -> str:
         assert self._env is not None

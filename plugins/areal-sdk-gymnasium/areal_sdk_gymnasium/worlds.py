@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
+
 _HIGHLIGHT = re.compile(r"\x1b\[4[0-9]m(.)\x1b\[0m", re.DOTALL)
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _ROW = 12
@@ -22,6 +24,8 @@ class World:
     """The observation in words; None: the words of its space."""
     is_success: Callable[[float], bool] = lambda last: last > 0
     """Whether an episode that ended by itself, with this last reward, was a success."""
+    least: float | None = None
+    """The least reward of a legal step; None: that of the table of transitions, if there is one."""
 
 
 def world_of(name: str) -> World:
@@ -32,6 +36,19 @@ def world_of(name: str) -> World:
     """
     kind = re.sub(r"-v[0-9]+$", "", name.rpartition("/")[2])
     return WORLDS.get(kind, World())
+
+
+def least_reward(env: gymnasium.Env[Any, Any], world: World) -> float | None:
+    """The least reward of a legal step; None if it is not known.
+
+    >>> least_reward(gymnasium.make("CliffWalking-v1"), world_of("CliffWalking-v1"))
+    -100.0
+    """
+    table = getattr(env.unwrapped, "P", None)
+    if world.least is not None or table is None or world not in WORLDS.values():
+        return world.least
+    outcomes = (outcome for actions in table.values() for outcome in actions.values())
+    return min(float(reward) for outcome in outcomes for _, _, reward, _ in outcome)
 
 
 def as_plain_text(picture: str) -> str:
@@ -88,5 +105,6 @@ WORLDS: Mapping[str, World] = {
         rules="Blackjack: come nearer to 21 than the dealer, and not above.",
         actions=("stick", "hit"),
         describe=_blackjack,
+        least=-1.0,
     ),
 }

@@ -1,5 +1,7 @@
 """Environments in words: what is seen, what is understood, what is refused."""
 
+import random
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -71,6 +73,45 @@ async def test_an_illegal_answer_is_asked_again_or_ends() -> None:
     assert (step.done, step.success) == (True, False)
 
 
+@pytest.mark.parametrize("on_illegal", ["again", "end"])
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("CliffWalking-v1", ("up", "right", "down", "left")),
+        ("Taxi-v4", ("south", "north", "east", "west", "pickup", "dropoff")),
+        ("Blackjack-v1", ("stick", "hit")),
+    ],
+)
+async def test_nonsense_earns_less_than_the_worst_legal_play(
+    name: str, names: tuple[str, ...], on_illegal: str
+) -> None:
+    generator = random.Random(0)
+
+    async def play(seed: int, answer: Callable[[], str]) -> tuple[float, int]:
+        env = GymnasiumText(id=name, on_illegal=on_illegal)  # type: ignore[arg-type]
+        await env.reset(Task("t", {"seed": seed}))
+        rewards: list[float] = []
+        is_over = False
+        while not is_over:
+            step = await env.step({"role": "assistant", "content": answer()})
+            rewards.append(step.reward or 0.0)
+            is_over = step.done
+        await env.close()
+        return sum(rewards), len(rewards)
+
+    nonsense, turns = await play(0, lambda: "hm")
+    assert turns == (20 if on_illegal == "again" else 1)
+    for seed in range(50):
+        legal, steps = await play(seed, lambda: generator.choice(names))
+        assert nonsense < legal
+        assert nonsense * steps / 20 < legal
+
+
+async def test_a_world_whose_least_reward_is_unknown_wants_a_reward_of_illegal_answers() -> None:
+    with pytest.raises(ConfigError, match="set illegal_reward, in"):
+        await GymnasiumText(id="Talk-v0").reset(Task("t", {}))
+
+
 async def test_the_turns_are_limited() -> None:
     make = partial(GymnasiumText, max_turns=2)
     steps = await check_environment(make, LAKE, replies=["left", "nonsense"])
@@ -102,9 +143,10 @@ async def test_cliff_walking_is_a_success_at_the_goal() -> None:
 async def test_an_environment_of_text_and_dictionaries_is_played_as_it_is() -> None:
     for seed in range(4):
         task = Task("t", {"id": "Talk-v0", "seed": seed})
-        opening = await GymnasiumText().reset(task)
+        talk = partial(GymnasiumText, illegal_reward=0.0)
+        opening = await talk().reset(task)
         word = opening[0]["content"].splitlines()[1].removeprefix("word: ")
-        (step,) = await check_environment(GymnasiumText, task, replies=[word])
+        (step,) = await check_environment(talk, task, replies=[word])
         assert (step.reward, step.success) == (1.0, True)
 
 
