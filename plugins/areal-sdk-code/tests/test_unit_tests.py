@@ -86,6 +86,50 @@ async def test_tests_in_the_form_of_humaneval_and_calls_and_output() -> None:
     assert (half.num_passed, half.message) == (1, "test 0: it wrote '2', not '5\\n'")
 
 
+ONLY_DEFINED = {
+    "functions": "def test_a():\n    assert double(2) == 4\n",
+    "an import": "from solution import double\ndef test_a():\n    assert double(2) == 4\n",
+    "a star": "from solution import *\ndef test_a():\n    assert double(2) == 4\n",
+    "a module": "import solution\ndef test_a():\n    assert solution.double(2) == 4\n",
+    "a class": (
+        "import unittest\nclass Cases(unittest.TestCase):\n    def setUp(self): self.two = 2\n"
+        "    def test_a(self): self.assertEqual(double(self.two), 4)\n"
+        "if __name__ == '__main__':\n    unittest.main()\n"
+    ),
+    "a constant": "from solution import TWO, double\ndef test_a():\n    assert double(TWO) == 4\n",
+    "a helper": "def test_case(x, y):\n    assert double(x) == y\ntest_case(2, 4)\n",
+}
+
+
+@pytest.mark.parametrize("name", ONLY_DEFINED)
+async def test_tests_that_are_only_defined_run(name: str) -> None:
+    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    right = await judge.judge("TWO = 2\ndef double(x): return 2 * x", ONLY_DEFINED[name])
+    assert right.passed, right
+    for wrong in ("TWO = 2\ndef double(x): return 0", "nothing = 1"):
+        verdict = await judge.judge(wrong, ONLY_DEFINED[name])
+        assert verdict.num_passed == 0
+        assert verdict.message
+
+
+async def test_a_test_that_cannot_use_what_the_program_returned_has_failed() -> None:
+    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    for test in ("assert abs(double(2) - 4) < 1", "for x in [double(2)][:0]: y = x\nassert y == 4"):
+        verdict = await judge.judge("def double(x): pass", test, entry_points=["double"])
+        assert verdict.num_passed == 0
+
+
+async def test_in_compares_where_the_tests_are() -> None:
+    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    test = "assert 3 in double(9) and 5 not in double(9)"
+    form = "class A:\n  def __contains__(self, x): return x == 3\n  def __iter__(self): return iter({})"
+    assert (await judge.judge(form.format([3]) + "\ndouble = lambda x: A()", test)).passed
+    assert not (await judge.judge(form.format([9]) + "\ndouble = lambda x: A()", test)).passed
+    no_items = "class A:\n  def __contains__(self, x): return x == 3\ndouble = lambda x: A()"
+    with pytest.raises(ValueError, match="cannot be iterated over"):
+        await judge.judge(no_items, test)
+
+
 @both
 @pytest.mark.parametrize(
     ("body", "limit"),
@@ -139,6 +183,13 @@ async def test_the_reward_keeps_the_contract() -> None:
         (["assert double(lambda: 1) == 4"], "a test passes a function"),
         ("def check(candidate): pass", "needs an entry_point"),
         ([{"output": "1"}, "assert True"], "stand alone"),
+        ("", "calls nothing of the solution"),
+        ("def check_solution(candidate):\n    assert candidate(2) == 4", "calls nothing of the"),
+        ("async def test_a():\n    assert double(2) == 4", "test_a is async"),
+        ("def test_a(x):\n    assert double(x) == 4", "test_a has parameters"),
+        ("class TestA:\n    def test_a(self): assert double(2) == 4", "is no unittest.TestCase"),
+        ("assert double(2) == 4\nimport nowhere_to_be_found", "fails by itself: ModuleNotFound"),
+        ("expected = {}['a']\nassert double(2) == expected", "fails by itself: KeyError"),
     ],
 )
 async def test_tests_that_cannot_run_are_an_error_and_not_a_zero(
@@ -147,6 +198,12 @@ async def test_tests_that_cannot_run_are_an_error_and_not_a_zero(
     episode = make_episode(SOLUTION, data={"tests": tests})
     with pytest.raises(ValueError, match=f"task 'task': .*{problem}"):
         await unit_tests(episode)
+
+
+async def test_a_name_that_is_no_entry_point_is_an_error_and_not_a_zero() -> None:
+    data = {"tests": "x = double(2)\nassert isclose(x, 4)", "entry_point": "double"}
+    with pytest.raises(ValueError, match="uses 'isclose', which it does not define"):
+        await unit_tests(make_episode(SOLUTION, data=data))
 
 
 async def test_a_task_without_tests_is_an_error_and_not_a_zero() -> None:

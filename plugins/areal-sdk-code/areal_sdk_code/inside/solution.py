@@ -15,7 +15,6 @@ import wire  # type: ignore[import-not-found]
 
 _OPERATIONS: dict[str, Any] = {
     "__bool__": bool,
-    "__contains__": operator.contains,
     "__eq__": operator.eq,
     "__getitem__": operator.getitem,
     "__iter__": iter,
@@ -60,6 +59,8 @@ def _answer(
         args = wire.decode(request["args"], lambda number, _: objects[number])
         kwargs = wire.decode(request["kwargs"], lambda number, _: objects[number])
         target = request["target"]
+        if isinstance(target, str) and target not in namespace:
+            raise NameError(f"the solution has no {target!r}")
         found = namespace[target] if isinstance(target, str) else objects[target]
         attribute = request["attribute"]
         if attribute in _OPERATIONS:

@@ -9,10 +9,13 @@ import ast
 import builtins
 import importlib
 import importlib.util
+import inspect
 import json
 import math
 import os
 import sys
+import types
+from importlib.machinery import ModuleSpec
 from typing import Any, NoReturn
 
 sys.path.insert(0, os.getcwd())
@@ -37,6 +40,7 @@ class Solution:
     def __init__(self, descriptor: int) -> None:
         self._replies = os.fdopen(descriptor, "rb")
         self._requests = os.fdopen(os.dup(descriptor), "wb")
+        self.num_asked = 0
 
     def receive(self) -> dict[str, Any]:
         try:
@@ -59,6 +63,7 @@ class Solution:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """The answer. Lists and the like among `args` are changed as the solution changed them."""
+        self.num_asked += 1
         try:
             message = {
                 "target": target,
@@ -113,6 +118,17 @@ class Remote:
             return False
         return self is other or bool(_forward("__eq__")(self, other))
 
+    def __contains__(self, item: object) -> bool:
+        """Compared here, one by one: the solution's own `__contains__` would be told what is expected."""
+        try:
+            items = iter(self)
+        except TypeError:
+            raise DataError(
+                "a test asks with `in` for what an object of the solution contains, and it cannot be "
+                "iterated over: call a method of it, or compare lists"
+            ) from None
+        return any(item is found or item == found for found in items)
+
     __hash__ = object.__hash__
 
 
@@ -123,7 +139,7 @@ def _forward(name: str) -> Any:
     return method
 
 
-for _name in ("__len__", "__getitem__", "__setitem__", "__contains__", "__iter__", "__next__"):
+for _name in ("__len__", "__getitem__", "__setitem__", "__iter__", "__next__"):
     setattr(Remote, _name, _forward(_name))
 for _name in ("__str__", "__repr__", "__bool__"):
     setattr(Remote, _name, _forward(_name))
@@ -151,9 +167,11 @@ def _raise(raised: Any) -> NoReturn:
                 error = Exception(f"{name}: {message}")
             error.__notes__ = [f"{names[0]} in the solution"]
             raise error
-    raise Exception(
+    error = Exception(
         f"{names[0] if names else 'an exception'}: {message}"
     )  # SystemExit and its like
+    error.__notes__ = ["in the solution"]
+    raise error
 
 
 def _change(before: Any, now: Any) -> None:
@@ -175,8 +193,9 @@ def main() -> None:
     said: dict[str, Any] = {"results": [], "problem": "", "data_error": ""}
     try:
         names = [str(name) for name in solution.receive().get("names", ())]
+        _import_from(solution, names)
         for test in order["tests"]:
-            said["results"].append(_result(test, order, names, solution))
+            said["results"].append(_result(test, order, solution))
     except DataError as exc:
         said["data_error"] = str(exc)
     except GoneError as exc:
@@ -188,26 +207,60 @@ def main() -> None:
     os._exit(0)  # a thread or an exit handler of a test has no say any more
 
 
-def _result(test: Any, order: dict[str, Any], names: list[str], solution: Solution) -> str:
+def _import_from(solution: Solution, names: list[str]) -> None:
+    """Make `from solution import name` and `import solution` work in the tests."""
+
+    def attribute(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Remote(solution, name) if name in names else solution.ask(name, calls=False)
+
+    vars(_module("solution")).update(__getattr__=attribute, __all__=names)
+
+
+def _module(name: str) -> types.ModuleType:
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    return module
+
+
+def _result(test: Any, order: dict[str, Any], solution: Solution) -> str:
     """Empty if the test passed, else why not."""
+    before, why = solution.num_asked, ""
     try:
         if isinstance(test, str):
-            _run_code(test, order, names, solution)
+            _run_code(test, order, solution)
         else:
-            _run_call(test, order, names, solution)
-    except Exception as exc:  # noqa: BLE001 - a test that raises has failed
-        return _described(exc)
+            _run_call(test, order, solution)
+    except (DataError, GoneError):
+        raise
     except SystemExit:
         raise DataError("a test exits") from None
-    return ""
+    except BaseException as exc:  # noqa: BLE001 - a test that raises has failed
+        why = _described(exc)
+        if not _is_failure(exc, was_asked=solution.num_asked > before):
+            raise DataError(f"a test fails by itself: {why}: {test[:100]!r}") from None
+    if solution.num_asked == before:
+        raise DataError(
+            f"a test calls nothing of the solution: {test[:100]!r}. What runs is the text itself, "
+            "check(candidate), test_* functions without arguments, and classes of unittest.TestCase"
+        )
+    return why
 
 
-def _run_call(
-    test: dict[str, Any], order: dict[str, Any], names: list[str], solution: Solution
-) -> None:
+def _is_failure(error: BaseException, *, was_asked: bool) -> bool:
+    """Whether the solution may have caused `error`: it raised it, or returned what a test cannot use."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "__notes__", ()):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    is_skipped = type(error).__name__ in ("SkipTest", "Skipped")  # of unittest, of pytest
+    return was_asked and not is_skipped and not isinstance(error, ImportError)
+
+
+def _run_call(test: dict[str, Any], order: dict[str, Any], solution: Solution) -> None:
     name = order["entry_points"][0]
-    if name not in names:
-        raise NameError(f"the solution has no function {name!r}")
     args, kwargs = tuple(test.get("args", ())), test.get("kwargs") or {}
     got = solution.ask(name, args=args, kwargs=kwargs)
     if not is_same(got, test["expected"]):
@@ -229,29 +282,84 @@ def is_same(got: Any, expected: Any) -> bool:
     return bool(got == expected)
 
 
-def _run_code(test: str, order: dict[str, Any], names: list[str], solution: Solution) -> None:
+def _run_code(test: str, order: dict[str, Any], solution: Solution) -> None:
     source = order["setup"] + "\n" + test
     try:
         tree = ast.parse(source, "test.py")
     except (SyntaxError, ValueError) as exc:
         raise DataError(f"a test is no Python: {exc}: {test[:100]!r}") from None
-    namespace: dict[str, Any] = {"__name__": "test"}
-    allowed = order["entry_points"] or names
-    for name in _free_names(tree):
+    namespace = vars(_module("test"))
+    free = _free_names(tree)
+    for name in free:
         module = _USUAL_NAMES.get(name, name)
         is_module = name in _names_with_attributes(tree) and importlib.util.find_spec(module)
         if is_module and name not in order["entry_points"]:
             namespace[name] = importlib.import_module(module)
-        elif name in allowed and name in names:
-            namespace[name] = Remote(solution, name)
-    exec(compile(tree, "test.py", "exec"), namespace)
-    if "check" in namespace and not isinstance(namespace["check"], Remote):  # as in HumanEval
-        if not order["entry_points"]:
-            raise DataError("the tests define check(candidate), so the task needs an entry_point")
-        entry_point = order["entry_points"][0]
-        if entry_point not in names:
-            raise NameError(f"the solution has no function {entry_point!r}")
-        namespace["check"](Remote(solution, entry_point))
+        elif not order["entry_points"] or name in order["entry_points"]:
+            namespace[name] = Remote(solution, name)  # one that it does not have fails when called
+    try:
+        exec(compile(tree, "test.py", "exec"), namespace)
+        _run_check(namespace, order, solution)
+        _run_functions(namespace, tree)
+        _run_cases(namespace)
+    except NameError as exc:
+        if exc.name in free:
+            raise DataError(
+                f"a test uses {exc.name!r}, which it does not define and which is no entry_point"
+            ) from None
+        raise
+
+
+def _run_check(namespace: dict[str, Any], order: dict[str, Any], solution: Solution) -> None:
+    """As in HumanEval."""
+    check = namespace.get("check")
+    if check is None or isinstance(check, Remote):
+        return
+    if not order["entry_points"]:
+        raise DataError("the tests define check(candidate), so the task needs an entry_point")
+    _refuse_async("check", check)
+    check(Remote(solution, order["entry_points"][0]))
+
+
+def _run_functions(namespace: dict[str, Any], tree: ast.AST) -> None:
+    """As pytest does. It is not here, so fixtures and parameters are refused."""
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for name, item in list(namespace.items()):
+        if not name.lower().startswith("test") or getattr(item, "__module__", "") != "test":
+            continue
+        if inspect.isclass(item):
+            has_tests = any(method.startswith("test") for method in dir(item))
+            if has_tests and name not in used and not hasattr(item, "debug"):  # no TestCase
+                raise DataError(f"class {name} is no unittest.TestCase: nothing runs its tests")
+        elif inspect.isfunction(item) and name.startswith("test_"):
+            _refuse_async(name, item)
+            parameters = inspect.signature(item).parameters.values()
+            if all(
+                p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+                for p in parameters
+            ):
+                item()
+            elif name not in used:
+                raise DataError(f"{name} has parameters, and nothing gives them")
+
+
+def _run_cases(namespace: dict[str, Any]) -> None:
+    unittest = sys.modules.get("unittest")
+    if unittest is None:
+        return
+    for item in list(namespace.values()):
+        is_case = inspect.isclass(item) and issubclass(item, unittest.TestCase)
+        if not is_case or item.__module__ != "test":
+            continue
+        for name in unittest.defaultTestLoader.getTestCaseNames(item):
+            if not hasattr(item, "asyncSetUp"):
+                _refuse_async(name, getattr(item, name))
+        unittest.defaultTestLoader.loadTestsFromTestCase(item).debug()  # raises what a test raises
+
+
+def _refuse_async(name: str, function: Any) -> None:
+    if inspect.iscoroutinefunction(function):
+        raise DataError(f"{name} is async, and nothing awaits it")
 
 
 def _free_names(tree: ast.AST) -> set[str]:
