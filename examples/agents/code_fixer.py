@@ -66,7 +66,10 @@ def _function(operator: str) -> str:
 
 
 def tasks(split: str) -> Iterator[Task]:
-    """A wrong operator, and a test that only the right one passes. Held-out numbers are never trained."""
+    """A wrong operator and one example. The tests use other numbers: the example's value fails them.
+
+    Held-out examples are never trained.
+    """
     generator = random.Random(0)
     numbers = [(a, b) for a in range(2, 10) for b in range(2, 10) if (a, b) != (2, 2)]
     generator.shuffle(numbers)
@@ -75,7 +78,10 @@ def tasks(split: str) -> Iterator[Task]:
             for right, compute in OPERATORS.items():
                 if right != wrong:
                     asked = f"{_function(wrong)}\nf({a},{b})={compute(a, b)}"
-                    tests = [f"assert f({a},{b}) == {compute(a, b)}"]
+                    hidden = [
+                        (generator.randint(10, 99), generator.randint(3, 9)) for _ in range(3)
+                    ]
+                    tests = [f"assert f({x},{y}) == {compute(x, y)}" for x, y in hidden]
                     yield Task(
                         f"{split}-{a}{right}{b}-{wrong}", {"question": asked, "tests": tests}
                     )

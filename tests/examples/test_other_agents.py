@@ -106,6 +106,17 @@ async def test_a_function_is_mended_until_its_tests_pass(said: list[str], reward
     assert episode.reward == reward, episode.outcome
 
 
+async def test_a_value_copied_from_the_question_mends_no_function() -> None:
+    module = load("code_fixer")
+    judge = module.Judge(module.Limits(wall_s=60.0))
+    task = next(iter(module.tasks("eval")))
+    value = task.data["question"].rsplit("=", 1)[1]
+    assert (await judge.judge(f"def f(a,b):return {value}", task.data["tests"])).num_passed == 0
+    operators = [f"def f(a,b):return a{operator}b" for operator in module.OPERATORS]
+    passed = [(await judge.judge(code, task.data["tests"])).passed for code in operators]
+    assert passed.count(True) == 1
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
 def test_splits_are_stable_and_ids_unique(name: str) -> None:
     module = load(name)
