@@ -32,7 +32,8 @@ def math_answer(
 ) -> float:
     r"""1.0 when the last `\boxed{...}` is equal to the answer as an expression, by math-verify.
 
-    An expression that takes more CPU time than `timeout_s`, or more memory, is a wrong answer.
+    An expression that takes more CPU time than `timeout_s`, or more memory, is a wrong answer. A process
+    that is killed or stalled from outside is a fault of the machine, and no verdict.
     """
     said, expected = last_boxed(episode.final_text), _expected(episode, field)
     if said is None:

@@ -1,13 +1,15 @@
 """Answers are read where they are marked, and compared by meaning."""
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from areal_sdk import ConfigError
+from areal_sdk import ConfigError, EpisodeError
 from areal_sdk.testing import check_reward, make_episode, registered
 from areal_sdk_math.answers import last_boxed, last_number, same_answer
 from areal_sdk_math.gsm8k import tasks
@@ -138,19 +140,49 @@ def test_an_expression_that_explodes_is_wrong_and_the_next_one_is_judged(said: s
         verifier.close()
 
 
-def test_a_verifier_that_hangs_or_dies_is_killed_and_started_again() -> None:
-    verifier = Verifier(timeout_s=5.0, memory_mb=256)
+class Disturbed(Verifier):
+    """Its process gets a signal between the two questions of a comparison, `times` times."""
+
+    def __init__(self, disturbance: signal.Signals, times: int) -> None:
+        super().__init__(timeout_s=1.0, memory_mb=256)
+        self.disturbance = disturbance
+        self.left = times
+
+    def _ask(self, question: dict[str, str]) -> Any:
+        if "said" in question and self.left:
+            self.left -= 1
+            process = self._process or self._start()
+            process.send_signal(self.disturbance)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+        return super()._ask(question)
+
+
+@pytest.mark.parametrize("disturbance", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stalled"])
+def test_a_fresh_process_judges_where_the_machine_ended_one(disturbance: signal.Signals) -> None:
+    verifier = Disturbed(disturbance, times=1)
     try:
         assert verifier.compare("y + x", "x + y") is Comparison.SAME
-        process = verifier._process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)  # as code in C that never ends
-        verifier._timeout_s = 0.2
-        with pytest.raises(ValueError, match="cannot be read within"):
-            verifier.compare("x", "x")
-        assert process.poll() is not None
-        verifier._timeout_s = 10.0
+        assert verifier.left == 0
+    finally:
+        verifier.close()
+
+
+def test_a_process_that_is_killed_twice_is_a_fault_of_the_machine_and_no_zero() -> None:
+    verifier = Disturbed(signal.SIGKILL, times=2)
+    try:
+        with pytest.raises(EpisodeError, match="gave no verdict, twice") as raised:
+            verifier.compare("y + x", "x + y")
+        assert raised.value.kind == "infrastructure"
         assert verifier.compare("y + x", "x + y") is Comparison.SAME
+    finally:
+        verifier.close()
+
+
+def test_an_expected_answer_that_takes_too_much_is_an_error_of_the_data() -> None:
+    verifier = Verifier(timeout_s=0.5, memory_mb=256)
+    try:
+        with pytest.raises(ValueError, match="cannot be read within"):
+            verifier.compare("x", "(" * 3000 + "1" + ")" * 3000)
     finally:
         verifier.close()
 
