@@ -9,7 +9,7 @@ INSTRUCTIONS = "Give your final answer between <answer> and </answer>."
 
 class ReasoningGym(Environment):
     """Asks the task's `question`. It gives no reward: answers are judged in the processes of rewards,
-    which can be killed, since scoring evaluates formulas that a model wrote.
+    which can be killed, since scoring simplifies formulas that a model wrote.
     """
 
     def __init__(self, *, instructions: str = INSTRUCTIONS) -> None:

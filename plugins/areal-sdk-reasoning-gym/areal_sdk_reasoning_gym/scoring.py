@@ -8,7 +8,10 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from reasoning_gym.logic.propositional_logic import Expression
+
 from areal_sdk_reasoning_gym.families import dataset
+from areal_sdk_reasoning_gym.formulas import is_arithmetic, is_formula, is_literal
 
 Data = Mapping[str, Any]
 """The data of a task of the dataset `reasoning_gym`."""
@@ -16,7 +19,10 @@ Data = Mapping[str, Any]
 
 def score(said: str, data: Data) -> float:
     """From 0.0 to 1.0. An exception means that the task is broken, not that the answer is bad."""
-    scorer = dataset(data["family"], json.dumps(data["parameters"]))
+    scorer = _scorer(data)
+    accepts = ACCEPTED.get(data["family"])
+    if accepts is not None and not accepts(said, data):
+        return 0.0
     entry = {name: data[name] for name in ("question", "answer", "metadata")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of parsing what a model wrote
@@ -33,6 +39,15 @@ def score(said: str, data: Data) -> float:
     if reached >= 1.0 and confirms is not None and not confirms(said, data):
         return 0.0
     return min(1.0, max(0.0, reached))
+
+
+def _scorer(data: Data) -> Any:
+    return dataset(data["family"], json.dumps(data["parameters"]))
+
+
+def _is_no_longer(said: str, data: Data) -> bool:
+    """The library gives the score of a beginning to whatever follows it."""
+    return len(said) <= len(data["answer"])
 
 
 def _same_word(said: str, data: Data) -> bool:
@@ -57,10 +72,49 @@ def _uses_the_numbers(said: str, data: Data) -> bool:
     return used == sorted(data["metadata"]["numbers"])
 
 
+def _has_the_sign(said: str, data: Data) -> bool:
+    """The library reads -390 as 390."""
+    number = re.search(r"([-\u2212]\s*)?[0-9]", said)
+    return number is not None and bool(number[1]) == str(data["answer"]).startswith("-")
+
+
+def _has_the_dashes(said: str, data: Data) -> bool:
+    """The library reads -00:11 as 00:11."""
+    return said.count("-") == str(data["answer"]).count("-")
+
+
+def _is_no_premise(said: str, data: Data) -> bool:
+    """The library takes a copied premise for a conclusion."""
+    concludes = _scorer(data)._is_valid_conclusion
+    conclusion = Expression.from_string(said)
+    premises = [Expression.from_string(premise) for premise in data["metadata"]["premises"]]
+    return not any(
+        concludes([premise], conclusion) and concludes([conclusion], premise)
+        for premise in premises
+    )
+
+
+ACCEPTED: Mapping[str, Callable[[str, Data], bool]] = {
+    "binary_matrix": is_literal,
+    "countdown": is_arithmetic,
+    "intermediate_integration": is_formula,
+    "n_queens": is_literal,
+    "polynomial_multiplication": is_formula,
+    "puzzle24": is_arithmetic,
+    "simple_integration": is_formula,
+    "spell_backward": _is_no_longer,
+    "spiral_matrix": is_literal,
+    "string_insertion": is_literal,
+}
+"""Asked before the library sees the answer; all families but spell_backward evaluate it as Python."""
+
 CONFIRMATIONS: Mapping[str, Callable[[str, Data], bool]] = {
     "coin_flip": _same_number,
     "complex_arithmetic": _is_number,
     "game_of_life_halting": _same_word,
+    "gsm_symbolic": _has_the_sign,
+    "propositional_logic": _is_no_premise,
     "puzzle24": _uses_the_numbers,
+    "time_intervals": _has_the_dashes,
 }
 """Asked before a full score of these families counts; a model would find and exploit the gap."""

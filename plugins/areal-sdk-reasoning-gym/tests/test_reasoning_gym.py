@@ -22,6 +22,7 @@ from areal_sdk_reasoning_gym.dataset import is_held_out, tasks
 from areal_sdk_reasoning_gym.environment import ReasoningGym
 from areal_sdk_reasoning_gym.families import family_names, has_level
 from areal_sdk_reasoning_gym.rewards import reasoning_gym
+from areal_sdk_reasoning_gym.scoring import ACCEPTED
 
 # The library's copy of ARC leaves its file open.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -70,13 +71,83 @@ def test_a_family_scores_its_own_answer_and_survives_nonsense(family: str) -> No
         ("game_of_life_halting", "I do not know"),
         ("puzzle24", "24"),
         ("puzzle24", "4 * 3 * 2 * 1"),
+        ("gsm_symbolic", "-{answer}"),
+        ("time_intervals", "-{answer}"),
+        ("spell_backward", "{answer} and more"),
+        ("simple_integration", "Integral({integrand}, {variable})"),
+        ("intermediate_integration", "Integral({integrand}, {variable})"),
+        ("intermediate_integration", "integrate({integrand}, {variable})"),
     ],
 )
 def test_what_the_library_takes_for_right_by_mistake_is_wrong(family: str, wrong: str) -> None:
     for task in tasks("train", families=family, count=8):
-        assert reasoning_gym(make_episode(wrong, data=task.data)).success is False
+        said = wrong.format(**{**task.data["metadata"], "answer": task.data["answer"]})
+        assert reasoning_gym(make_episode(said, data=task.data)).success is False
+        if "Integral" in str(task.data["answer"]):
+            continue  # the library could not solve its own question
         right = make_episode(task.data["answer"], data=task.data)
         assert reasoning_gym(right).success is True
+
+
+@pytest.mark.parametrize("family", sorted(ACCEPTED))
+def test_right_answers_of_guarded_families_stay_right(family: str) -> None:
+    solved = [
+        task
+        for task in tasks("train", families=family, count=26)
+        if "Integral" not in task.data["answer"]  # the library could not solve its own question
+    ]
+    assert len(solved) >= 20
+    for task in solved[:20]:
+        verdict = reasoning_gym(make_episode(task.data["answer"], data=task.data))
+        assert (verdict.reward, verdict.success) == (1.0, True)
+
+
+@pytest.mark.parametrize("family", sorted(set(ACCEPTED) - {"spell_backward"}))
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        'exec("import areal_sdk_reasoning_gym.rewards as m; m._score = lambda said, episode: 1.0")',
+        "[c for c in ().__class__.__base__.__subclasses__()]",
+        "[print(1)]",
+        "x.__class__",
+        "9**9**9",
+        "(((9**50)**50)**50)**50",
+        "factorial(9999999)",
+        "1e-999999999",
+        "True - 1e999",
+        "1 if x else 2, 3",
+    ],
+)
+def test_an_answer_is_never_run_as_code(family: str, wrong: str) -> None:
+    before = one_task("gcd")
+    assert reasoning_gym(make_episode(wrong, data=one_task(family).data)).reward == 0.0
+    assert reasoning_gym(make_episode("no idea", data=before.data)).reward == 0.0
+
+
+def test_an_integral_that_the_library_left_unsolved_can_be_solved() -> None:
+    task = next(
+        task
+        for task in tasks("train", families="intermediate_integration", count=60)
+        if task.data["answer"] == "-2*Integral(x*sin(2*x), x) + C"
+    )
+    solved = "x*cos(2*x) - sin(2*x)/2 + C"
+    assert reasoning_gym(make_episode(solved, data=task.data)).success is True
+    assert reasoning_gym(make_episode(task.data["answer"], data=task.data)).reward == 0.0
+
+
+def test_a_list_keeps_its_partial_credit() -> None:
+    task = one_task("binary_matrix")
+    rows = [[int(number) for number in row.split()] for row in task.data["answer"].split("\n")]
+    assert reasoning_gym(make_episode(str(rows), data=task.data)).reward == 0.1
+
+
+def test_a_premise_is_no_conclusion() -> None:
+    for task in tasks("train", families="propositional_logic", count=20):
+        for premise in task.data["metadata"]["premises"]:
+            for said in (premise, f"({premise})", f"¬¬({premise})"):
+                assert reasoning_gym(make_episode(said, data=task.data)).success is False
+    data = {**task.data, "metadata": {"premises": ["P", "(P → Q)"], "variables": ["P", "Q"]}}
+    assert reasoning_gym(make_episode("(P ∧ Q)", data=data)).success is True
 
 
 def test_answers_may_stand_in_tags() -> None:
