@@ -81,7 +81,7 @@ def is_held_out(question: str, held_out: float) -> bool:
     """Whether a question belongs to evaluations.
 
     >>> [is_held_out(f"What is {n}+2?", 0.2) for n in range(5)]
-    [False, False, False, True, False]
+    [False, True, False, False, False]
     """
     digest = hashlib.sha256(question.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < held_out * 2**64
