@@ -23,7 +23,7 @@ from typing import Literal
 
 from tables import table, write_section
 
-from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection, find_environment
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.engine import GenerateRequest
@@ -64,7 +64,7 @@ async def tokens_per_second(
         [address],
         log_dir=logs,
         settings=SGLangSection(interrupt=mode),
-        limits=Limits(connect_timeout_s=600.0),
+        limits=ServerLimits(connect_timeout_s=600.0),
     )
     await engine.start()
     try:

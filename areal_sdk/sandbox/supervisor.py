@@ -31,14 +31,14 @@ def main() -> None:
         control = sys.stdin.buffer
         order: dict[str, Any] = json.loads(control.readline())
         stdin = control.read(int(order["stdin_bytes"]))
-        supervisor = Supervisor(order, stdin, control.fileno())
+        supervisor = Warden(order, stdin, control.fileno())
         report = supervisor.run()
         sys.stdout.buffer.write(json.dumps(report).encode() + b"\n")
         sys.stdout.buffer.write(bytes(supervisor.stdout) + bytes(supervisor.stderr))
         sys.stdout.buffer.flush()
 
 
-class Supervisor:
+class Warden:
     """One program from its start to the end of all its processes."""
 
     def __init__(self, order: dict[str, Any], stdin: bytes, control: int) -> None:

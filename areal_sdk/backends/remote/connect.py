@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.backends.remote.client import ServerFailedError, wait_until_ready
-from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.weights.verify import Canary, mean_error, tolerance_of
 from areal_sdk.engine import EngineInfo
@@ -33,7 +33,7 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
     )
 
 
-async def connect(server: Server, model: Path, limits: Limits) -> None:
+async def connect(server: Server, model: Path, limits: ServerLimits) -> None:
     """Wait until a server samples, and learn what it is."""
     process = server.process
     if process is None:

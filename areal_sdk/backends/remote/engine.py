@@ -29,7 +29,7 @@ from areal_sdk.backends.remote.connect import (
 from areal_sdk.backends.remote.failover import ResumableRequest, fitted
 from areal_sdk.backends.remote.http import HttpClient
 from areal_sdk.backends.remote.lending import lend, take_back
-from areal_sdk.backends.remote.options import Limits, RemoteSection
+from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerLauncher, ServerProcess
 from areal_sdk.backends.remote.router import Router
@@ -74,12 +74,12 @@ class RemoteEngine(InferenceEngine):
         scorer: CanaryScorer | None = None,
         engine: EngineSection | None = None,
         settings: RemoteSection | None = None,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         if not addresses and launcher is None:
             raise EngineError(f"name at least one {self.client.kind} server, or give a launcher")
         self.settings = settings or RemoteSection()
-        self.limits = limits or Limits()
+        self.limits = limits or ServerLimits()
         engine = engine or EngineSection()
         self.settings.check(engine, kind=self.client.kind, capabilities=self.client.capabilities)
         self.interrupt_mode = self.settings.interrupt_mode(engine)

@@ -75,7 +75,7 @@ class RemoteSection(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     """How long a remote engine waits and how often it tries. The defaults are the recommendation."""
 
     max_failovers: int = 4

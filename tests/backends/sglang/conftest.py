@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from areal_sdk.backends.remote.client import wait_until_ready
-from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.processes import ServerProcess, free_port, start_process
 from areal_sdk.backends.sglang.client import SGLangClient
@@ -127,7 +127,7 @@ async def make_engine(checkpoints: list[Path], tmp_path: Path) -> AsyncIterator[
         *addresses: str,
         is_started: bool = True,
         is_reset: bool = True,
-        limits: Limits | None = None,
+        limits: ServerLimits | None = None,
         engine: EngineSection | None = None,
         **settings: object,
     ) -> SGLangEngine:

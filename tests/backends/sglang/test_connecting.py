@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.processes import ServerProcess, free_port
 from areal_sdk.backends.sglang import SGLangLauncher
 from areal_sdk.backends.sglang.client import SGLangClient
@@ -42,7 +42,7 @@ async def test_who_waits_for_a_named_server_is_told_before_the_wait(
     checkpoints: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"http://127.0.0.1:{free_port()}"
-    limits = Limits(connect_timeout_s=0.5)
+    limits = ServerLimits(connect_timeout_s=0.5)
     engine = SGLangEngine(checkpoints[0], [address], log_dir=tmp_path, limits=limits)
     with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
         await engine.start()

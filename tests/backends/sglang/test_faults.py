@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.backends.remote.client import Deadlines
-from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.engine import GenerateRequest
@@ -19,9 +19,9 @@ from tests.backends.sglang.rescoring import worst_error
 from tests.backends.sglang.waiting import until
 
 PROMPT = tuple(b"faults")
-PATIENT = Limits(supervision=SupervisionOptions(check_every_s=0.5))
+PATIENT = ServerLimits(supervision=SupervisionOptions(check_every_s=0.5))
 """For faults that are seen at once; those seen by a deadline have short ones."""
-FAST_LIMITS = Limits(
+FAST_LIMITS = ServerLimits(
     deadlines=Deadlines(token_s=5.0, control_s=5.0, probe_s=2.0, busy_probe_s=3.0, weights_s=30.0),
     supervision=SupervisionOptions(check_every_s=0.5),
 )

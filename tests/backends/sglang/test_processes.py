@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.backends.remote.client import Deadlines
-from areal_sdk.backends.remote.options import Limits
+from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
@@ -28,7 +28,7 @@ from tests.backends.sglang.waiting import until
 pytestmark = pytest.mark.slow
 
 PROMPT = tuple(b"processes")
-LIMITS = Limits(
+LIMITS = ServerLimits(
     deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),
     supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=600.0),
 )
@@ -331,7 +331,7 @@ async def test_memory_is_lent_and_requests_go_on_under_the_next_weights(
         server.address,
         colocated=True,
         transport="tensor",
-        limits=Limits(supervision=LIMITS.supervision),
+        limits=ServerLimits(supervision=LIMITS.supervision),
     )
     assert engine.info.shares_device
     generations = [asyncio.create_task(engine.generate(request(i))) for i in range(3)]

@@ -15,7 +15,7 @@ from areal_sdk.backends.remote.client import (
 )
 from areal_sdk.backends.remote.engine import RemoteEngine
 from areal_sdk.backends.remote.http import JSON, HttpClient
-from areal_sdk.backends.remote.options import Limits, RemoteSection
+from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
 from areal_sdk.backends.remote.processes import ServerCommand, ServerLauncher
 from areal_sdk.backends.remote.supervisor import SupervisionOptions
 from areal_sdk.types import FinishReason
@@ -100,7 +100,7 @@ class ToyEngine(RemoteEngine):
             log_dir=log_dir,
             launcher=ToyLauncher(model_dir, log_dir, servers=servers),
             settings=RemoteSection(interrupt="abort"),
-            limits=Limits(supervision=SupervisionOptions(check_every_s=0.5)),
+            limits=ServerLimits(supervision=SupervisionOptions(check_every_s=0.5)),
         )
 
 
