@@ -140,7 +140,7 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         (("train", "--resume", "runs/one", "--seed", "3"), "give only --steps and --set"),
         ((*TRAIN, "--plugin", "broken.py"), "line 2: ZeroDivisionError"),
         ((*TRAIN, "--reward", "my.judge"), "unknown reward 'my.judge'"),
-        ((*TRAIN, "--reward", "my.judge"), "one that a file of yours registers needs --plugin"),
+        ((*TRAIN, "--reward", "my.ranking"), "one that a file of yours registers needs --plugin"),
         (
             (*TRAIN, "--plugin", "judge.py", "--set", 'reward."my.judge".stict=true'),
             "did you mean 'strict'?",

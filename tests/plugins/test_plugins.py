@@ -177,11 +177,11 @@ def test_a_missing_package_of_an_extra_says_what_to_install(install: Install) ->
     install(
         "areal-sdk-lazy",
         "import areal_sdk\n@areal_sdk.hookimpl\n"
-        "def register_rewards(register): register('judge', 'no_such_package.x:judge')",
+        "def register_rewards(register): register('lazy', 'no_such_package.x:lazy')",
         requires='Provides-Extra: judge\nRequires-Dist: no-such-package>=1; extra == "judge"\n',
     )
     with pytest.raises(ConfigError, match=r'pip install "areal-sdk-lazy\[judge\]"'):
-        load_plugins().rewards.get("judge")
+        load_plugins().rewards.get("lazy")
 
 
 @pytest.mark.parametrize(

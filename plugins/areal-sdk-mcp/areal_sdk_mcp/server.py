@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk import ConfigError, EpisodeError
-from areal_sdk_mcp.http import HttpTransport
 from areal_sdk_mcp.protocol import (
     JSON,
     VERSION,
@@ -51,11 +50,13 @@ class McpServer:
             )
         self.name = command or url
         self.tools: Sequence[JSON] = ()
-        self._transport: Transport = (
-            StdioTransport(command, env=env or {}, name=self.name)
-            if command
-            else HttpTransport(url, headers=headers or {}, name=self.name)
-        )
+        self._transport: Transport
+        if command:
+            self._transport = StdioTransport(command, env=env or {}, name=self.name)
+        else:
+            from areal_sdk_mcp.http import HttpTransport  # aiohttp, which `--help` need not load
+
+            self._transport = HttpTransport(url, headers=headers or {}, name=self.name)
         self._only = only
         self._start_timeout_s = start_timeout_s
         self._call_timeout_s = call_timeout_s
