@@ -12,7 +12,11 @@ import pytest
 from areal_sdk.testing import ScriptedEngine
 from tests.rollout.playing import PLAN, serving
 
-pytest.importorskip("areal", reason="AReaL's package is not installed: pip install areal")
+pytest.importorskip(
+    "areal.experimental.openai",
+    reason="AReaL's package is not installed: pip install areal",
+    exc_type=ImportError,
+)
 transformers = pytest.importorskip("transformers")
 
 from areal.api.cli_args import GenerationHyperparameters  # noqa: E402

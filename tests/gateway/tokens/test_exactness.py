@@ -353,11 +353,11 @@ def check_trained(turns: tuple[Turn, ...]) -> None:
     for trajectory in to_trajectories(episode):
         for position, turn in enumerate(trajectory.turn_of_token):
             if trajectory.loss_mask[position]:
-                offset = position - turns[turn].num_prompt
+                offset = trajectory.branch.num_before + position - turns[turn].num_prompt
                 assert trained.setdefault((turn, offset), trajectory.tokens[position]) is not None
                 assert trajectory.logprobs[position] == turns[turn].logprobs[offset]
         last = max(trajectory.turn_of_token)
-        assert tuple(trajectory.tokens.tolist()) == turns[last].tokens
+        assert tuple(trajectory.branch.whole.tolist()) == turns[last].tokens
     sampled = {
         (index, offset): token
         for index, turn in enumerate(turns)
