@@ -36,6 +36,21 @@ def test_contains_answer_wants_a_word_of_its_own() -> None:
         ("1/0", 7, 0.0),
         ("5e-1", "0.5", 1.0),
         (None, 7, 0.0),
+        ("1,2,3", 123, 0.0),
+        ("1,2,3", 3, 1.0),
+        ("12,34", 1234, 0.0),
+        ("1,234,567", 1234567, 1.0),
+        ("1,234,56", 123456, 0.0),
+        ("(1,234)", 1234, 1.0),
+        ("\u22125", -5, 1.0),
+        ("\u22125", 5, 0.0),
+        ("5", "\u22125", 0.0),
+        ("1/2.5", 0.4, 1.0),
+        ("1e999999999", 7, 0.0),
+        ("1e999999999/2", 7, 0.0),
+        ("9" * 5000 + "/3", 7, 0.0),
+        (".", 7, 0.0),
+        ("0/0", 7, 0.0),
     ],
 )
 def test_numeric_match_reads_the_last_number(
@@ -50,6 +65,18 @@ def test_a_task_without_an_answer_is_an_error() -> None:
             reward(episode("42", question="?"))
     with pytest.raises(ValueError, match="is not a number"):
         numeric_match(episode("42", answer="many"))
+
+
+@pytest.mark.parametrize("answer", ["1,2,3", "3, 4", "(1.5,2)", "12,34"])
+def test_a_list_as_the_answer_is_an_error_and_not_its_last_number(answer: str) -> None:
+    with pytest.raises(ValueError, match=r"is a list, .* take the reward exact_match"):
+        numeric_match(episode("3", answer=answer))
+
+
+@pytest.mark.parametrize("answer", ["1e999999999", "1/0", ""])
+def test_an_answer_without_a_finite_number_is_an_error(answer: str) -> None:
+    with pytest.raises(ValueError, match="is not a number"):
+        numeric_match(episode("3", answer=answer))
 
 
 def test_another_field_can_hold_the_answer() -> None:

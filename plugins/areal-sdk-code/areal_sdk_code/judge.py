@@ -21,6 +21,8 @@ _LEAST_S = 0.01
 """Left to a program that has used up its time."""
 _TESTS_MEMORY_MB = 1024
 _MESSAGE_CHARACTERS = 300
+_TEST_TYPES = ("stdin", "functional")
+"""Of LiveCodeBench."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ class Judge:
         if all(isinstance(test, Mapping) and "output" in test for test in listed):
             return await self._judge_output(code, listed, stops_early)
         if any(isinstance(test, Mapping) for test in listed) and not entry_points:
-            raise ValueError("tests with args need an entry_point: the name of the function")
+            raise ValueError(
+                "tests with args need an entry_point: the name of the function, or Solution().name "
+                "(LiveCodeBench has it as func_name in its metadata)"
+            )
         return await self._judge_calls(code, listed, setup, entry_points)
 
     async def _judge_output(
@@ -97,8 +102,9 @@ class Judge:
         self, code: str, tests: Sequence[Any], setup: str, entry_points: Sequence[str]
     ) -> Verdict:
         order = {"tests": list(tests), "setup": setup, "entry_points": list(entry_points)}
+        options = ["usual_names"] if any(map(_is_functional, tests)) else []
         ours, theirs = socket.socketpair()
-        solution = asyncio.create_task(self._run_solution(code, theirs))
+        solution = asyncio.create_task(self._run_solution(code, theirs, options))
         try:
             said = await self._run_tests(json.dumps(order).encode(), ours)
             end = await solution
@@ -117,14 +123,16 @@ class Judge:
         limit = _limit_of(end) or ("memory" if "MemoryError" in first else "")
         return Verdict(len(tests), len(results) - len(failures), first[:_MESSAGE_CHARACTERS], limit)
 
-    async def _run_solution(self, code: str, channel: socket.socket) -> SandboxEnd:
+    async def _run_solution(
+        self, code: str, channel: socket.socket, options: Sequence[str]
+    ) -> SandboxEnd:
         source = {
             "solution.py": _bytes_of(code),
             "wire.py": _script("wire"),
             "main.py": _script("solution"),
         }
         with channel:
-            words = ["python3", "-I", "main.py", str(channel.fileno())]
+            words = ["python3", "-I", "main.py", str(channel.fileno()), *options]
             return await self._sandbox.run(words, files=source, pass_fds=[channel.fileno()])
 
     async def _run_tests(self, order: bytes, channel: socket.socket) -> dict[str, Any]:
@@ -153,12 +161,17 @@ def read_tests(tests: object) -> Sequence[Any]:
         tests = parsed if isinstance(parsed, list) else [tests]
     if not isinstance(tests, Sequence) or not tests:
         raise ValueError(f"tests must be code or a list with at least one test, not {tests!r:.80}")
+    tests = [_of_function(test) if _is_functional(test) else test for test in tests]
     for test in tests:
         is_known = isinstance(test, Mapping) and ("output" in test or "expected" in test)
         if not isinstance(test, str) and not is_known:
             raise ValueError(
                 f"test {test!r:.80}: give code, an object with input and output, or one with args and "
                 "expected"
+            )
+        if isinstance(test, Mapping) and test.get("testtype", "stdin") not in _TEST_TYPES:
+            raise ValueError(
+                f"testtype {test['testtype']!r}: known are {' and '.join(_TEST_TYPES)}"
             )
     kinds = {
         "code" if isinstance(test, str) else "output" if "output" in test else "call"
@@ -167,6 +180,23 @@ def read_tests(tests: object) -> Sequence[Any]:
     if "output" in kinds and len(kinds) > 1:
         raise ValueError("tests of input and output stand alone: other tests call functions")
     return tests
+
+
+def _is_functional(test: object) -> bool:
+    return isinstance(test, Mapping) and test.get("testtype") == "functional"
+
+
+def _of_function(test: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A test of LiveCodeBench: its input has a JSON value in each line, and its output is one."""
+    try:
+        lines = [line for line in str(test["input"]).splitlines() if line.strip()]
+        args, expected = [json.loads(line) for line in lines], json.loads(test["output"])
+    except (KeyError, TypeError, ValueError) as exc:
+        raise ValueError(
+            f"test {test!r:.80}: testtype functional needs an input with a JSON value in each line and an "
+            f"output of JSON ({type(exc).__name__}: {exc}): set testtype to stdin if a program is tested"
+        ) from None
+    return {"args": args, "expected": expected, "testtype": "functional"}
 
 
 def _wrong_output(end: SandboxEnd, expected: str) -> str:

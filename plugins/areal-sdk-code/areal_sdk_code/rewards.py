@@ -1,6 +1,7 @@
 """The reward by unit tests."""
 
-from collections.abc import Coroutine, Sequence
+import json
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +39,7 @@ async def _judged(episode: Episode, field: str, fraction: bool, judge: Judge) ->
     if field not in data:
         known = ", ".join(sorted(data)) or "nothing"
         raise ValueError(f"task {episode.task.id!r} has no data[{field!r}]; it has: {known}")
-    named = data.get("entry_point") or ()
+    named = data.get("entry_point") or _function_in(data.get("metadata")) or ()
     try:
         verdict = await judge.judge(
             code_of(episode.final_text),
@@ -60,6 +61,17 @@ async def _judged(episode: Episode, field: str, fraction: bool, judge: Judge) ->
         },
     )
     return replace(outcome, message=verdict.message)
+
+
+def _function_in(metadata: object) -> str | None:
+    """The name of the function in the metadata of LiveCodeBench, which is text."""
+    if isinstance(metadata, str):
+        try:
+            metadata = json.loads(metadata)
+        except ValueError:
+            return None
+    named = metadata.get("func_name") if isinstance(metadata, Mapping) else None
+    return str(named) if named else None
 
 
 def _names(named: object) -> list[str]:

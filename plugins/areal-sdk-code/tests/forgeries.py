@@ -85,3 +85,69 @@ FORGERIES = {
     "nothing": "",
     "zero_bytes": "\x00\ud800",
 }
+
+_LIAR = "class Liar:\n    def {method}(self, *a, **k): return {value}\ndef double(x): return Liar()"
+METHOD_FORGERIES = {
+    "starts_with_all": (
+        _LIAR.format(method="startswith", value=True),
+        "assert double(2).startswith('4')",
+    ),
+    "finds_all": (_LIAR.format(method="find", value=0), "assert double(2).find('4') >= 0"),
+    "counts_all": (_LIAR.format(method="count", value=1), "assert double(2).count(4) == 1"),
+    "is_a_subset": (_LIAR.format(method="issubset", value=True), "assert double(2).issubset({4})"),
+    "gets_all": (_LIAR.format(method="get", value=4), "assert double(2).get('a', 4) == 4"),
+    "splits_to_all": (
+        _LIAR.format(method="split", value=["4"]),
+        "assert double(2).split('a') == ['4']",
+    ),
+    "told_by_name": (_LIAR.format(method="index", value=0), "assert double(2).index(value=4) == 0"),
+    "an_object_in_place_of_a_method": (
+        "class Yes:\n    def __call__(self, *a): return True\n"
+        "class Liar: startswith = [Yes()][0]\ndef double(x): return Liar()",
+        "assert double(2).startswith('4')",
+    ),
+    "a_method_found_on_the_way": (
+        "class Liar:\n    def __getattr__(self, name): return lambda *a: True\n"
+        "def double(x): return Liar()",
+        "assert double(2).endswith('4')",
+    ),
+    "a_class_with_a_small_name": (
+        "class double:\n    def __init__(self, x): pass\n    def startswith(self, text): return True",
+        "assert double(2).startswith('4')",
+    ),
+    "an_answer_of_the_channel": (
+        "import json, os, sys\nchannel = int(sys.argv[1])\n"
+        "def say(x): os.write(channel, json.dumps(x).encode() + b'\\n')\n"
+        "say({'names': ['double']})\nfor n in range(3):\n"
+        "    say({'value': {'object': n, 'type': 'x'}, 'args': {'tuple': [2] if n == 0 else []}})\n"
+        "import time; time.sleep(1)",
+        "assert double(2).startswith('4')",
+    ),
+}
+"""Objects whose methods say what the test wants to hear: the program, and the test that asks. Each is an
+error that names the cure, since a right program may return an object too."""
+
+TOLD_TOO_LATE = {
+    "a_field_that_passes_for_a_method": (
+        "import collections\nclass Yes:\n    def __call__(self, *a): return True\n"
+        "double = lambda x: collections.namedtuple('Liar', 'startswith')(Yes())",
+        "assert double(2).startswith('4')",
+    ),
+    "a_text_that_starts_with_all": (
+        "class Liar(str):\n    def startswith(self, text): return True\ndouble = lambda x: Liar('x')",
+        "assert double(2).startswith('4')",
+    ),
+    "a_number_that_equals_all": (
+        "class Liar(float):\n    def __eq__(self, other): return True\ndouble = lambda x: Liar(0)",
+        "assert double(2).__eq__(4)",
+    ),
+    "a_dict_that_has_all": (
+        "class Liar(dict):\n    def get(self, *a): return 4\ndouble = lambda x: Liar()",
+        "assert double(2).get('a') == 4",
+    ),
+    "an_object_that_equals_all": (
+        "class Liar:\n    def __eq__(self, other): return True\ndouble = lambda x: Liar()",
+        "assert double(2).__eq__(4)",
+    ),
+}
+"""The same by classes made from plain ones: the plain value is copied, and the method is Python's own."""

@@ -1,10 +1,12 @@
 """Right programs pass, wrong ones fail, and no program writes its own verdict."""
 
 import inspect
+import json
 import shutil
+from functools import partial
 
 import pytest
-from forgeries import FORGERIES
+from forgeries import FORGERIES, METHOD_FORGERIES, TOLD_TOO_LATE
 
 from areal_sdk.sandbox import Isolation, Limits, SandboxError
 from areal_sdk.testing import check_reward, make_episode, registered
@@ -34,9 +36,45 @@ async def test_a_verdict_cannot_be_forged(name: str) -> None:
     assert verdict.message
 
 
+@pytest.mark.parametrize("name", METHOD_FORGERIES)
+async def test_a_method_of_an_object_is_not_told_what_is_expected(name: str) -> None:
+    code, test = METHOD_FORGERIES[name]
+    with pytest.raises(ValueError, match="tell the program what is expected: compare with =="):
+        await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(code, [test])
+
+
+@pytest.mark.parametrize("name", TOLD_TOO_LATE)
+async def test_a_class_made_from_a_plain_one_answers_as_the_plain_one(name: str) -> None:
+    code, test = TOLD_TOO_LATE[name]
+    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(code, [test])
+    assert verdict.num_passed == 0
+    assert verdict.message
+
+
 @pytest.mark.parametrize(
     ("code", "test"),
     [
+        (
+            "import enum, collections, datetime\nclass C(str, enum.Enum):\n  RED = 'red'\n"
+            "P = collections.namedtuple('P', 'x y')\nday = datetime.datetime(2024, 2, 29)\n"
+            "def f(x): return [C.RED, P(1, 2), collections.deque([1]), day, range(2), collections.Counter(x)]",
+            "import collections\nred, p, d, day, r, c = f('aab')\nassert red == 'red' and red.startswith('r')\n"
+            "assert p.x == 1 and p == (1, 2) and d == collections.deque([1])\nassert day.month == 2\n"
+            "assert list(r) == [0, 1] and c.most_common(1) == [('a', 2)]",
+        ),
+        (
+            "class Cache:\n  def __init__(self, size): self.items = {}\n"
+            "  def put(self, key, value): self.items[key] = value\n"
+            "  def get(self, key): return self.items.get(key, -1)\n"
+            "  @classmethod\n  def of(cls, **items):\n    self = cls(9); self.items |= items; return self\n",
+            "c = Cache(2)\nc.put(1, 5)\nassert c.get(1) == 5 and c.get(2) == -1\nassert Cache.of(a=3).get('a') == 3",
+        ),
+        (
+            "def f(x):\n  class Box:\n    def upper(self): return 'A'\n    def opened(self, n): return n + 1\n"
+            "  return Box()",
+            "assert f(1).upper() == 'A' and f(1).opened(3) == 4",
+        ),
+        ("def f(n): return lambda x: x + n", "assert f(1)(2) == 3"),
         ("def f(x): x.append(3); x[0] = [9]", "a = [1]\nf(a)\nassert a == [[9], 3]"),
         ("def f(x): x['b'] = x.pop('a')", "a = {'a': 1}\nf(a)\nassert a == {'b': 1}"),
         ("def f(n):\n  for i in range(n): yield i", "assert list(f(3)) == [0, 1, 2]"),
@@ -84,6 +122,67 @@ async def test_tests_in_the_form_of_humaneval_and_calls_and_output() -> None:
     assert added.passed, added
     half = await judge.judge("input(); print(2)", output)
     assert (half.num_passed, half.message) == (1, "test 0: it wrote '2', not '5\\n'")
+
+
+def live_code_bench(*tests: tuple[str, str], **data: object) -> dict[str, object]:
+    """A row as LiveCodeBench has it, with tests of a function."""
+    made = [{"input": given, "output": out, "testtype": "functional"} for given, out in tests]
+    return {"tests": json.dumps(made), "metadata": '{"func_name": "twoSum"}', **data}
+
+
+TWO_SUM = live_code_bench(("[2, 7, 11, 15]\n9", "[0, 1]"), ("[3, 3]\n6\n", "[0, 1]"))
+RIGHT_TWO_SUM = """
+class Solution:
+    def twoSum(self, nums: List[int], target: int) -> List[int]:
+        seen = defaultdict(list)
+        for i, n in enumerate(nums):
+            if seen[target - n]:
+                return [seen[target - n][0], i]
+            seen[n].append(i)
+"""
+
+
+async def test_functional_tests_of_live_code_bench_call_the_method_of_solution() -> None:
+    reward = partial(unit_tests, isolation=ISOLATIONS[-1])
+    right = await reward(make_episode(RIGHT_TWO_SUM, data=TWO_SUM))
+    assert (right.reward, right.message) == (1.0, "")
+    function = "def twoSum(nums, target):\n    return (0, 1)"
+    assert (await reward(make_episode(function, data=TWO_SUM))).reward == 1.0
+    wrong = await reward(
+        make_episode(RIGHT_TWO_SUM.replace("[0], i", "[0], 0"), data=TWO_SUM), fraction=True
+    )
+    assert (wrong.reward, wrong.message) == (
+        0.0,
+        "test 0: AssertionError: twoSum returned [0, 0], not [0, 1]",
+    )
+    reads = "print([0, 1])"
+    assert (await reward(make_episode(reads, data=TWO_SUM))).reward == 0.0
+    by_entry_point = live_code_bench(
+        ("[3, 3]\n6", "[0, 1]"), metadata={}, entry_point="Solution().twoSum"
+    )
+    assert (await reward(make_episode(RIGHT_TWO_SUM, data=by_entry_point))).reward == 1.0
+
+
+async def test_a_function_of_live_code_bench_may_shadow_a_usual_name() -> None:
+    data = live_code_bench(("5\n3\n7", "6"), metadata={"func_name": "pow"})
+    code = "class Solution:\n    def pow(self, x, n, mod): return pow(x, n, mod)"
+    verdict = await unit_tests(make_episode(code, data=data), isolation=ISOLATIONS[-1])
+    assert verdict.reward == 1.0, verdict.message
+
+
+async def test_stdin_tests_of_live_code_bench_run_the_program() -> None:
+    tests = [{"input": "2\n", "output": "4\n", "testtype": "stdin"}]
+    data = {"tests": json.dumps(tests), "metadata": "{}"}
+    verdict = await unit_tests(make_episode("print(2 * int(input()))", data=data))
+    assert verdict.reward == 1.0
+
+
+async def test_a_check_may_be_given_a_method_of_solution() -> None:
+    check = "def check(candidate):\n    assert candidate([3, 3], target=6) == [0, 1]"
+    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    code = "from typing import List\nfrom collections import defaultdict\n" + RIGHT_TWO_SUM
+    assert (await judge.judge(code, check, entry_points=["Solution().twoSum"])).passed
+    assert not (await judge.judge("x = 1", check, entry_points=["Solution().twoSum"])).passed
 
 
 ONLY_DEFINED = {
@@ -189,6 +288,18 @@ async def test_the_reward_keeps_the_contract() -> None:
         ("def test_a(x):\n    assert double(x) == 4", "test_a has parameters"),
         ("class TestA:\n    def test_a(self): assert double(2) == 4", "is no unittest.TestCase"),
         ("assert double(2) == 4\nimport nowhere_to_be_found", "fails by itself: ModuleNotFound"),
+        (
+            [{"input": "[1]\n2", "output": "3", "testtype": "functional"}],
+            r"need an entry_point: .*func_name in its metadata",
+        ),
+        (
+            [{"input": "2 3", "output": "3", "testtype": "functional"}],
+            "testtype functional needs an input with a JSON value in each line",
+        ),
+        (
+            [{"input": "2", "output": "3", "testtype": "graph"}],
+            "'graph': known are stdin and functional",
+        ),
         ("expected = {}['a']\nassert double(2) == expected", "fails by itself: KeyError"),
     ],
 )

@@ -12,6 +12,7 @@ from areal_sdk_reasoning_gym.families import (
     family_names,
     has_level,
     parameters_of,
+    refuse_unscorable,
 )
 
 ALL = "all"
@@ -119,6 +120,7 @@ def _chosen(families: str | list[str], *, level: int | None) -> list[str]:
     if not names:
         raise ConfigError('families = []: name at least one, or "all"')
     for name in names:
+        refuse_unscorable(name)
         if name not in known:
             raise ConfigError(f"families: reasoning-gym has no {name!r}; it has {', '.join(known)}")
     if len(set(names)) < len(names):

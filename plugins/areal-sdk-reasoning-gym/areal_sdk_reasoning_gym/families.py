@@ -14,6 +14,14 @@ from areal_sdk import ConfigError
 NOT_FAMILIES = ("composite",)
 """Mixtures of reasoning-gym itself; `families` with several names is ours."""
 
+UNSCORABLE = {
+    "propositional_logic": (
+        "it gives the full score to a premise that is copied, made weaker, or joined to another one, and its "
+        "questions do not say which conclusion they mean"
+    )
+}
+"""Families of which no rule tells a right answer from one without any reasoning."""
+
 BLOCK = 16
 
 Entry = dict[str, Any]
@@ -21,7 +29,14 @@ Entry = dict[str, Any]
 
 
 def family_names() -> list[str]:
-    return sorted(set(DATASETS) - set(NOT_FAMILIES))
+    return sorted(set(DATASETS) - set(NOT_FAMILIES) - set(UNSCORABLE))
+
+
+def refuse_unscorable(family: str) -> None:
+    if reason := UNSCORABLE.get(family):
+        raise ConfigError(
+            f"{family} of reasoning-gym cannot be scored: {reason}: leave the family out"
+        )
 
 
 def has_level(family: str, level: int) -> bool:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from reasoning_gym.logic.propositional_logic import Expression
-
-from areal_sdk_reasoning_gym.families import dataset
+from areal_sdk_reasoning_gym.families import dataset, refuse_unscorable
 from areal_sdk_reasoning_gym.formulas import is_arithmetic, is_formula, is_literal
 
 Data = Mapping[str, Any]
@@ -19,6 +17,10 @@ Data = Mapping[str, Any]
 
 def score(said: str, data: Data) -> float:
     """From 0.0 to 1.0. An exception means that the task is broken, not that the answer is bad."""
+    refuse_unscorable(data["family"])
+    form = FORMS.get(data["family"])
+    if form is not None and not form.fullmatch(said.strip()):
+        return 0.0
     scorer = _scorer(data)
     accepts = ACCEPTED.get(data["family"])
     if accepts is not None and not accepts(said, data):
@@ -46,7 +48,6 @@ def _scorer(data: Data) -> Any:
 
 
 def _is_no_longer(said: str, data: Data) -> bool:
-    """The library gives the score of a beginning to whatever follows it."""
     return len(said) <= len(data["answer"])
 
 
@@ -83,21 +84,49 @@ def _has_the_dashes(said: str, data: Data) -> bool:
     return said.count("-") == str(data["answer"]).count("-")
 
 
-def _is_no_premise(said: str, data: Data) -> bool:
-    """The library takes a copied premise for a conclusion."""
-    concludes = _scorer(data)._is_valid_conclusion
-    conclusion = Expression.from_string(said)
-    premises = [Expression.from_string(premise) for premise in data["metadata"]["premises"]]
-    return not any(
-        concludes([premise], conclusion) and concludes([conclusion], premise)
-        for premise in premises
-    )
+def _has_as_many_words(said: str, data: Data) -> bool:
+    """The library stops reading at the last word of the answer."""
+    return len(said.split()) <= len(str(data["answer"]).split())
 
+
+def _has_as_many_items(said: str, data: Data) -> bool:
+    """The same for a list with commas."""
+    return said.count(",") <= str(data["answer"]).count(",")
+
+
+def _names_each_once(said: str, data: Data) -> bool:
+    """The library looks for names before roles, and drops all other words, such as `not`."""
+    words = re.sub(r"[.,()]", " ", said.lower()).split()
+    told = [word for word in words if word not in ("is", "a", "an", "and")]
+    return len(told) == 2 * len(data["metadata"]["names"])
+
+
+_NUMBER = r"[-+]?\d{1,30}(?:\.\d{1,30})?"
+FORMS: Mapping[str, re.Pattern[str]] = {
+    family: re.compile(form)
+    for family, form in {
+        "advanced_geometry": rf"{_NUMBER}\s*\u00b0?|\(?\s*{_NUMBER}\s*,\s*{_NUMBER}\s*\)?",
+        "coin_flip": rf"{_NUMBER}(?:[eE][-+]?\d{{1,2}})?|\d{{1,30}}\s*/\s*\d{{1,30}}",
+        "fraction_simplification": (
+            r"\$*\s*(?:\\d?frac\s*\{\s*\d+\s*\}\s*\{\s*\d+\s*\}|\d+\s*/\s*\d+)\s*\$*"
+        ),
+        "gsm_symbolic": r"\D*\d+(?:\.\d+)?\D*",
+        "kakurasu": r"[01\s,\[\]]+",
+        "polynomial_equations": rf"(?:\"\"|'')?|{_NUMBER}(?:\s*,\s*{_NUMBER})*",
+        "quantum_lock": r"[A-Ca-c\s,\u2192>-]+",
+        "sokoban": r"[LDUR\s]+",
+        "survo": r"[\d\s]+",
+        "time_intervals": r"-?(?:\d+\s*days?)?[,\s]*(?:-?\d+:\d+(?::\d+(?:\.\d+)?)?)?",
+    }.items()
+}
+"""What an answer of these families must look like. The library gives the full score to a right answer
+with anything around it: a model that guesses could add every other guess."""
 
 ACCEPTED: Mapping[str, Callable[[str, Data], bool]] = {
     "binary_matrix": is_literal,
     "countdown": is_arithmetic,
     "intermediate_integration": is_formula,
+    "letter_jumble": _has_as_many_words,
     "n_queens": is_literal,
     "polynomial_multiplication": is_formula,
     "puzzle24": is_arithmetic,
@@ -105,15 +134,17 @@ ACCEPTED: Mapping[str, Callable[[str, Data], bool]] = {
     "spell_backward": _is_no_longer,
     "spiral_matrix": is_literal,
     "string_insertion": is_literal,
+    "word_sorting": _has_as_many_items,
 }
-"""Asked before the library sees the answer; all families but spell_backward evaluate it as Python."""
+"""Asked before the library sees the answer. Families of `is_...` evaluate it as Python; of the others the
+library gives the score of a beginning to whatever follows it."""
 
 CONFIRMATIONS: Mapping[str, Callable[[str, Data], bool]] = {
     "coin_flip": _same_number,
     "complex_arithmetic": _is_number,
     "game_of_life_halting": _same_word,
     "gsm_symbolic": _has_the_sign,
-    "propositional_logic": _is_no_premise,
+    "knights_knaves": _names_each_once,
     "puzzle24": _uses_the_numbers,
     "time_intervals": _has_the_dashes,
 }

@@ -4,6 +4,8 @@ Nothing here is trusted. The solution may replace all of it and answer what it l
 arguments of a call, never the value that the tests expect.
 """
 
+import builtins
+import importlib
 import operator
 import os
 import sys
@@ -25,6 +27,11 @@ _OPERATIONS: dict[str, Any] = {
     "__str__": str,
 }
 """What Python does with an object, whether or not its class defines the method."""
+_USUAL_MODULES = (
+    "bisect", "collections", "copy", "functools", "heapq", "itertools", "json", "math", "operator", "random",
+    "re", "string", "sys", "typing",
+)  # fmt: skip
+_USUAL_STARS = ("typing", "collections", "itertools", "functools", "heapq", "bisect", "math")
 
 
 def main() -> None:
@@ -36,12 +43,16 @@ def main() -> None:
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
     namespace = vars(module)
+    if sys.argv[2:] == ["usual_names"]:
+        namespace.update(_usual_names())
+    given = dict(namespace)
     try:
         exec(compile(source, "solution.py", "exec"), namespace)
     except BaseException as exc:  # noqa: BLE001 - reported to the tests
         wire.send(replies, {"raised": _raised(exc)})
         return
-    wire.send(replies, {"names": [name for name, item in namespace.items() if callable(item)]})
+    own = [name for name, item in namespace.items() if given.get(name) is not item]
+    wire.send(replies, {"names": [name for name in own if callable(namespace[name])]})
     objects: list[Any] = []
 
     def keep(item: Any) -> int:
@@ -77,6 +88,19 @@ def _answer(
         return reply | {"args": wire.encode(args, keep, unpacks_arrays=True)}
     except BaseException as exc:  # noqa: BLE001 - reported to the tests
         return {"raised": _raised(exc)}
+
+
+def _usual_names() -> dict[str, Any]:
+    """What sites with tests of functions give every program without an import, such as `List`."""
+    names: dict[str, Any] = {name: importlib.import_module(name) for name in _USUAL_MODULES}
+    for module in _USUAL_STARS:
+        public = getattr(names[module], "__all__", None) or dir(names[module])
+        names |= {
+            name: getattr(names[module], name)
+            for name in public
+            if not name.startswith("_") and not hasattr(builtins, name)  # `pow` takes a modulus
+        }
+    return names
 
 
 def _raised(error: BaseException) -> dict[str, Any]:

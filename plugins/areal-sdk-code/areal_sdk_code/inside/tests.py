@@ -7,12 +7,17 @@ to stdout, as JSON. What the tests print goes to stderr.
 
 import ast
 import builtins
+import collections
+import datetime
+import decimal
+import fractions
 import importlib
 import importlib.util
 import inspect
 import json
 import math
 import os
+import re
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -22,6 +27,14 @@ sys.path.insert(0, os.getcwd())
 import wire  # type: ignore[import-not-found]
 
 _USUAL_NAMES = {"np": "numpy", "pd": "pandas"}
+_METHOD = re.compile(r"(\w+)(?:\(\))?\.(\w+)")
+"""An entry point such as `Solution().solve` or `Solution.solve`."""
+_PLAIN_TYPES = (
+    str, bytes, bytearray, int, float, complex, list, tuple, dict, set, frozenset, range,
+    collections.Counter, collections.OrderedDict, collections.deque, decimal.Decimal, fractions.Fraction,
+    datetime.datetime, datetime.time, datetime.timedelta,
+)  # fmt: skip
+_PLAIN_METHODS = {name for kind in _PLAIN_TYPES for name in dir(kind) if not name.startswith("_")}
 _TOLERANCE = 1e-9
 _MAX_MESSAGE = 300
 
@@ -41,6 +54,8 @@ class Solution:
         self._replies = os.fdopen(descriptor, "rb")
         self._requests = os.fdopen(os.dup(descriptor), "wb")
         self.num_asked = 0
+        self.names: list[str] = []
+        """What it defines and can be called."""
 
     def receive(self) -> dict[str, Any]:
         try:
@@ -100,18 +115,49 @@ class Remote:
 
     Compared with anything of the tests it is different. Two objects of the solution are compared by
     the solution, as the tests asked for.
+
+    `is_made_by_test`: the test called a class by its name, which begins with a capital letter, so it
+    means to call methods. Any other object may stand where the test expects a text or a list: a method that
+    these have would be told what is expected (`greet().startswith("Hello")`), and is not called.
     """
 
-    def __init__(self, solution: Solution, target: str | int, attribute: str | None = None) -> None:
-        self.__dict__.update(_solution=solution, _target=target, _attribute=attribute)
+    def __init__(
+        self,
+        solution: Solution,
+        target: str | int,
+        attribute: str | None = None,
+        *,
+        is_made_by_test: bool = False,
+    ) -> None:
+        self.__dict__.update(
+            _solution=solution,
+            _target=target,
+            _attribute=attribute,
+            _name=attribute,
+            _is_made_by_test=is_made_by_test or (isinstance(target, str) and target[:1].isupper()),
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._solution.ask(self._target, attribute=self._attribute, args=args, kwargs=kwargs)
+        is_plain_method = self._name in _PLAIN_METHODS and not self._is_made_by_test
+        if is_plain_method and (args or kwargs):
+            raise DataError(
+                f"a test calls {self._name} of an object that the program returned, which would tell the "
+                "program what is expected: compare with ==, or assert isinstance(..., str) or the like first"
+            )
+        made = self._solution.ask(self._target, attribute=self._attribute, args=args, kwargs=kwargs)
+        if isinstance(made, Remote) and isinstance(self._target, str):
+            made.__dict__["_is_made_by_test"] = self._is_made_by_test
+        return made
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._solution.ask(self._target, attribute=name, calls=False)
+        found = self._solution.ask(self._target, attribute=name, calls=False)
+        if isinstance(
+            found, Remote
+        ):  # a method, or an object that the solution gives in place of one
+            found.__dict__.update(_name=name, _is_made_by_test=self._is_made_by_test)
+        return found
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Remote):
@@ -192,8 +238,8 @@ def main() -> None:
     solution = Solution(int(sys.argv[1]))
     said: dict[str, Any] = {"results": [], "problem": "", "data_error": ""}
     try:
-        names = [str(name) for name in solution.receive().get("names", ())]
-        _import_from(solution, names)
+        solution.names = [str(name) for name in solution.receive().get("names", ())]
+        _import_from(solution, solution.names)
         for test in order["tests"]:
             said["results"].append(_result(test, order, solution))
     except DataError as exc:
@@ -262,9 +308,21 @@ def _is_failure(error: BaseException, *, was_asked: bool) -> bool:
 def _run_call(test: dict[str, Any], order: dict[str, Any], solution: Solution) -> None:
     name = order["entry_points"][0]
     args, kwargs = tuple(test.get("args", ())), test.get("kwargs") or {}
-    got = solution.ask(name, args=args, kwargs=kwargs)
+    got = _candidate(name, solution)(*args, **kwargs)
     if not is_same(got, test["expected"]):
         raise AssertionError(f"{name} returned {got!r:.100}, not {test['expected']!r:.100}")
+
+
+def _candidate(name: str, solution: Solution) -> Any:
+    """The function that an entry point means. Of `Solution().solve` a new object is made."""
+    method = _METHOD.fullmatch(name)
+    if method is None and name not in solution.names and "Solution" in solution.names:
+        method = _METHOD.fullmatch(
+            f"Solution.{name}"
+        )  # the answer of a site that asks for this class
+    if method is None:
+        return Remote(solution, name)
+    return getattr(Remote(solution, method[1], is_made_by_test=True)(), method[2])
 
 
 def is_same(got: Any, expected: Any) -> bool:
@@ -290,12 +348,13 @@ def _run_code(test: str, order: dict[str, Any], solution: Solution) -> None:
         raise DataError(f"a test is no Python: {exc}: {test[:100]!r}") from None
     namespace = vars(_module("test"))
     free = _free_names(tree)
+    entry_points = {_METHOD.sub(r"\1", name) for name in order["entry_points"]}
     for name in free:
         module = _USUAL_NAMES.get(name, name)
         is_module = name in _names_with_attributes(tree) and importlib.util.find_spec(module)
-        if is_module and name not in order["entry_points"]:
+        if is_module and name not in entry_points:
             namespace[name] = importlib.import_module(module)
-        elif not order["entry_points"] or name in order["entry_points"]:
+        elif not entry_points or name in entry_points:
             namespace[name] = Remote(solution, name)  # one that it does not have fails when called
     try:
         exec(compile(tree, "test.py", "exec"), namespace)
@@ -318,7 +377,7 @@ def _run_check(namespace: dict[str, Any], order: dict[str, Any], solution: Solut
     if not order["entry_points"]:
         raise DataError("the tests define check(candidate), so the task needs an entry_point")
     _refuse_async("check", check)
-    check(Remote(solution, order["entry_points"][0]))
+    check(_candidate(order["entry_points"][0], solution))
 
 
 def _run_functions(namespace: dict[str, Any], tree: ast.AST) -> None:

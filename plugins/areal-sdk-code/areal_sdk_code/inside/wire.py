@@ -5,7 +5,9 @@ where it is, and is known by a number.
 """
 
 import json
+from collections import Counter, OrderedDict, deque, namedtuple
 from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, BinaryIO
@@ -28,6 +30,8 @@ def encode(
 ) -> Any:
     """`value` for JSON. What is not plain is kept by `keep`, which gives it a number.
 
+    Of a class made from a plain one (an `Enum` of texts, a subclass of `int`) the plain value is sent.
+
     `unpacks_arrays`: numpy's arrays and numbers are sent as lists and numbers of Python.
 
     >>> decode(encode({(1, 2): {3.5, None}, "a": [b"x"]}))
@@ -44,10 +48,13 @@ def encode(
     def inner(items: Any) -> list[Any]:
         return [encode(item, keep, depth + 1, unpacks_arrays=unpacks_arrays) for item in items]
 
-    if isinstance(value, dict):
-        return {"dict": [inner(pair) for pair in value.items()]}
-    for name, base in _CONTAINERS.items():
-        if isinstance(value, base):
+    for name, mapping in _MAPPINGS.items():
+        if isinstance(value, mapping):
+            return {name: [inner(pair) for pair in value.items()]}
+    if isinstance(value, tuple) and isinstance(getattr(kind, "_fields", None), tuple):
+        return {"namedtuple": [kind.__name__, list(kind._fields), inner(value)]}
+    for name, container in _CONTAINERS.items():
+        if isinstance(value, container):
             return {name: inner(value)}
     if kind in (bytes, bytearray):
         return {kind.__name__: value.hex()}
@@ -55,6 +62,15 @@ def encode(
         return {"complex": [value.real, value.imag]}
     if kind in (Decimal, Fraction):
         return {kind.__name__: str(value)}
+    if kind is range:
+        return {"range": [value.start, value.stop, value.step]}
+    if kind in (date, datetime, time):
+        return {kind.__name__: value.isoformat()}
+    if kind is timedelta:
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    for base, copied in _COPIES.items():
+        if isinstance(value, base):
+            return encode(copied(value))
     if unpacks_arrays and kind.__module__ == "numpy" and hasattr(value, "tolist"):
         return encode(value.tolist(), keep, depth + 1)
     if keep is not None:
@@ -62,7 +78,19 @@ def encode(
     raise NotPlainError(f"a {kind.__name__} is not plain data")
 
 
-_CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "set": set, "frozenset": frozenset}
+_CONTAINERS: dict[str, type] = {
+    "tuple": tuple,
+    "list": list,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": deque,
+}
+_COPIES: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,  # of the base: a class may define its own
+    int: int.__int__,
+    float: float.__pos__,
+    bytes: lambda value: bytes(memoryview(value)),
+}
 _SCALARS: dict[str, Callable[[Any], Any]] = {
     "int": lambda text: int(text, 16),
     "bytes": bytes.fromhex,
@@ -70,7 +98,18 @@ _SCALARS: dict[str, Callable[[Any], Any]] = {
     "complex": lambda parts: complex(*parts),
     "Decimal": Decimal,
     "Fraction": Fraction,
+    "range": lambda parts: range(*parts),
+    "date": date.fromisoformat,
+    "datetime": datetime.fromisoformat,
+    "time": time.fromisoformat,
+    "timedelta": lambda parts: timedelta(*parts),
 }
+_MAPPINGS: dict[str, type[dict[Any, Any]]] = {
+    "Counter": Counter,
+    "OrderedDict": OrderedDict,
+    "dict": dict,
+}
+"""A class before its base."""
 
 
 def decode(form: Any, remote: Callable[[int, str], Any] | None = None, depth: int = 0) -> Any:
@@ -84,9 +123,16 @@ def decode(form: Any, remote: Callable[[int, str], Any] | None = None, depth: in
     ((name, content),) = form.items()
     if name in _SCALARS:
         return _SCALARS[name](content)
-    if name == "dict":
+    if name in _MAPPINGS:
         pairs = (decode({"list": pair}, remote, depth + 1) for pair in content)
-        return {key: value for key, value in pairs}  # noqa: C416 - a pair of another length is refused
+        found = {key: value for key, value in pairs}  # noqa: C416 - a pair of another length is refused
+        return _MAPPINGS[name](found)
+    if name == "namedtuple":
+        title, names, items = content
+        values = [decode(item, remote, depth + 1) for item in items]
+        if any(isinstance(item, dict) and "object" in item for item in items):
+            return tuple(values)  # such a field could pass for a method of a text or a list
+        return namedtuple(str(title), [str(one) for one in names], rename=True)(*values)
     return _CONTAINERS[name](decode(item, remote, depth + 1) for item in content)
 
 
