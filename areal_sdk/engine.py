@@ -145,8 +145,8 @@ class InferenceEngine(ABC):
 
     Contract, checked by `areal_sdk.testing.check_engine`:
 
-    * logprobs are log softmax(logits / T) over the full vocabulary, whatever top-p or top-k
-      restricted the choice to;
+    * logprobs are log softmax(logits / T) over the full vocabulary, even if top-p or top-k restrict
+      the choice;
     * `versions` come from the sampler for each token, never from a clock read afterwards;
     * `update_weights` does not wait for requests in flight; these continue with the new weights;
     * closing a stream early frees its slot;

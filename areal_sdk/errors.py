@@ -20,7 +20,7 @@
   - EpisodeError: one episode failed; recorded on the episode, never fatal to the run
     + AgentError, RewardError, EnvError: code of the agent, the reward or the environment failed
     + InfrastructureError: the engine, the network or a worker failed; the episode may be tried again
-      - SandboxError: a sandbox could not start; says nothing about the program for it
+      - SandboxError: a sandbox could not start; says nothing about the program in it
     + DeadlineError: a wall-clock limit ended the episode
 """
 

@@ -1,8 +1,8 @@
-"""What is trained of episodes: token sequences, in groups of siblings.
+"""The trained part of episodes: token sequences, in groups of siblings.
 
     Episode -> Trajectory* -> TrajectoryGroup -> (algorithms.Batch)
 
-Frozen dataclasses, as in `types`. What there is of every token is an array: a batch may have millions.
+Frozen dataclasses, as in `types`. Values per token are in arrays, because a batch may have millions.
 """
 
 from collections.abc import Iterable, Sequence

@@ -7,9 +7,9 @@ first differ. A tree is stored depth first, so the descendants of a segment foll
                               `------ subtree of B -----------'
 
 A token attends to the segments above its own, and to its own segment up to itself. Its position is its
-distance from the start of its trajectory. So the logits at a node are those of every trajectory that
-passes through the node. Only computation is shared: each trained token of each trajectory keeps its
-own loss term, even if several loss terms use the logits of one node.
+distance from the start of its trajectory. So every trajectory that passes through a
+node has the same logits at that node, and they are computed once. Loss terms are not shared: each
+trained token of each trajectory has a loss term of its own.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Token-exactness certificates: will what a model samples be trained exactly as it was sampled?"""
+"""Certificates of token exactness: are a model's samples trained exactly as they were sampled?"""
 
 from areal_sdk.certificate.findings import Certificate, TokenFinding
 from areal_sdk.certificate.issue import certify, is_certified, keep, warning

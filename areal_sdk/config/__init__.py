@@ -1,4 +1,4 @@
-"""Settings of a run: what there is (`sections`), and how it is read (`loading`).
+"""The settings of a run: their declarations (`sections`), and how files are read (`loading`).
 
 Precedence, low to high: defaults, `--config run.toml`, `--set a.b=c`, a command's own flags.
 An unknown key is an error that names the nearest known one.

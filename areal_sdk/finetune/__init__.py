@@ -2,8 +2,8 @@
 
     files, run directories, a teacher's answers -> rows -> tokens -> Trainer.score / Trainer.learn
 
-A fine-tuning run is a run: it writes a run directory, is resumed, and gives weights by its name. The
-trainer is the one of `areal-sdk train`, and it knows only weighted sequences.
+A fine-tuning run is like any other run: it writes a run directory, can be resumed, and its name stands
+for its weights. It uses the trainer of `areal-sdk train`, which gets only weighted sequences here.
 """
 
 from areal_sdk.finetune.api import (

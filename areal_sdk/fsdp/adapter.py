@@ -1,12 +1,12 @@
-"""LoRA through peft: small trained matrices beside frozen weights. The only module that knows of them.
+"""LoRA through peft: small trained matrices beside frozen weights. No other module knows about adapters.
 
 A target layer computes `W x + s B A x` with `s = alpha / rank`. `W` never changes, `A` and `B` are
 trained. `B` begins with zeros, so that the adapted model begins as its base. Any model, adapted or
 not, has two sets of tensors:
 
 * the trained ones, which the optimiser and checkpoints hold;
-* the served ones, which engines and exports hold under the names of a plain checkpoint. Those of a
-  target layer are merged, `W + s B A`, when they are asked for.
+* the served ones, which engines and exports hold under the names of a plain checkpoint. The served
+  tensor of a target layer is `W + s B A`, merged when it is read.
 """
 
 import math

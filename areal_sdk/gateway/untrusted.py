@@ -1,9 +1,10 @@
-"""Guards against large requests: they leave the event loop, and requests with too many values are refused.
+"""Guards against large requests: threads work on long texts, and too many or too deep values are refused.
 
-Work on a large text would delay all other requests, so a thread does the work. A JSON parser holds the
-interpreter until it has read everything: a text of 4 MB takes 4 ms, a million small objects a tenth of a
-second. A value that is too deep is refused as well: orjson reads 1024 levels of JSON but writes only 254. A
-value deeper than `MAX_DEPTH` would fail later, in a trace, a prompt or a digest.
+Work on a long text in the event loop would delay all other requests. A thread does not help against
+many values, because a JSON parser holds the interpreter until it has read everything: a text of 4 MB
+takes 4 ms, a million small objects a tenth of a second. Deep values are refused because orjson reads
+1024 levels of JSON but writes only 254. A value deeper than `MAX_DEPTH` would fail later, in a trace, a
+prompt or a digest.
 """
 
 import asyncio

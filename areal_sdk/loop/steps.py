@@ -6,7 +6,7 @@ r"""The steps of a run: cut a batch, learn from it, publish the weights. Rollout
 `v` is the number of published updates. The step that makes v + 1 starts from v. The admission
 gate opens for v + 1 only when the engine has confirmed it.
 
-The supervised warm-up comes before the first episode: the same trainer with another loss.
+The supervised warm-up comes before the first episode. The same trainer does it, with another loss.
 """
 
 import asyncio

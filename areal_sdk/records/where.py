@@ -55,10 +55,10 @@ FIELDS: Mapping[str, type] = MappingProxyType(
 
 
 def parse_condition(text: str) -> Condition:
-    """The condition that `text` states; ConfigError where it states none, with the cure.
+    """The condition that `text` states. ConfigError, with the cure, if `text` states none.
 
-    A comparison with a value that an episode lacks (the reward of one that failed) does not hold,
-    but for `== none`.
+    If an episode lacks a value, such as the reward of a failed episode, every comparison with this value
+    is false, except `== none`.
 
     >>> from areal_sdk.telemetry.episode_log import EpisodeSummary
     >>> one = EpisodeSummary("e", "t", "g", "train", 0.0, 3, 0.2, None, None, None, 2, 9, 1.5, "", 0, 0)

@@ -228,11 +228,11 @@ def bootstrap(values: Sequence[float]) -> Interval:
 
 
 def share_of_tasks(values: Sequence[float], *, num_attempts: int) -> Interval:
-    """The mean of values between 0 and 1, one a task, with its interval.
+    """The mean of values between 0 and 1, one per task, with its confidence interval.
 
-    Attempts at one task resemble each other, so they are worth fewer independent attempts. That
-    number is estimated from the variance between tasks, and lies between the number of tasks and
-    the number of attempts. If all values are 0 or all are 1, it is the number of tasks.
+    Attempts at one task resemble each other, so they count as fewer independent attempts. The number
+    of independent attempts is estimated from the variance between tasks. It lies between the number
+    of tasks and the number of attempts. If all values are 0, or all are 1, it is the number of tasks.
 
     >>> str(share_of_tasks([0.0, 0.0], num_attempts=8))
     '0.000 [0.000, 0.658]'

@@ -13,7 +13,7 @@ from areal_sdk.trajectory import Trajectory
 class StalenessGate:
     """Admission control for asynchronous rollouts: bounds the flow, and tells which samples are too old.
 
-    The pipeline may hold `max_staleness` batches beyond the one being trained. `held` counts the
+    Beside the batch in training, the pipeline may hold `max_staleness` more batches. `held` counts the
     slots of every group that ended since the run began and was not dropped; trained groups count too.
     Training frees slots by raising `version`. Only a drop gives a slot back. `version` is the version
     that the engines serve, not the version that the trainer last computed.
@@ -26,7 +26,7 @@ class StalenessGate:
     8
     >>> gate.free_slots(version=0, held=4, running=4)   # full until the trainer steps
     0
-    >>> gate.free_slots(version=1, held=4, running=4)   # it stepped
+    >>> gate.free_slots(version=1, held=4, running=4)   # the trainer stepped
     4
     """
 

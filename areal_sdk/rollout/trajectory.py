@@ -2,8 +2,8 @@
 
 Turns form a forest (`Turn.parent`). Each leaf is one sequence. The sequence is the leaf's prompt, which
 begins with the prompts and outputs of all ancestors, and the leaf's own output. A sampled token is
-trained in the first sequence that holds it. In other sequences it is context, without a logprob. A
-sequence that begins like an earlier one holds only what follows.
+trained in the first sequence that holds it. In other sequences it is context, without a logprob. If a
+sequence begins like an earlier sequence, it holds only the tokens after the common beginning.
 
 A later turn counts as a consequence of every earlier turn, since an agent may write a prompt from
 anything that happened before. There is one exception. If one prompt was answered several times (samples

@@ -95,8 +95,8 @@ def posted_outcome(posted: Sequence[PostedReward], *, num_turns: int) -> Outcome
 def with_posted(returned: Outcome, posted: Sequence[PostedReward], *, num_turns: int) -> Outcome:
     """The verdict that an agent returned and the rewards posted to its session, in one verdict.
 
-    If turns have rewards, the reward of the episode is added to that of the last turn. Two rewards
-    for one turn, or for the episode, must be equal: ValueError, since only one of them could count.
+    If turns have rewards, the reward of the episode is added to the reward of the last turn. Only one
+    reward of a turn, or of the episode, can count: ValueError if there are two that differ.
 
     >>> with_posted(Outcome.scored(1.0), [PostedReward(0.25, turn=0)], num_turns=2).turn_rewards
     (0.25, 1.0)

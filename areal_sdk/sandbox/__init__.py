@@ -3,8 +3,8 @@
     sandbox = Sandbox(Limits(wall_s=5.0))
     end = await sandbox.run(["python3", "solution.py"], files={"solution.py": code})
 
-What the program does wrong is in `end`. A sandbox that cannot start raises `SandboxError`, which is a
-fault of the machine: the episode is tried again, and is never scored 0.0 for it.
+`end` holds the result of the program, its errors included. A sandbox that cannot start raises
+`SandboxError`, which is a fault of the machine: the episode is tried again, and never scored 0.0.
 """
 
 from areal_sdk.errors import SandboxError

@@ -1,18 +1,18 @@
 """The run directory: everything that a run writes, for people and tools, during the run and after.
 
 config.toml     resolved configuration, without secrets
-call.json       for a run that Python code began: the arguments that are objects, by name only
+call.json       for a run that Python code began: the names of the arguments that are objects
 origin.json     which weights the run began with: a resume and a KL to them need the same ones
-plugins.json    every installed plugin with its version, and the plugins that the run had earlier
+plugins.json    every installed plugin with its version, and plugins that the run had before a resume
 metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
                 run continued; later steps are made again. An `end` line says that the run ended by
                 itself, a `failed` line the error that ended it. A `measure` line begins an evaluation
-                that is no part of a training run
+                that belongs to no training run
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
 reference.json  of a run of `dpo`: the logprobs of its pairs before the first step
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
-model/          config, tokenizer and template of the model that is trained: all but its weights
+model/          config, tokenizer and template of the trained model: all its files but the weights
 logs/           one file per child process
 report.html     the run as one page for a browser
 live.json       current state of the run: progress and waits

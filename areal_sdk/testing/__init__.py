@@ -1,4 +1,4 @@
-"""For tests of agents, rewards, environments and engines, yours included. Imports no torch."""
+"""Tools for tests of your agents, rewards, environments and engines. Imports no torch."""
 
 from areal_sdk.testing.conformance import ConformanceError, registered
 from areal_sdk.testing.engines import check_engine

@@ -37,10 +37,11 @@ Kind = Literal["reward", "env", "agent", "engine", "trainer", "dataset"]
 
 
 def registered(kind: Kind, name: str, /, **options: object) -> Any:
-    """What an installed plugin registered as `name`, with its options checked and set.
+    """The item that an installed plugin registered as `name`, with its options checked and set.
 
-    A reward, an agent or a dataset is ready to call; an environment is made by calling it, a
-    trainer by calling it with its setup; an engine is an instance. ConfigError, as a run would raise it, for a wrong name or option.
+    Rewards, agents and datasets are ready to call. A call makes an environment; a call with a
+    `TrainerSetup` makes a trainer. An engine is an instance. A wrong name or option raises the
+    ConfigError that a run would raise.
 
     >>> [task.id for task in registered("dataset", "nobody_brings_this")("train")]
     Traceback (most recent call last):

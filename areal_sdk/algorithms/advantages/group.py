@@ -22,7 +22,7 @@ from areal_sdk.trajectory import TrajectoryGroup
 Values = NDArray[np.float64]
 
 Compare = Callable[[Mapping[str, float]], dict[str, float]]
-"""What siblings got, by episode, to what each of them is worth against the others."""
+"""From the siblings' returns to their advantages, both by episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class GroupRelative:
     on. A sibling that ended earlier counts with the return of its last turn. So a turn that only one
     sibling reached is compared too, and an episode gains nothing by taking longer for the same reward.
     Turns after the last reward are not trained. Returns are sums: if every turn earns the same positive
-    reward, the longer of two episodes earns more, and is preferred for its length alone.
+    reward, the longer of two episodes earns more, and training prefers it for its length alone.
 
     The siblings' episodes do not depend on the tokens sampled in this turn. Therefore the comparison
     does not change the direction of the expected gradient. Dividing by the standard deviation does

@@ -1,4 +1,4 @@
-"""What came of a turn: its return, and the rows of a group as the episodes that they belong to."""
+"""The returns of turns, and the trajectories of a group sorted by episode."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ FAR = 1e30
 def turn_returns(
     trajectory: Trajectory, num_turns: int = 1, *, discount: float = 1.0
 ) -> list[float | None]:
-    """For each turn, the sum of its own reward and those of its consequences; None if none has a reward.
+    """The return of each turn: its reward plus the rewards of its consequences. None without any reward.
 
     The consequences of a turn are all later turns, except other answers to the same prompt and the
     turns that follow these answers.
@@ -34,7 +34,7 @@ def turn_returns(
     >>> turn_returns(rewarded(0.5, None, 1.0, None), discount=0.5)
     [0.75, 0.5, 1.0, None]
 
-    The end of the episode earns a reward for the whole episode: it is the return of every turn.
+    If the whole episode has one reward, the end of the episode earns it, and every turn returns it.
 
     >>> turn_returns(rewarded(), num_turns=3)
     [2.0, 2.0, 2.0]

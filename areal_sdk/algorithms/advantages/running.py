@@ -91,16 +91,16 @@ class RunningBaseline:
     The source is the task id; for live traffic that is the name of the caller. An episode is compared
     with the latest episodes of its source. A rewarded turn is compared with the returns of these
     episodes from the same turn on. An episode that ended earlier counts with the return of its last
-    turn, as in `GroupRelative`. The first reward of a source is compared with nothing, so it teaches
-    nothing.
+    turn, as in `GroupRelative`. The first reward of a source has nothing to be compared
+    with, so it teaches nothing.
 
     The unit of an advantage is the spread of its source. Advantages are never centred over the batch: a
     batch of successes keeps positive advantages, and the rewards of one source do not change those of
     another.
 
     Earlier episodes do not depend on the tokens sampled now, so the comparison does not change the
-    expected gradient. Spread and bound do change it: they give sources and surprises different
-    weights, but never change a sign.
+    expected gradient. The spread and the bound do change it: they give sources and surprises
+    different weights, but never change a sign.
     """
 
     discount: float

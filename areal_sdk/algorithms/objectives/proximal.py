@@ -25,7 +25,7 @@ def interpolate(
 
     The behaviour lies `lag` updates before the start of the step and q `progress` updates (a
     fraction: minibatches done / minibatches) after it. If logprobs drift evenly, p lies
-    `lag / (lag + progress)` of the way: b itself at lag 0, q itself before the first minibatch.
+    `lag / (lag + progress)` of the way from b to q. At lag 0, p is b; before the first minibatch, p is q.
 
     >>> import torch
     >>> b, q = torch.tensor([-2.0, -2.0]), torch.tensor([-1.0, -1.0])

@@ -2,9 +2,9 @@
 
 A request waits, then runs in a KV row. Row i belongs to `running[i]`, without gaps. Every step decodes
 all rows that are ready, and also prefills a bounded number of tokens, so that a long prompt does not
-stop the others. KV that was computed earlier, for another request or for an earlier turn of the same
-conversation, is copied: the common prompt of a group is computed once, and a tool result costs only
-its own tokens.
+stop the other requests. If KV was computed before, for another request or for an earlier turn of the
+conversation, the scheduler copies it. So the common prompt of a group is computed once, and a tool
+result costs only its own tokens.
 """
 
 from collections import deque

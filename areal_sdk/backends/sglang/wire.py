@@ -7,7 +7,7 @@ before all tokens sampled under the old label have been sent. Another field is e
 `num_retractions` travels with the tokens, and a swap in retract mode raises it by one. So a new label
 counts from the event whose retraction count rose. Some events may hold tokens of both versions; they
 are held back until the final event, whose spans name the version of every token. If the spans ever
-contradict tokens that were handed out, the request fails. No token gets a wrong version.
+contradict tokens that were handed out, the request fails, so no token gets a wrong version.
 """
 
 from collections.abc import Callable, Mapping, Sequence

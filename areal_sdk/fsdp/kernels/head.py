@@ -1,9 +1,9 @@
-"""The output layer: logprobs of trained tokens and the entropies of what they were drawn from.
+"""The output layer: logprobs of trained tokens, and the entropies of the distributions they come from.
 
-The logits of a row are as many as the vocabulary has tokens, so logits exist a chunk of rows at a
-time. Of the first chunk they are kept for the backward pass; those of the others are computed again
-there. A batch of one chunk costs no computation twice, and a batch of a hundred takes no more memory
-than one of two.
+A row has as many logits as the vocabulary has tokens, so logits exist only for a chunk of rows at a
+time. The logits of the first chunk are kept for the backward pass. The logits of every other chunk are
+computed again in the backward pass. So a batch of one chunk computes nothing twice, and a batch of a
+hundred chunks takes no more memory than a batch of two.
 
 Shapes: R rows whose logits are needed, T loss terms, H hidden, V vocabulary; r rows of a chunk.
 """

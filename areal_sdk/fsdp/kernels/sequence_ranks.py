@@ -1,9 +1,9 @@
 """Ranks that compute each row together, for sequences that are too long for one (Ulysses).
 
-Each has a part of the row's tokens. Only attention looks beyond a token: there the ranks exchange, so
-that each has all tokens of some of the heads, whatever tree the tokens form, and exchange back after it.
-Each rank reads off its own tokens what the loss needs of them, and all get all of it. So they compute
-the same loss, and each has its tokens' share of the gradient: FSDP adds the shares up.
+Each rank has a part of the row's tokens. Only attention looks at other tokens. Before attention the ranks
+exchange tensors, so that each rank has all tokens for some of the heads. After attention they exchange
+back. Each rank computes the logprobs of its own tokens, and then all ranks get all logprobs. So all ranks
+compute the same loss. Each rank has its own tokens' share of the gradient, and FSDP adds the shares up.
 
 Shapes: S ranks, N tokens of the row, n = ceil(N / S) of a rank, H heads, D head dimension; R nodes whose
 logits are needed, T loss terms.

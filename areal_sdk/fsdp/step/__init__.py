@@ -4,8 +4,8 @@
            -> dealt to the ranks -> [proximal logprobs] -> per minibatch: forward, loss / N, backward;
               clip; AdamW; [the same for the critic]
 
-Each rank gets the same groups and derives the same plan from them, so that nothing about the work
-needs to be agreed upon; only scores, gradients and metrics are reduced.
+Each rank gets the same groups and derives the same plan from them. So the ranks need not agree on a
+plan: they exchange only scores, gradients and metrics.
 """
 
 from areal_sdk.fsdp.step.rank_trainer import RankTrainer

@@ -1,11 +1,11 @@
 """Finds the recorded turn that a request continues: by meaning, not by bytes.
 
-Clients re-serialise arguments, reorder keys, drop reasoning, trim text and rename call ids; none of
-that changes what was said, so the recorded tokens stand. Whatever does change it starts a branch,
-and the branch carries the reason.
+Clients re-serialise arguments, reorder keys, drop reasoning, trim text and rename call ids. None of
+these changes the meaning of a message, so the recorded tokens stay. Any other change starts a branch, and
+the branch carries the reason.
 
-A conversation is a chain of hashes: each message's key is hashed onto the key of what came before,
-so equal keys mean equal conversations and one lookup finds a turn.
+A conversation is a chain of hashes: the key of a message is a hash of the message and of the key before
+it. So equal keys mean equal conversations, and one lookup finds a turn.
 """
 
 from collections.abc import Mapping, Sequence

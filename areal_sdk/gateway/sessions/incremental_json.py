@@ -1,7 +1,7 @@
-"""Parses the request bodies of one conversation; a beginning that the last body had is not parsed again.
+"""Parses the request bodies of one conversation, without parsing known messages again.
 
 An agent sends the whole conversation with every turn. If a body begins with the same bytes as the last
-body, up to the end of its messages, then these messages mean the same. Only the rest is parsed.
+body, up to the end of the last body's messages, these messages are the same. Only the rest is parsed.
 
 A body is `head [ messages ] tail`. The messages are a valid JSON list by themselves. Head and tail are
 valid JSON too, with a mark in place of the messages. A body of another shape, such as one that names

@@ -1,12 +1,12 @@
 """An agent in any language: a command that is run for each episode (`--command "node agent.js"`).
 
 The command gets the task as JSON on stdin, and the addresses and keys of the episode's session in the
-variables that the clients of OpenAI and Anthropic read. Its verdict is the last line of its output that
-is a JSON object with a `reward`, unless it posts one (`POST /v1/reward`) or leaves it to reward
-functions.
+variables that the clients of OpenAI and Anthropic read. The verdict is the last line of the command's
+output that is a JSON object with a `reward`. The command may also post a reward (`POST /v1/reward`), or
+leave the verdict to reward functions.
 
-A warm command is kept, and gets one line for each episode: the task with addresses and keys. It answers
-with a line that names the episode.
+A warm command keeps running. It gets one line for each episode: the task with addresses and keys. It
+answers with a line that names the episode.
 """
 
 import contextlib

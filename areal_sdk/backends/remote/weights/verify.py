@@ -1,9 +1,10 @@
 """After a push: does the server hold the new weights, all of them, and compute with them?
 
-Three questions, asked every time. *Label*: does it say the version we gave? *Checksum*: are its
-parameters, byte for byte, the published ones (asked while it is still paused, so that no token is
-sampled from weights that are not right)? *Canary*: are its logprobs after a fixed prompt those of a
-plain forward over the published weights, with no part of the prompt taken from an older cache?
+The engine asks each server three questions after every push. *Label*: does the server name the version
+of the push? *Checksum*: are its parameters, byte for byte, the published ones? The server is still paused
+for these two, so that it samples no token from wrong weights. *Canary*: are the logprobs after a fixed
+prompt those of a plain forward over the published weights, with no part of the prompt from an older
+cache?
 """
 
 import asyncio
