@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # As Hypothesis itself does in CI: a machine that is busy fails no test, and every run tries the same examples.
-settings.register_profile("steady", derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("steady")
 
 FIRST = ("tests/loop/", "tests/rollout/", "tests/backends/", "tests/gateway/sampling/")
