@@ -117,3 +117,12 @@ def test_a_run_begins_with_the_weights_of_an_interrupted_one_and_needs_it_no_mor
     model = find_model(str(checkpoint))
     assert (model / "tokenizer.json").is_file()
     assert load_file(model / "model.safetensors")
+
+
+def test_a_built_in_model_is_found_by_its_name_also_in_a_folder_of_runs(
+    interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(interrupted.parent)
+    assert (find_model("tiny") / "config.json").is_file()
+    with pytest.raises(ConfigError, match="no such run: nope"):
+        find_model("nope")

@@ -23,7 +23,7 @@ from areal_sdk.loop.plan.parts import (
 )
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.state import latest_checkpoint, step_of
-from areal_sdk.models import resolve_model
+from areal_sdk.models import BUILT_IN, resolve_model
 from areal_sdk.models.checkpoint import copy_all_but_weights, fingerprint, write_json
 from areal_sdk.models.families import check_speaks, read_config, stored_dtype
 from areal_sdk.plugins import Plugins
@@ -69,7 +69,7 @@ def find_model(name: str) -> Path:
     if _is_checkpoint(path):
         return _exported(path)
     if not (path / "config.toml").is_file():
-        if not path.exists() and _is_among_runs(path):
+        if not path.exists() and name not in BUILT_IN and _is_among_runs(path):
             raise ConfigError(f"no such run: {path}")
         if not path.exists() and (path.parent.parent / "config.toml").is_file():
             there = sorted(p.name for p in path.parent.glob("[!.]*"))
