@@ -18,7 +18,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
 from areal_sdk.fsdp.kernels.head import OutputLayer
 from areal_sdk.fsdp.kernels.sequence_ranks import Reading, SequenceRanks
-from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, attention_blocks
+from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, RowBlocks
 from areal_sdk.models.checkpoint import stored_dtypes, stored_tensors
 from areal_sdk.models.families import check_trained, logit_scale
 
@@ -93,13 +93,11 @@ class Policy(nn.Module):
 
 def hidden_states(trunk: Any, batch: Batch, sequence: SequenceRanks) -> Tensor:
     """What a transformers model without its output layer makes of a rank's part of a batch, (n, H)."""
-    device = batch.tokens_N.device
-    blocks = [block.to(device) for block in attention_blocks(batch.trees)]
     output = trunk(
         input_ids=sequence.part(batch.tokens_N)[None],
         position_ids=sequence.part(batch.positions_N)[None],
         use_cache=False,
-        blocks=blocks,
+        blocks=RowBlocks(batch.trees, device=batch.tokens_N.device),
         sequence=sequence,
     )
     hidden_nH: Tensor = output.last_hidden_state[0]

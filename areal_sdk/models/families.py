@@ -17,18 +17,22 @@ from areal_sdk.models.checkpoint import check_safetensors, stored_dtypes, stored
 TRAINED_FAMILIES = (
     "arcee",
     "cohere",
+    "cohere2",
     "ernie4_5",
     "exaone4",
     "gemma",
+    "gemma3_text",
     "glm",
     "glm4",
     "granite",
     "helium",
     "hunyuan_v1_dense",
     "llama",
+    "ministral",
     "mistral",
     "olmo",
     "olmo2",
+    "olmo3",
     "phi3",
     "qwen2",
     "qwen3",
@@ -39,6 +43,19 @@ TRAINED_FAMILIES = (
 """`model_type` of config.json."""
 
 _LAYER_WEIGHT = re.compile(r"\.layers\.\d+\..*?(\w+)\.weight$")
+
+_FUSED = ", whose experts transformers keeps under names that engines do not load"
+_CAPPED = ", whose logits are capped"
+_REASONS = {
+    "gemma2": _CAPPED,
+    "gemma3": ", which also see; save the text part by itself (docs/models.md shows how) and train that",
+    "gpt_oss": _FUSED,
+    "mixtral": _FUSED,
+    "qwen2_moe": _FUSED,
+    "qwen3_moe": _FUSED,
+    "vaultgemma": _CAPPED,
+}
+"""Why families that users ask for are not trained, and the way out where there is one."""
 
 _ROPE_OF_LENGTH = ("dynamic", "longrope", "su")
 """Rotary scalings that depend on the longest position of a row: the trainer packs samples of all
@@ -52,8 +69,8 @@ def check_trained(directory: Path) -> None:
     problem = _problem(config)
     if problem is not None:
         raise ConfigError(
-            f"{directory}: the trainer does not train {problem}; it trains dense models with full "
-            f"attention of these families: {', '.join(TRAINED_FAMILIES)}"
+            f"{directory}: the trainer does not train {problem}; it trains dense models of "
+            f"these families: {', '.join(TRAINED_FAMILIES)}"
         )
     check_safetensors(directory)
 
@@ -132,7 +149,7 @@ def logit_scale(config: Any) -> float:
 
     `config` is the attribute view that transformers gives of config.json.
     """
-    if config.model_type == "cohere":
+    if config.model_type in ("cohere", "cohere2"):
         return float(config.logit_scale)
     if config.model_type == "granite":
         return 1.0 / float(config.logits_scaling)
@@ -153,12 +170,12 @@ def read_config(directory: Path) -> dict[str, Any]:
 def _problem(config: dict[str, Any]) -> str | None:
     model_type = config.get("model_type")
     if model_type not in TRAINED_FAMILIES:
-        return f"{model_type!r} models"
-    if _has_window(config):
-        return f"{model_type!r} models with sliding-window attention"
-    kinds = set(config.get("layer_types") or ["full_attention"])
-    if kinds != {"full_attention"}:
+        return f"{model_type!r} models{_REASONS.get(str(model_type), '')}"
+    kinds = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
         return f"{model_type!r} models with layers of the kinds {', '.join(sorted(kinds))}"
+    if config.get("use_bidirectional_attention"):
+        return f"{model_type!r} models whose tokens see later ones (use_bidirectional_attention)"
     if config.get("quantization_config"):
         return "quantized weights"
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -166,19 +183,3 @@ def _problem(config: dict[str, Any]) -> str | None:
     if kind in _ROPE_OF_LENGTH:
         return f"rotary embeddings that depend on the length of the text (rope_type {kind!r})"
     return None
-
-
-def _has_window(config: dict[str, Any]) -> bool:
-    family = config["model_type"]
-    if family in _LISTS_LAYERS and config.get("layer_types"):
-        return False  # the list names the layers with a window
-    if family in _SWITCHED_WINDOW:
-        return bool(config.get("use_sliding_window"))
-    return family in _WINDOW and config.get("sliding_window", _WINDOW[family]) is not None
-
-
-_SWITCHED_WINDOW = ("qwen2", "qwen3", "smollm3")
-"""Families whose `sliding_window` has an effect only with `use_sliding_window`, off by default."""
-_LISTS_LAYERS = (*_SWITCHED_WINDOW, "exaone4")
-_WINDOW = {"exaone4": 4096, "mistral": 4096, "phi3": None, "starcoder2": None}
-"""Default of `sliding_window` if config.json does not have it."""

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from areal_sdk.algorithms.batch import make_batch
 from areal_sdk.algorithms.examples import make_demonstration
 from areal_sdk.algorithms.packing import build_trees
+from areal_sdk.backends.local.architecture import SUPPORTED
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.checkpoint import export_model
 from areal_sdk.fsdp.policy import load_policy
@@ -21,7 +22,12 @@ from areal_sdk.fsdp.publish import Publisher
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.checkpoint import stored_dtypes
-from areal_sdk.models.families import TRAINED_FAMILIES, check_trained
+from areal_sdk.models.families import TRAINED_FAMILIES, check_trained, stored_dtype
+from areal_sdk.models.tiny import make_tiny_model
+from tests.backends.sglang.served import SERVED
+from tests.docs.blocks import blocks
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 SIZE = {
     "vocab_size": 64,
@@ -36,22 +42,35 @@ SIZE = {
     "eos_token_id": 2,
     "max_position_embeddings": 128,
 }
+WINDOW = {"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"]}
+"""Shorter than the rows of the tests."""
 OWN: Mapping[str, Mapping[str, Any]] = {
     # What these families have beside the common sizes: numbers that a mistake would show in.
     "cohere": {"logit_scale": 0.25},
+    "cohere2": {"logit_scale": 0.25, **WINDOW},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    "gemma3_text": {"query_pre_attn_scalar": 16, **WINDOW},
     "granite": {
         "logits_scaling": 8.0,
         "embedding_multiplier": 12.0,
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.0078125,
     },
+    "ministral": WINDOW,
     "mistral": {"sliding_window": None},
+    "olmo3": WINDOW,
 }
 VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     **{family: (family, {}) for family in TRAINED_FAMILIES},
     "llama, tied": ("llama", {"tie_word_embeddings": True}),
     "llama, biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "exaone4, window": ("exaone4", WINDOW),
+    "mistral, window": ("mistral", {"sliding_window": 5}),
+    "phi3, window": ("phi3", {"sliding_window": 5}),
+    "qwen2, window": ("qwen2", {"use_sliding_window": True, "max_window_layers": 1, **WINDOW}),
+    "qwen3, window": ("qwen3", {"use_sliding_window": True, "max_window_layers": 1, **WINDOW}),
+    "smollm3, window": ("smollm3", {"use_sliding_window": True, **WINDOW}),
+    "starcoder2, window": ("starcoder2", {"sliding_window": 5}),
     "qwen3, yarn": (
         "qwen3",
         {
@@ -146,13 +165,17 @@ def test_what_is_published_and_exported_of_every_trained_family_is_a_checkpoint_
 @pytest.mark.parametrize(
     ("family", "fields", "told"),
     [
-        ("gemma2", {}, "'gemma2' models"),  # caps its logits
-        ("mixtral", {}, "'mixtral' models"),  # fuses its experts under names of its own
-        ("qwen3_moe", {}, "'qwen3_moe' models"),
+        ("gemma2", {}, "'gemma2' models, whose logits are capped"),
+        ("gemma3", {}, "'gemma3' models, which also see; save the text part"),
+        ("mixtral", {}, "'mixtral' models, whose experts"),
+        ("qwen3_moe", {}, "'qwen3_moe' models, whose experts"),
         ("gpt_neox", {}, "'gpt_neox' models"),
-        ("mistral", {"sliding_window": 16}, "sliding-window"),
-        ("exaone4", {"layer_types": ["full_attention", "sliding_attention"]}, "sliding_attention"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 16}, "sliding"),
+        (
+            "qwen3",
+            {"layer_types": ["full_attention", "linear_attention"]},
+            "kinds linear_attention",
+        ),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "see later ones"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
@@ -170,14 +193,6 @@ def test_what_is_not_trained_is_refused_by_name_with_the_list_of_what_is(
         check_trained(tmp_path)
     with pytest.raises(ConfigError, match=told):
         load_policy(tmp_path)
-
-
-def test_a_window_that_only_the_family_knows_of_is_seen_without_transformers(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "mistral"}')  # 4096 by default
-    with pytest.raises(ConfigError, match="sliding-window"):
-        check_trained(tmp_path)
 
 
 def test_a_checkpoint_without_safetensors_is_refused(tmp_path: Path) -> None:
@@ -202,8 +217,43 @@ def test_two_output_layers_of_which_the_config_ties_one_are_refused(tmp_path: Pa
         load_policy(directory)
 
 
-def test_the_page_on_models_lists_the_families_that_are_trained() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
-    table = page.split("| `model_type` | sampled by |\n|---|---|\n")[1].split("\n\n")[0]
-    listed = [name.strip() for row in table.splitlines() for name in row.split("|")[1].split(",")]
+def test_the_page_on_models_says_how_the_text_part_of_gemma3_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = {name: SIZE[name] for name in SIZE.keys() - {"pad_token_id", "bos_token_id"}}
+    seeing = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }
+    config = AutoConfig.for_model("gemma3", text_config={**size, **WINDOW}, vision_config=seeing)
+    monkeypatch.chdir(tmp_path)
+    make_tiny_model(tmp_path / "gemma-3-4b-it")
+    whole = AutoModelForImageTextToText.from_config(config, dtype=torch.bfloat16)
+    whole.save_pretrained("gemma-3-4b-it")
+    with pytest.raises(ConfigError, match="save the text part"):
+        check_trained(Path("gemma-3-4b-it"))
+    [how] = blocks(PAGE, "py")
+    exec(how.code, {})
+    check_trained(Path("gemma-3-4b-text"))
+    assert stored_dtype(Path("gemma-3-4b-text")) == "bfloat16"
+    assert (tmp_path / "gemma-3-4b-text" / "chat_template.jinja").is_file()
+    policy = load_policy(Path("gemma-3-4b-text"))
+    for name, weight in whole.model.language_model.named_parameters():
+        assert torch.equal(policy.model.model.get_parameter(name), weight.float()), name
+
+
+def test_the_page_on_models_lists_the_families_that_are_trained_and_who_samples_them() -> None:
+    table = PAGE.read_text().split("| sampled by SGLang |\n|---|---|---|\n")[1].split("\n\n")[0]
+    by_local, by_sglang, listed = set[str](), set[str](), list[str]()
+    for row in table.splitlines():
+        names, local, sglang = (cell.strip() for cell in row.strip("|").split("|"))
+        listed += names.split(", ")
+        by_local |= {*names.split(", ")} if local == "yes" else set()
+        by_sglang |= {*names.split(", ")} if sglang == "yes" else set()
     assert sorted(listed) == sorted(TRAINED_FAMILIES)
+    assert by_local == set(SUPPORTED)
+    assert by_sglang == set(SERVED)

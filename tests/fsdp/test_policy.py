@@ -8,7 +8,7 @@ import torch
 from areal_sdk.algorithms.batch import make_batch
 from areal_sdk.algorithms.examples import make_example
 from areal_sdk.algorithms.packing import build_trees
-from areal_sdk.fsdp.kernels.tree_attention import attention_blocks
+from areal_sdk.fsdp.kernels.tree_attention import RowBlocks
 from areal_sdk.fsdp.policy import load_policy
 
 from .episodes import make_groups
@@ -30,7 +30,7 @@ def test_an_exact_head_rounds_no_logits(model_dir: Path) -> None:
                 batch.tokens_N[None],
                 position_ids=batch.positions_N[None],
                 use_cache=False,
-                blocks=attention_blocks(batch.trees),
+                blocks=RowBlocks(batch.trees),
             ).last_hidden_state[0]
         logits_RV = hidden_NH.float()[batch.nodes_R] @ policy.head.weight.t()
         expected = torch.log_softmax(logits_RV, -1)[batch.rows_T, batch.targets_T]

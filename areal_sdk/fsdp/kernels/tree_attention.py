@@ -29,22 +29,60 @@ ATTENTION = "areal_tree"
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Queries `[start, stop)` of the row see `context`, and what is not hidden of `[own_start, stop)`."""
+    """Queries `[start, stop)` of the row see `context` and `[own_start, stop)`, but for what is hidden."""
 
     start: int
     stop: int
     context: tuple[tuple[int, int], ...]
-    """Ranges of the row that all the queries see: the segments above them."""
+    """Ranges of the row: the segments above the queries."""
     own_start: int
     hidden_QC: Tensor
-    """True where a query does not see a key of `[own_start, stop)`."""
+    """True where a query does not see a key: of `[own_start, stop)`, or with a window of `key_ranges`."""
 
     def to(self, device: torch.device) -> "Block":
         return replace(self, hidden_QC=self.hidden_QC.to(device))
 
+    def within(self, window: int) -> "Block":
+        """The block where each query sees, of its path, the last `window` tokens up to itself alone."""
+        num_above = sum(stop - start for start, stop in self.context)
+        # A query sees its own path: what it sees of the block says where on the path it stands.
+        position_Q = num_above - 1 + (~self.hidden_QC).sum(1)
+        first = max(0, num_above - window + 1)  # no query sees what is further up
+        above = _skip(self.context, first)
+        position_C = torch.cat([torch.arange(first, num_above), position_Q])
+        hidden_QC = torch.nn.functional.pad(self.hidden_QC, (num_above - first, 0))
+        hidden_QC = hidden_QC | (position_Q[:, None] - position_C >= window)
+        return replace(self, context=above, hidden_QC=hidden_QC)
+
     @property
     def key_ranges(self) -> tuple[tuple[int, int], ...]:
         return (*self.context, (self.own_start, self.stop))
+
+
+class RowBlocks:
+    """The blocks of a row, for layers with a window and for layers without; made once for all layers."""
+
+    def __init__(
+        self,
+        trees: Sequence[Tree],
+        *,
+        device: torch.device | str = "cpu",
+        block_tokens: int = BLOCK_TOKENS,
+    ) -> None:
+        self._plain = attention_blocks(trees, block_tokens=block_tokens)
+        self._device = torch.device(device)
+        self._of_window: dict[int | None, Sequence[Block]] = {}
+
+    @property
+    def num_tokens(self) -> int:
+        return self._plain[-1].stop
+
+    def within(self, window: int | None) -> Sequence[Block]:
+        """With a `window` each token sees as many, itself the last, of its path; else all of it."""
+        if window not in self._of_window:
+            blocks = self._plain if window is None else [b.within(window) for b in self._plain]
+            self._of_window[window] = [block.to(self._device) for block in blocks]
+        return self._of_window[window]
 
 
 def attention_blocks(trees: Sequence[Tree], *, block_tokens: int = BLOCK_TOKENS) -> list[Block]:
@@ -89,6 +127,17 @@ def _extend(
     return (*ranges, (start, stop))
 
 
+def _skip(ranges: Sequence[tuple[int, int]], count: int) -> tuple[tuple[int, int], ...]:
+    """`ranges` without their first `count` tokens."""
+    left = []
+    for start, stop in ranges:
+        skipped = min(count, stop - start)
+        count -= skipped
+        if start + skipped < stop:
+            left.append((start + skipped, stop))
+    return tuple(left)
+
+
 def _hidden(tree: Tree, root: int) -> Tensor:
     """Who does not see whom in the subtree of segment `root`."""
     top = tree.segments[root]
@@ -111,24 +160,24 @@ def tree_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    blocks: Sequence[Block],
+    blocks: RowBlocks,
     scaling: float,
     sequence: SequenceRanks = _ALONE,
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """What a transformers attention layer calls; `blocks` and `sequence` come through the model's
-    forward."""
-    if sliding_window is not None:
-        raise NotImplementedError(
-            "this model has sliding-window attention, which the trainer does not support"
-        )
-    num_tokens = blocks[-1].stop
+    forward, and `sliding_window` from the layer."""
+    num_tokens = blocks.num_tokens
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
     q, k, v = (sequence.to_heads(x[0].to(dtype), num_tokens) for x in (query, key, value))
     with torch.autocast(value.device.type, enabled=False):  # which would widen the softmax
         out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
-            q.reshape(len(k), -1, num_tokens, q.shape[-1]), k, v, blocks, scaling
+            q.reshape(len(k), -1, num_tokens, q.shape[-1]),
+            k,
+            v,
+            blocks.within(sliding_window),
+            scaling,
         )
     return sequence.to_tokens(out.view(q.shape))[None].transpose(1, 2), None
 
@@ -204,10 +253,9 @@ def _probabilities(
     k, v = _gather(k_KND, block), _gather(v_KND, block)
     q = q_KRND[:, :, block.start : block.stop].reshape(num_key_heads, -1, head_dim)
     scores = _scores(q, k, scaling)
-    own = scores.view(num_key_heads, num_repeats, num_queries, -1)[
-        ..., -(block.stop - block.own_start) :
-    ]
-    own.masked_fill_(block.hidden_QC, float("-inf"))
+    last = scores.view(num_key_heads, num_repeats, num_queries, -1)
+    last = last[..., -block.hidden_QC.shape[1] :]
+    last.masked_fill_(block.hidden_QC, float("-inf"))
     return torch.softmax(scores, dim=-1).to(v.dtype), k, v
 
 

@@ -89,7 +89,7 @@ def start(
             for i in range(count)
         ]
         started.extend(servers)
-        asyncio.run(_wait(servers))
+        asyncio.run(wait_until_they_sample(servers))
         return servers
 
     yield start_some
@@ -97,7 +97,7 @@ def start(
         asyncio.run(server.stop(grace_s=2.0))
 
 
-async def _wait(servers: list[ServerProcess]) -> None:
+async def wait_until_they_sample(servers: list[ServerProcess]) -> None:
     async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
         for server in servers:
             group.create_task(_wait_one(server, SGLangClient(server.address, session)))

@@ -1,14 +1,12 @@
 """Tree attention equals what each trajectory computes alone."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from areal_sdk.fsdp.kernels.tree_attention import attention_blocks, tree_attention
+from areal_sdk.fsdp.kernels.tree_attention import RowBlocks, attention_blocks, tree_attention
 from tests.algorithms.trees import paths, trees_of
 
 HEADS, KEY_HEADS, DIM = 6, 2, 8
@@ -27,8 +25,11 @@ def forest(seed: int = 0) -> list[np.ndarray]:
     return sequences
 
 
+@pytest.mark.parametrize("window", [None, 1, 3, 17, 1000])
 @pytest.mark.parametrize("block_tokens", [1, 4, 16, 1000])
-def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
+def test_each_branch_sees_exactly_its_own_past_or_a_window_of_it(
+    block_tokens: int, window: int | None
+) -> None:
     trees = trees_of(forest())
     num_tokens = sum(len(tree) for tree in trees)
     generator = torch.Generator().manual_seed(0)
@@ -39,8 +40,10 @@ def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
     q, k, v = draw(HEADS), draw(KEY_HEADS), draw(KEY_HEADS)
     upstream = torch.randn(1, num_tokens, HEADS, DIM, generator=generator)
 
-    blocks = attention_blocks(trees, block_tokens=block_tokens)
-    out, _ = tree_attention(nn.Identity(), q, k, v, None, blocks=blocks, scaling=DIM**-0.5)
+    blocks = RowBlocks(trees, block_tokens=block_tokens)
+    out, _ = tree_attention(
+        nn.Identity(), q, k, v, None, blocks=blocks, scaling=DIM**-0.5, sliding_window=window
+    )
     gradients = torch.autograd.grad((out * upstream).sum(), (q, k, v))
 
     # Every node once, through one of the trajectories that pass through it.
@@ -49,8 +52,13 @@ def test_each_branch_sees_exactly_its_own_past(block_tokens: int) -> None:
     for tree in trees:
         for path in paths(tree):
             nodes = torch.from_numpy(path) + offset
+            seen = torch.ones(len(path), len(path), dtype=torch.bool).tril()
             alone = F.scaled_dot_product_attention(
-                q[:, :, nodes], k[:, :, nodes], v[:, :, nodes], is_causal=True, enable_gqa=True
+                q[:, :, nodes],
+                k[:, :, nodes],
+                v[:, :, nodes],
+                attn_mask=seen if window is None else seen.triu(1 - window),
+                enable_gqa=True,
             )
             expected = expected.index_copy(1, nodes, alone.transpose(1, 2))
         offset += len(tree)
@@ -76,10 +84,12 @@ def test_a_long_prompt_needs_no_large_mask() -> None:
     assert max(block.hidden_QC.numel() for block in blocks) <= 512 * 512
 
 
-def test_sliding_windows_are_refused() -> None:
-    x: Any = torch.zeros(1, 2, 3, 4)
-    with pytest.raises(NotImplementedError, match="sliding-window"):
-        tree_attention(nn.Identity(), x, x, x, None, blocks=[], scaling=1.0, sliding_window=8)
+def test_what_no_token_of_a_window_sees_is_not_computed() -> None:
+    trees = trees_of([np.append(np.arange(3000), [i, i]) for i in range(4)])
+    for block in RowBlocks(trees, block_tokens=512).within(100):
+        num_keys = sum(stop - start for start, stop in block.key_ranges)
+        assert num_keys <= 512 + 99
+        assert block.hidden_QC.shape == (block.stop - block.start, num_keys)
 
 
 def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> None:
@@ -97,7 +107,7 @@ def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> No
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return out.transpose(1, 2).double()
 
-    blocks = attention_blocks([tree])
+    blocks = RowBlocks([tree])
     ours, _ = tree_attention(nn.Identity(), q, k, v, None, blocks=blocks, scaling=dim**-0.5)
     exact = plain(q.double(), k.double(), v.double())
     error, theirs = ((x - exact).abs().mean() for x in (ours, plain(q, k, v)))
