@@ -29,6 +29,12 @@ from areal_sdk.cli.main import OnceCommand
 )
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--command", help='Play with this command, in any language: "node agent.js".')
+@click.option(
+    "--sandbox",
+    is_flag=True,
+    default=None,
+    help="Run the command in a sandbox: it needs bubblewrap.",
+)
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--samples", type=int, help="Attempts at each task (for pass@k).")

@@ -22,6 +22,12 @@ from areal_sdk.cli.main import OnceCommand
 @click.option("--observer", "observers", multiple=True, help="An observer's name: a tracker.")
 @click.option("--env", help="Play this environment instead of an agent.")
 @click.option("--command", help='Play with this command, in any language: "node agent.js".')
+@click.option(
+    "--sandbox",
+    is_flag=True,
+    default=None,
+    help="Run the command in a sandbox: it needs bubblewrap.",
+)
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=int, help="Optimiser steps to take.")
@@ -89,6 +95,7 @@ _FLAG_KEYS = {
     "steps": "run.steps",
     "seed": "run.seed",
     "engine": "engine.name",
+    "sandbox": "agent.sandbox",
     "samples": "eval.samples",
     "num_tasks": "eval.tasks",
     "temperature": "eval.temperature",

@@ -53,8 +53,12 @@ class ProgramEnd:
     stderr: str
     seconds: float
     wrote_too_much: bool = False
+    limit: str = ""
+    """In words, the limit that ended it in a sandbox."""
 
     def __str__(self) -> str:
+        if self.limit:
+            return self.limit
         if self.wrote_too_much:
             return f"killed: it wrote more than {MAX_OUTPUT_BYTES >> 20} MiB"
         if self.signal is not None:

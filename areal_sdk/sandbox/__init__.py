@@ -8,7 +8,17 @@
 """
 
 from areal_sdk.errors import SandboxError
+from areal_sdk.sandbox.forwarding import INNER_ADDRESS
 from areal_sdk.sandbox.limits import LimitName, Limits
-from areal_sdk.sandbox.run import Isolation, Sandbox, SandboxEnd
+from areal_sdk.sandbox.run import Isolation, Sandbox, SandboxEnd, why_not_isolated
 
-__all__ = ["Isolation", "LimitName", "Limits", "Sandbox", "SandboxEnd", "SandboxError"]
+__all__ = [
+    "INNER_ADDRESS",
+    "Isolation",
+    "LimitName",
+    "Limits",
+    "Sandbox",
+    "SandboxEnd",
+    "SandboxError",
+    "why_not_isolated",
+]

@@ -42,6 +42,7 @@ def bubblewrap_words(
     words += ["--perms", "1777", "--size", size, "--tmpfs", "/tmp"]
     for name in _SYSTEM:
         words += _as_it_is(Path(name))
+    words += ["--perms", "0755", "--dir", "/etc"]
     for name in _OF_ETC:
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     packages = [one for one in sys.path if one.endswith(("/site-packages", "/dist-packages"))]

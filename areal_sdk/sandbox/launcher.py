@@ -26,8 +26,12 @@ def main() -> None:
     order: dict[str, Any] = json.loads(sys.argv[1])
     status = int(order["status_fd"])
     try:
-        _close_all_but({0, 1, 2, status, *order["keep_fds"]})
+        listen = order["listen"]
+        channel = {int(listen[0])} if listen else set()
+        _close_all_but({0, 1, 2, status, *channel, *order["keep_fds"]})
         os.set_inheritable(status, False)
+        if listen:
+            _hand_out_listener(*listen)
         libc = ctypes.CDLL(None, use_errno=True)
         for name, value in order["rlimits"].items():
             _limit(name, int(value))
@@ -52,6 +56,14 @@ def _close_all_but(kept: set[int]) -> None:
                 os.close(int(name))
             except OSError:
                 continue  # the descriptor of the listing itself
+
+
+def _hand_out_listener(channel: int, host: str, port: int) -> None:
+    """Listen in the network of the sandbox, and give the socket to who stands outside."""
+    import socket  # most programs have no network, and need not wait for it
+
+    with socket.socket(fileno=channel) as outside, socket.create_server((host, port)) as listener:
+        socket.send_fds(outside, [b"1"], [listener.fileno()])
 
 
 def _limit(name: str, value: int) -> None:

@@ -22,6 +22,7 @@ from areal_sdk.process.family import FAMILY_VARIABLE
 from areal_sdk.process.threads import in_thread
 from areal_sdk.sandbox import launcher, supervisor
 from areal_sdk.sandbox.bubblewrap import bubblewrap_words
+from areal_sdk.sandbox.forwarding import INNER_HOST, INNER_PORT, Address, forwarded
 from areal_sdk.sandbox.limits import LimitName, Limits
 from areal_sdk.sandbox.seccomp import syscall_filter
 
@@ -99,15 +100,27 @@ class Sandbox:
         files: Mapping[str, bytes] | None = None,
         env: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        reaches: Address | None = None,
     ) -> SandboxEnd:
         """Run `words` to their end, with `files` in their working directory.
 
-        Only the variables `env` are added to a plain environment. All processes of the program are gone
-        when this returns, and when it is cancelled.
+        Only the variables `env` are added to a plain environment. `reaches`: host and port of the one
+        address outside that the program reaches, as `INNER_ADDRESS`; bubblewrap is needed for it. All
+        processes of the program are gone when this returns, and when it is cancelled.
         """
         bubblewrap = await self._bubblewrap()
-        with _files(files or {}, as_descriptors=bubblewrap is not None) as (at, descriptors):
+        if reaches is not None and bubblewrap is None:
+            raise SandboxError(
+                f"limits alone allow no network, and no address to reach: {_INSTALL}"
+            )
+        async with contextlib.AsyncExitStack() as stack:
+            held = _files(files or {}, as_descriptors=bubblewrap is not None)
+            at, descriptors = stack.enter_context(held)
             order = self._order(words, env or {}, bubblewrap, at, descriptors, tuple(pass_fds))
+            if reaches is not None:
+                channel = await stack.enter_async_context(forwarded(reaches))
+                order["launch"]["listen"] = [channel, INNER_HOST, INNER_PORT]
+                order["pass_fds"] = (*order["pass_fds"], channel)
             if at:
                 os.chown(at, order["launch"]["uid"] or -1, -1)
             order["stdin_bytes"] = len(stdin)
@@ -121,6 +134,8 @@ class Sandbox:
         program, problem = await in_thread(_find_bubblewrap, name="find bubblewrap")
         if program is None and self._isolation == "bubblewrap":
             raise SandboxError(f"bubblewrap does not run here ({problem}): {_INSTALL}")
+        if program is None:
+            _warn(problem)
         return program
 
     def _order(
@@ -149,6 +164,7 @@ class Sandbox:
             "directory": directory,
             "uid": uid,
             "keeps_reading": not bubblewrap,
+            "listen": None,
             "filter": syscall_filter(has_namespaces=bubblewrap is not None).hex(),
             "keep_fds": kept,
             "rlimits": {
@@ -173,6 +189,12 @@ class Sandbox:
         }
 
 
+def why_not_isolated() -> str:
+    """Why programs cannot be cut off here, and the cure; empty where they can. It may block: it tries."""
+    program, problem = _find_bubblewrap()
+    return "" if program else f"bubblewrap does not run here ({problem}): {_INSTALL}"
+
+
 @functools.cache
 def _find_bubblewrap() -> tuple[str | None, str]:
     """The program, or None and why not. Tried once: a container may forbid what it needs."""
@@ -185,13 +207,18 @@ def _find_bubblewrap() -> tuple[str | None, str]:
             if tried.returncode == 0:
                 return program, ""
             problem = tried.stderr.strip()[-200:] or f"exit code {tried.returncode}"
+    return None, problem
+
+
+@functools.cache
+def _warn(problem: str) -> None:
+    """Once a process."""
     logger.warning(
         "programs run WITHOUT a sandbox, under limits alone: bubblewrap does not run here (%s). They can "
         "read your files. Train on code only after you %s",
         problem,
         _INSTALL,
     )
-    return None, problem
 
 
 async def _supervise(message: bytes, descriptors: Sequence[int], timeout_s: float) -> bytes:

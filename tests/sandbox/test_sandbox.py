@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.sandbox import Isolation, Limits, Sandbox, SandboxError
-from areal_sdk.sandbox.run import _find_bubblewrap
+from areal_sdk.sandbox import INNER_ADDRESS, Isolation, Limits, Sandbox, SandboxError
+from areal_sdk.sandbox.run import _find_bubblewrap, _warn
 from areal_sdk.sandbox.supervisor import descendants
 
 BOTH: list[object] = [
@@ -114,6 +114,7 @@ async def test_bubblewrap_that_was_asked_for_and_is_missing_is_an_error_with_its
 ) -> None:
     monkeypatch.setenv("PATH", os.path.dirname(shutil.which("python3") or "") + "/nothing")
     _find_bubblewrap.cache_clear()
+    _warn.cache_clear()
     try:
         with pytest.raises(SandboxError, match=r"not installed.*apt install bubblewrap"):
             await Sandbox(isolation="bubblewrap").run(["true"])
@@ -121,6 +122,43 @@ async def test_bubblewrap_that_was_asked_for_and_is_missing_is_an_error_with_its
         assert "WITHOUT a sandbox" in caplog.text
     finally:
         _find_bubblewrap.cache_clear()
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+async def test_one_address_outside_is_reached_and_no_other() -> None:
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read()).upper())
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(shout, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    code = (
+        "import socket, sys\nfor address in sys.argv[1:]:\n  try:\n"
+        "    host, port = address.split(':')\n    s = socket.create_connection((host, int(port)), 2)\n"
+        "    s.sendall(b'x' * 200000)\n    s.shutdown(socket.SHUT_WR)\n    got = b''\n"
+        "    while part := s.recv(9999): got += part\n    print(len(got), set(got))\n"
+        "  except OSError as e: print(type(e).__name__)\n"
+    )
+    words = ["python3", "-I", "-c", code, INNER_ADDRESS, f"127.0.0.1:{port}"]
+    async with server:
+        end = await Sandbox().run(words, reaches=("127.0.0.1", port))
+        assert end.stdout.decode().split("\n")[:2] == ["200000 {88}", "ConnectionRefusedError"]
+        alone = await Sandbox().run(words[:-1])
+        assert alone.stdout == b"ConnectionRefusedError\n"
+
+
+async def test_without_bubblewrap_no_address_is_reached() -> None:
+    with pytest.raises(SandboxError, match=r"allow no network.*install bubblewrap"):
+        await Sandbox(isolation="rlimits").run(["true"], reaches=("127.0.0.1", 1))
+
+
+@pytest.mark.skipif(
+    shutil.which("bwrap") is None or shutil.which("awk") is None, reason="needs bubblewrap and awk"
+)
+async def test_programs_that_are_links_in_etc_run() -> None:
+    """`awk` is /etc/alternatives/awk on Debian; root's directories were closed to the program's user."""
+    assert (await Sandbox().run(["awk", "BEGIN { print 7 }"])).stdout == b"7\n"
 
 
 async def test_files_stay_inside_the_working_directory() -> None:

@@ -69,6 +69,11 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
     _check_one_is_named(config)
     if config.command is not None:
         return _command(config, config.command)
+    if config.options.get("agent", {}).get("sandbox") is True:
+        raise ConfigError(
+            "--sandbox is for commands, which are processes of their own: give the agent as one, such as "
+            '--command "python agent.py"'
+        )
     if config.env is not None:
         return _named_environment(config, plugins)
     if not config.agent:

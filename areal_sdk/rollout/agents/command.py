@@ -7,6 +7,8 @@ leave the verdict to reward functions.
 
 A warm command keeps running. It gets one line for each episode: the task with addresses and keys. It
 answers with a line that names the episode.
+
+In a sandbox (`sandbox = true`) a command reaches its session and nothing else.
 """
 
 import contextlib
@@ -31,6 +33,7 @@ from areal_sdk.agent import Agent, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
 from areal_sdk.process.program import ProgramEnd, Programs
 from areal_sdk.process.warm import WarmPrograms
+from areal_sdk.rollout.agents.command_sandbox import HINT, CommandSandbox, command_limits
 from areal_sdk.telemetry.files import to_json
 from areal_sdk.types import Outcome, Task
 
@@ -62,7 +65,9 @@ class CommandAgent(Agent):
     """Plays an episode by running `line`.
 
     `reward = "exit_code"`: 0 is a reward of 1.0, and 1 is 0.0. `warm`: a process plays one episode after
-    another, and as many are kept as play at once.
+    another, and as many are kept as play at once. `sandbox`: each episode is in a sandbox of its own, which
+    sees what the command names and `readable`, under the limits `memory_mb` (2048), `cpu_s` (none),
+    `processes` (64) and `disk_mb` (256).
     """
 
     def __init__(
@@ -71,11 +76,27 @@ class CommandAgent(Agent):
         *,
         reward: Literal["output", "exit_code"] = "output",
         warm: bool = False,
+        sandbox: bool = False,
+        readable: Sequence[str] = (),
+        memory_mb: int | None = None,
+        cpu_s: float | None = None,
+        processes: int | None = None,
+        disk_mb: int | None = None,
     ) -> None:
         if warm and reward == "exit_code":
             raise ConfigError(
                 'agent.warm and agent.reward = "exit_code": a warm command plays many episodes and ends '
                 "once: leave one of them out"
+            )
+        if warm and sandbox:
+            raise ConfigError(
+                "agent.warm and agent.sandbox: a sandbox ends with its episode: leave one of them out"
+            )
+        limits = (memory_mb, cpu_s, processes, disk_mb)
+        if not sandbox and (readable or any(limit is not None for limit in limits)):
+            raise ConfigError(
+                "agent.readable, memory_mb, cpu_s, processes and disk_mb are for a command in a sandbox: "
+                "add --sandbox"
             )
         self.line = line
         self.name = command_name(line)
@@ -84,6 +105,11 @@ class CommandAgent(Agent):
         self._reward = reward
         self._log: Path | None = None
         self._programs = Programs()
+        self._sandbox = (
+            CommandSandbox(self._words, readable=readable, limits=command_limits(*limits))
+            if sandbox
+            else None
+        )
         warm_env = {WARM_VARIABLE: "1", **_no_proxy("127.0.0.1", "localhost", "::1")}
         self._warm = WarmPrograms[Mapping[str, Any]](self._words, warm_env) if warm else None
 
@@ -139,10 +165,19 @@ class CommandAgent(Agent):
 
     async def _run_once(self, task: Task, context: EpisodeContext) -> Outcome | None:
         """The verdict of a command that is run for this episode."""
+        if self._sandbox is not None:
+            end = await self._sandbox.run(
+                task=to_json(_order(task, context)) + b"\n",
+                task_variable=TASK_VARIABLE,
+                base_url=context.base_url,
+                env=partial(_environment, context),
+            )
+            self._keep(context.episode_id, end)
+            return self._verdict(end, context.episode_id)
         with tempfile.TemporaryDirectory(prefix="areal-sdk-task-") as scratch:
             file = Path(scratch) / "task.json"
             file.write_bytes(to_json(_order(task, context)) + b"\n")
-            env = _environment(context) | {TASK_VARIABLE: str(file)}
+            env = _environment(context, context.base_url) | {TASK_VARIABLE: str(file)}
             end = await self._programs.run(
                 self._words, env=env, stdin=file, ended=partial(self._keep, context.episode_id)
             )
@@ -174,7 +209,8 @@ class CommandAgent(Agent):
         last = f": {_last_line(written)}" if written else ", and it wrote nothing"
         where = f"{self.output_hint}, under {episode_id}" if self._log else ""
         kind: type[EpisodeError] = InfrastructureError if is_from_outside else AgentError
-        error = kind(f"{self._what}: {end}{last}{where}")
+        hint = HINT if self._sandbox is not None and not end.limit else ""
+        error = kind(f"{self._what}: {end}{last}{hint}{where}")
         error.trace = written[-8000:]
         return error
 
@@ -271,18 +307,18 @@ def _addresses(context: EpisodeContext) -> Mapping[str, str]:
     }
 
 
-def _environment(context: EpisodeContext) -> dict[str, str]:
+def _environment(context: EpisodeContext, base_url: str) -> dict[str, str]:
     """How the clients of OpenAI and Anthropic find the session of the episode."""
     env = {
-        "OPENAI_BASE_URL": context.base_url,
+        "OPENAI_BASE_URL": base_url,
         "OPENAI_API_KEY": context.api_key,
         "OPENAI_MODEL": context.model,
-        "ANTHROPIC_BASE_URL": context.base_url.removesuffix("/v1"),
+        "ANTHROPIC_BASE_URL": base_url.removesuffix("/v1"),
         "ANTHROPIC_API_KEY": context.api_key,
         "ANTHROPIC_MODEL": context.model,
         "AREAL_SDK_SEED": str(context.seed),
     }
-    host = urlsplit(context.base_url).hostname or ""
+    host = urlsplit(base_url).hostname or ""
     return env | _no_proxy(host) if _is_loopback(host) else env
 
 

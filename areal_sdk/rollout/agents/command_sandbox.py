@@ -1,0 +1,99 @@
+"""The sandbox of a command (`--command ... --sandbox`).
+
+It sees the files that the command names and those of `agent.readable`, writes to a directory of its own, and
+reaches the session of its episode and nothing else.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from areal_sdk.errors import AgentError, ConfigError
+from areal_sdk.process.program import ProgramEnd
+from areal_sdk.sandbox import INNER_ADDRESS, Limits, Sandbox, why_not_isolated
+
+HINT = " (in a sandbox: it sees the files that the command names, and those of agent.readable)"
+_TASK_FILE = "task.json"
+_ENDLESS_S = 30 * 24 * 3600.0
+"""The deadline of the episode ends a command; its message says more."""
+_OUTPUT_KB = 4096
+
+
+class CommandSandbox:
+    """Runs the words of a command, each run in a sandbox of its own."""
+
+    def __init__(self, words: Sequence[str], *, readable: Sequence[str], limits: Limits) -> None:
+        """ConfigError where programs cannot be isolated: no warning would hold back a model's program."""
+        if problem := why_not_isolated():
+            raise ConfigError(f"agent.sandbox: {problem}, or leave --sandbox out")
+        for path in readable:
+            if not Path(path).expanduser().exists():
+                raise ConfigError(f"agent.readable: there is no {path}")
+        files = {word: str(Path(word).resolve()) for word in words[1:] if os.path.isfile(word)}
+        program = shutil.which(words[0]) or words[0]
+        self._words = [os.path.abspath(program), *(files.get(word, word) for word in words[1:])]
+        seen = [*_installation(Path(self._words[0])), *files.values()]
+        seen += [str(Path(path).expanduser()) for path in readable]
+        self._sandbox = Sandbox(limits, isolation="bubblewrap", readable=seen)
+
+    async def run(
+        self,
+        *,
+        task: bytes,
+        task_variable: str,
+        base_url: str,
+        env: Callable[[str], Mapping[str, str]],
+    ) -> ProgramEnd:
+        """Run to the end. `env` gives the variables for the session's address as it is inside."""
+        url = urlsplit(base_url)
+        if url.scheme != "http" or url.hostname is None:
+            raise AgentError(
+                f"agent.sandbox: a command in a sandbox reaches addresses of http, not {base_url}: put "
+                "`areal-sdk serve --upstream` between them"
+            )
+        inside = url._replace(netloc=INNER_ADDRESS).geturl()
+        end = await self._sandbox.run(
+            self._words,
+            stdin=task,
+            files={_TASK_FILE: task},
+            env={**env(inside), task_variable: f"/tmp/{_TASK_FILE}"},
+            reaches=(url.hostname, url.port or 80),
+        )
+        out, err = (text.decode(errors="replace") for text in (end.stdout, end.stderr))
+        return ProgramEnd(
+            end.code, None, out, err, end.seconds, limit=str(end) if end.limit else ""
+        )
+
+
+def command_limits(
+    memory_mb: int | None, cpu_s: float | None, processes: int | None, disk_mb: int | None
+) -> Limits:
+    """The limits of a command; None takes the default."""
+    try:
+        return Limits(
+            wall_s=_ENDLESS_S,
+            cpu_s=_ENDLESS_S if cpu_s is None else cpu_s,
+            memory_mb=2048 if memory_mb is None else memory_mb,
+            processes=64 if processes is None else processes,
+            disk_mb=256 if disk_mb is None else disk_mb,
+            output_kb=_OUTPUT_KB,
+        )
+    except ValueError as exc:
+        raise ConfigError(f"agent.{exc}") from None
+
+
+def _installation(program: Path) -> list[str]:
+    """What must be seen for `program` to start: of PREFIX/bin/NAME the prefix, else the file.
+
+    Never a home directory: a program in ~/bin is seen alone.
+    """
+    found = []
+    home = Path.home()
+    for path in dict.fromkeys((program, program.resolve())):
+        prefix = path.parent.parent
+        is_prefix = path.parent.name == "bin" and prefix != Path("/")
+        is_private = home == prefix or home.is_relative_to(prefix)
+        found.append(str(prefix if is_prefix and not is_private else path))
+    return found
