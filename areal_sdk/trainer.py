@@ -219,7 +219,10 @@ class Trainer(ABC):
         Where `finetune.objective` is `reward_model` a row has a reward in place of a logprob, read at
         its last token, here and in `learn`; which of its tokens are trained then does not matter.
         """
-        raise ConfigError(f"{type(self).__name__} does not score data: it defines no score")
+        raise ConfigError(
+            f"{type(self).__name__} does not score data: it defines no score, which pairs need; use "
+            "areal-sdk sft, or another trainer"
+        )
 
     async def release_memory(self) -> None:  # noqa: B027 - optional
         """Leave device memory that no step keeps (caches) to an engine on the same device.

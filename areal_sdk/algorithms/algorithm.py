@@ -62,8 +62,8 @@ class Algorithm:
             ) from None
         if needs_of(self.objective).minibatch and not isinstance(self.objective, Screens):
             raise ConfigError(
-                f"{type(self.objective).__name__} declares needs.minibatch and has no `keep`, which "
-                "says which terms stay"
+                f"{type(self.objective).__name__} declares needs.minibatch, but has no `keep`: define "
+                "`keep`, which chooses the terms that stay, or leave needs.minibatch out"
             )
         self._check_critic()
         self._check_centre()
@@ -73,7 +73,7 @@ class Algorithm:
         for penalty in getattr(self.objective, "penalties", ()):
             if isinstance(penalty, ReferenceKL) and penalty.kind is KL.K1:
                 raise ConfigError(
-                    "ReferenceKL with k1 holds nothing: the expected gradient of log q - log "
+                    "ReferenceKL with k1 has no effect: the expected gradient of log q - log "
                     "reference is zero. In a loss choose k2 or k3; k1 belongs into rewards "
                     "(Returns or GAE with kl)"
                 )
@@ -89,7 +89,7 @@ class Algorithm:
             return
         if not reads_values:
             raise ConfigError(
-                "a critic that nothing reads: leave it out, or take GAE as the estimator"
+                "no part reads the values of the critic: leave critic out, or take GAE as the estimator"
             )
         if not gives_returns(self.advantages):
             raise ConfigError(

@@ -65,8 +65,8 @@ def make_example(
     start = trajectory.branch.num_before
     if not start and mask[:1].any():
         raise ValueError(
-            f"episode {trajectory.episode_id!r} trains its first token, which nothing predicts: "
-            "a prompt has at least one token"
+            f"episode {trajectory.episode_id!r} trains its first token, and no token before it "
+            "predicts it: give the prompt at least one token"
         )
     has_advantage = mask & (advantages != 0.0)
     if coverage is Coverage.ALL or (coverage is Coverage.SEQUENCES and has_advantage.any()):
@@ -101,7 +101,9 @@ def make_demonstration(
     """The example that imitates the masked tokens, each with `weight`; None when there are none."""
     mask = np.asarray(loss_mask, dtype=bool).copy()
     if len(mask) != len(tokens):
-        raise ValueError(f"a mask of {len(mask)} for {len(tokens)} tokens")
+        raise ValueError(
+            f"loss_mask has {len(mask)} entries for {len(tokens)} tokens: give one entry a token"
+        )
     mask[:1] = False  # nothing predicts the first token
     targets = np.flatnonzero(mask)
     if not len(targets):

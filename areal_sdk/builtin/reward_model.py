@@ -42,7 +42,9 @@ def model(episode: Episode, *, path: RewardModelPath) -> float:
         raise ValueError("no turn to judge: the agent never called the model")
     tokens = episode.turns[-1].tokens
     if not tokens:
-        raise ValueError("no tokens to judge: another provider answered, which gives text")
+        raise ValueError(
+            "a reward model judges tokens, and the provider that answered gives only text"
+        )
     return _judge(path).reward(tokens)
 
 

@@ -131,8 +131,8 @@ def _saved_dataset(path: Path, split: str) -> Iterator[Row]:
     state = path / "state.json"
     if not state.is_file():
         raise ConfigError(
-            f"{path} is a directory, and no saved dataset: give a JSONL, JSON, CSV or Parquet file, or what "
-            "datasets' save_to_disk wrote"
+            f"{path} is a directory, and no saved dataset: give a JSONL, JSON, CSV or Parquet file, or a "
+            "directory that save_to_disk of `datasets` wrote"
         )
     require_package("pyarrow", extra="train", needed_for=f"{path.name} (a saved dataset)")
     files = [path / entry["filename"] for entry in _read_json(state)["_data_files"]]

@@ -188,7 +188,7 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     values = run_dir.read_live()
     if values is None and _only_records(run_dir.read_config()):
         raise ConfigError(
-            f"{run_dir.path} holds sessions and no training, which is what --live shows: "
+            f"{run_dir.path} holds sessions and no training, and --live shows only training; try: "
             f"areal-sdk inspect {shlex.quote(str(run_dir.path))}"
         )
     if values is None:

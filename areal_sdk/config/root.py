@@ -92,7 +92,7 @@ class Config(Section):
             )
         if self.mixture and self.tasks is not None:
             raise ValueError(
-                f"tasks = {self.tasks!r} beside a mixture: make it one more [[mixture]], or leave it out"
+                f"tasks = {self.tasks!r} and [[mixture]] exclude each other: make the tasks one more [[mixture]], or remove tasks"
             )
         if self.mixture and rollout.epochs is not None:
             raise ValueError(
@@ -108,10 +108,14 @@ class Config(Section):
             )
         if self.serve.learn and self.serve.upstream is not None:
             raise ValueError(
-                "serve.learn needs tokens, and another provider (serve.upstream) gives only text"
+                "serve.learn needs tokens, and another provider (serve.upstream) gives only text: "
+                "remove one of the two"
             )
         if self.serve.learn and self.run.deterministic:
-            raise ValueError("run.deterministic cannot hold where callers decide (serve.learn)")
+            raise ValueError(
+                "run.deterministic does not work with serve.learn, where callers decide which episodes "
+                "are played: remove one of the two"
+            )
         if self.trainer.schedule != "constant" and self.run.is_endless:
             raise ValueError(
                 f'trainer.schedule = "{self.trainer.schedule}" falls until the last step, and this run has '

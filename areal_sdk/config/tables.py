@@ -138,7 +138,7 @@ def refuse_lost_secrets(values: JSON) -> None:
         if isinstance(value, str) and REMOVED in value:
             key = _as_written(parts)
             raise ConfigError(
-                f"{key} is a secret, and run directories do not store those: "
+                f"{key} is a secret, and run directories store no secrets: "
                 f"give it again, with --set {shlex.quote(f'{key}=...')}"
             )
 

@@ -172,7 +172,9 @@ def _plan(config: Config, given: Given | None = None) -> RunPlan:
         return make_live_plan(config, plugins=load_plugins_of(config))
     if config.finetune.objective is not None:
         command = config.finetune.objective.replace("_", "-")
-        raise ConfigError(f"this learns from data and plays no tasks: use areal-sdk {command}")
+        raise ConfigError(
+            f"finetune.objective learns from data and plays no tasks: use areal-sdk {command}"
+        )
     plugins, program = _program(config, given or Given())
     return make_plan(config, plugins=plugins, program=program)
 

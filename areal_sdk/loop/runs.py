@@ -97,9 +97,11 @@ def resumed(
         )
     config = load_config(file=run_dir.config, settings=settings, overrides=overrides)
     if config.serve.keeps_sessions and not config.serve.learn:
-        raise ConfigError(f"{run_dir.path} only kept sessions: there is nothing to go on with")
+        raise ConfigError(
+            f"{run_dir.path} only kept sessions and trained nothing: it cannot be resumed"
+        )
     if run_dir.only_measured():
-        raise ConfigError(f"{run_dir.path} only measured: there is nothing to go on with")
+        raise ConfigError(f"{run_dir.path} only measured and trained nothing: it cannot be resumed")
     checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
     changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
     if (why := why_finished(run_dir, config, changes)) is not None:

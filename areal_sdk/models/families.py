@@ -87,8 +87,8 @@ def check_heads(directory: Path, sequence_ranks: int) -> None:
         if count % sequence_ranks:
             raise ConfigError(
                 f"trainer.sequence_ranks = {sequence_ranks} does not divide the {count} heads of "
-                f"{directory} ({name} in config.json): ranks that compute a row together take as "
-                "many heads each"
+                f"{directory} ({name} in config.json): choose a divisor, because ranks that compute "
+                "a row together take equally many heads"
             )
 
 
@@ -102,7 +102,7 @@ def check_reward_model(directory: Path) -> None:
     """ConfigError unless the checkpoint judges."""
     if not is_reward_model(directory):
         raise ConfigError(
-            f"{directory} is no reward model: give a run of `areal-sdk reward-model`, or what it wrote"
+            f"{directory} is no reward model: give a run of `areal-sdk reward-model`, or its export"
         )
 
 
@@ -110,7 +110,7 @@ def check_speaks(directory: Path) -> None:
     """ConfigError for a reward model where a policy is wanted."""
     if is_reward_model(directory):
         raise ConfigError(
-            f"{directory} is a reward model, and says nothing: use it as a reward "
+            f"{directory} is a reward model, which generates no text: use it as a reward "
             "([reward.model] path), and give the model that it was trained from"
         )
 

@@ -107,8 +107,8 @@ def reference_to(item: Any, *, module: ModuleType | None = None) -> str:
     reference = f"{Path(file).resolve()}::{name}"
     if _attribute(module, name, reference) is not item:
         raise ConfigError(
-            f"another process would find something else under {reference!r} than {item!r}: "
-            "pass what has that name, or keep it in this process (workers = 0)"
+            f"in another process, {reference!r} would be another object than {item!r}: "
+            "pass the object of that name, or keep it in this process (workers = 0)"
         )
     return reference
 

@@ -82,7 +82,7 @@ class RunDir:
             except OSError as exc:
                 raise cannot_write(path, exc) from exc
             return cls(path)
-        raise ConfigError(f"1000 runs began in one second in {root}")
+        raise ConfigError(f"1000 runs began in one second in {root}: set run.name")
 
     @classmethod
     def open(cls, path: Path) -> Self:

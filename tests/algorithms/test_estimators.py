@@ -315,7 +315,7 @@ class ReadsValues:
     ("parts", "cure"),
     [
         ({"advantages": GAE(1.0, 1.0)}, "give a Critic"),
-        ({"critic": Critic(1e-4)}, "a critic that nothing reads"),
+        ({"critic": Critic(1e-4)}, "no part reads the values of the critic"),
         (
             {"critic": Critic(1e-4), "objective": ReadsValues()},
             r"GroupRelative has no returns for the critic to learn: take GAE, or return "
@@ -335,7 +335,7 @@ class ReadsValues:
             },
             "a screen of log-weights keeps everything",
         ),
-        ({"objective": Blind()}, "declares needs.minibatch and has no `keep`"),
+        ({"objective": Blind()}, "declares needs.minibatch, but has no `keep`"),
         (
             {"objective": Surrogate(CLIP, NoWeight(), penalties=(ReferenceKL(0.1, KL.K1),))},
             "choose k2 or k3",

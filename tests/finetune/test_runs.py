@@ -154,7 +154,7 @@ def test_a_reward_model_tells_pairs_apart_that_it_never_saw(tmp_path: Path) -> N
     assert summary.held_out["before/accuracy"] == 0.5
     assert summary.held_out["after/accuracy"] == 1.0
     served = parse_config({"model": str(tmp_path / "run")})
-    with pytest.raises(ConfigError, match="is a reward model, and says nothing"):
+    with pytest.raises(ConfigError, match="is a reward model, which generates no text"):
         find_served_model(served, plugins=load_plugins())
 
 

@@ -92,7 +92,7 @@ def test_a_reward_model_is_no_policy_and_a_policy_no_judge(
     spec: TrainerSpec, tmp_path: Path
 ) -> None:
     export_model(RankTrainer(spec), tmp_path / "judge", dtype=torch.float32)
-    with pytest.raises(ConfigError, match="is a reward model, and says nothing"):
+    with pytest.raises(ConfigError, match="is a reward model, which generates no text"):
         load_policy(tmp_path / "judge")
     with pytest.raises(ConfigError, match="is no reward model: give a run of"):
         Judge(spec.model_dir)

@@ -129,7 +129,7 @@ def test_a_run_whose_model_is_gone_says_what_to_put_back(tmp_path: Path) -> None
     run = run_dir(tmp_path)
     (checkpoint,) = run.checkpoints.glob("step-*")
     base.rename(tmp_path / "elsewhere")
-    told = rf"trains an adapter, which is nothing without its model, .*{base} are gone.*put them"
+    told = rf"trains an adapter of the model in {base}, and the weights there are gone.*put the old"
     with pytest.raises(ConfigError, match=told):
         resume_training(run.path, overrides={"run.steps": 2}, quiet=True)
     with pytest.raises(ConfigError, match=told):

@@ -148,7 +148,7 @@ def test_flags_name_fields_and_options_of_tasks(files: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "both": ({"tasks": "sums"}, "make it one more"),
+    "both": ({"tasks": "sums"}, "make the tasks one more"),
     "passes": ({"rollout": {"epochs": 2}}, "a mixture has no end"),
     "a weight of nothing": ({"mixture": [{"tasks": "sums", "weight": 0}]}, "mixture.0.weight"),
     "one source twice": ({"mixture": [{"tasks": "sums"}, {"tasks": "sums"}]}, "give one a name"),

@@ -105,7 +105,9 @@ class Architecture:
         try:
             return _build(config, model_type, where)
         except KeyError as exc:
-            raise EngineError(f"{where}: field {exc} is missing") from exc
+            raise EngineError(
+                f"{where}: the field {exc} is missing: save the whole model with save_pretrained"
+            ) from exc
 
 
 def _build(config: dict[str, Any], model_type: str, where: str) -> Architecture:

@@ -214,7 +214,10 @@ def _choose_dtype(name: str, architecture: Architecture, device: torch.device) -
     if chosen == "float16" and device.type == "cpu":
         chosen = "bfloat16"
     if chosen not in _DTYPES:
-        raise EngineError(f"the checkpoint is stored as {chosen!r}: give dtype explicitly")
+        raise EngineError(
+            f"the local engine cannot compute in {chosen!r}, the type of the checkpoint: set "
+            "engine.dtype to bfloat16 or float32"
+        )
     return _DTYPES[chosen]
 
 

@@ -214,8 +214,9 @@ class LocalEngine(ConfiguredEngine):
     async def _send_update(self, update: WeightUpdate) -> None:
         if update.contents == "changed" and self._base != await self._fingerprint():
             raise EngineError(
-                f"the weights in {self._model_dir} are others than when the engine was started, and version "
-                f"{update.version} holds only what differs from those: put them back"
+                f"the weights in {self._model_dir} have changed since the engine was started, and version "
+                f"{update.version} holds only the tensors that differ from the old ones: put the old "
+                "files back"
             )
         payload = asdict(update)
         reply = await self._call("update_weights", payload, timeout_s=UPDATE_TIMEOUT_S)

@@ -322,8 +322,8 @@ class RemoteEngine(InferenceEngine):
                 return
             if request.json_schema is not None and resumable.sampled:
                 raise EngineError(
-                    "an answer constrained to a schema was interrupted, and a grammar cannot be "
-                    'continued from its middle (with interrupt = "retract" swaps do not interrupt)'
+                    "new weights or a fault interrupted an answer with a JSON schema, and such an answer "
+                    'cannot be continued: interrupt = "retract" keeps new weights from interrupting it'
                 )
             self.num_failovers += 1
 

@@ -24,7 +24,9 @@ async def lend(server: Server, *, label: str, patience_s: float) -> None:
         async with asyncio.timeout(patience_s):
             await server.care.acquire()
     except TimeoutError:
-        raise EngineError(f"{server.address} was not back after {patience_s:g} s") from None
+        raise EngineError(
+            f"{server.address} did not come back within {patience_s:g} s: see its log"
+        ) from None
     try:
         await _give_away(server, label)
     except BaseException:

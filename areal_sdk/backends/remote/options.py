@@ -49,8 +49,8 @@ class RemoteSection(Section):
         interrupt = self.interrupt_mode(engine)
         if self.router is not None and interrupt != "retract":
             raise EngineError(
-                f"a router does not say where a request runs, so that a swap cannot {interrupt} "
-                'those of one server: use interrupt = "retract"'
+                f"interrupt = {interrupt!r} does not work behind a router, which hides the server of each "
+                'request: use interrupt = "retract"'
             )
         for name, chosen, known in (
             ("transport", self.transport, capabilities.transports),
@@ -58,13 +58,15 @@ class RemoteSection(Section):
         ):
             if chosen not in known:
                 raise EngineError(
-                    f"{name} = {chosen!r} is nothing that {kind} servers can do; choose one of "
+                    f"{name} = {chosen!r}: {kind} servers cannot do that; choose one of "
                     f"{', '.join(known)}"
                 )
         if self.colocated and not capabilities.lends_memory:
-            raise EngineError(f"colocated: {kind} servers cannot lend their memory to the trainer")
+            raise EngineError(
+                f"{kind} servers cannot lend their memory to the trainer: leave colocated out"
+            )
         if self.router is not None and not capabilities.stands_behind_router:
-            raise EngineError(f"router: there is no client for a router of {kind} servers")
+            raise EngineError(f"{kind} servers cannot stand behind a router: leave router out")
 
     def transport_of(self, sender: WeightSender, disk: DiskTransport) -> Transport:
         if self.transport == "tensor":

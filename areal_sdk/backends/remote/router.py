@@ -76,5 +76,8 @@ class Router(Server):
             await self.client.remove_worker(registered[address])
         while (await self.client.workers()).keys() != set(wanted):
             if time.monotonic() > ends_at:
-                raise EngineError(f"{self.address} did not register servers in {deadline_s:g} s")
+                raise EngineError(
+                    f"the router {self.address} did not register the servers within {deadline_s:g} s: "
+                    "see its log"
+                )
             await asyncio.sleep(_REGISTERED_CHECK_S)

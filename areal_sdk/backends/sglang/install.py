@@ -133,7 +133,7 @@ def install(
     if not is_ours and directory.exists() and any(directory.iterdir()):
         raise ConfigError(
             f"{directory} is not empty, and was not made by this command: choose another directory "
-            "(what an older release left half made there is removed by hand)"
+            "(a half-made environment of an older release must be removed by hand)"
         )
     shutil.rmtree(directory, ignore_errors=True)
     try:

@@ -134,12 +134,12 @@ class TrainerSection(Section):
         if self.ranks % self.replicas:
             raise ValueError(
                 f"replicas = {self.replicas} does not divide ranks = {self.ranks}: "
-                "each copy needs as many ranks as the others"
+                "choose a divisor, because all copies of the weights have equally many ranks"
             )
         if self.ranks % self.sequence_ranks:
             raise ValueError(
                 f"sequence_ranks = {self.sequence_ranks} does not divide ranks = {self.ranks}: "
-                "each row of tokens is computed by as many ranks as the others"
+                "choose a divisor, because equally many ranks compute each row of tokens"
             )
         return self
 

@@ -116,8 +116,8 @@ def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path
             return candidate
     if must_be_same:
         raise ConfigError(
-            f"the weights in {began['directory']} are not those that the run began with, and its KL or "
-            "its adapter needs those: put them back, or begin a new run"
+            f"the weights in {began['directory']} have changed since the run began, and its KL or its "
+            "adapter needs the old ones: put the old files back, or begin a new run"
         )
     return model_dir
 
@@ -144,8 +144,8 @@ def find_base(run_dir: RunDir, config: Config) -> Path:
         if fingerprint(named) == began["weights"]:
             return named
     raise ConfigError(
-        f"{run_dir.path} trains an adapter, which is nothing without its model, and the weights in "
-        f"{directory} are gone or have changed: put them back there"
+        f"{run_dir.path} trains an adapter of the model in {directory}, and the weights there are gone "
+        "or have changed: put the old files back"
     )
 
 

@@ -248,7 +248,7 @@ async def test_a_part_of_an_update_is_for_the_weights_that_the_engine_was_starte
     part = tmp_path / "part.safetensors"
     save_file({name: load_file(new_weights)[name]}, part)
     engine = await started(base, tmp_path)
-    told = rf"the weights in {base} are others .* version [12] holds only what differs"
+    told = rf"the weights in {base} have changed .* version [12] holds only the tensors that"
     try:
         await engine.update_weights(WeightUpdate(1, str(part), contents="changed"))
         shutil.copyfile(new_weights, base / "model.safetensors.new")
