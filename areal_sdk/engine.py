@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -140,6 +140,20 @@ class EngineDeath:
     log_path: Path
 
 
+@dataclass(frozen=True, slots=True)
+class EngineEntrance:
+    """How further processes sample from a running engine (`rollout.nodes`)."""
+
+    client: str
+    """`package.module:Class` or `file.py::Class` of an `EngineClient`."""
+    state: Mapping[str, Any]
+    """What `EngineClient.told` gets first, as JSON."""
+
+
+Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
+"""Tells every client of an engine a new state. Returns when they know it, or when some do not answer."""
+
+
 class InferenceEngine(ABC):
     """Takes tokens and returns sampled tokens. It knows nothing about chat, rewards or training.
 
@@ -158,6 +172,8 @@ class InferenceEngine(ABC):
 
     is_repeatable: ClassVar[bool] = False
     """It can sample the same tokens twice (`run.deterministic`)."""
+    is_shareable: ClassVar[bool] = False
+    """Other processes can sample from it too: it has `open_entrance`, which `rollout.nodes` needs."""
     accepts: ClassVar[tuple[UpdateContents, ...]] = ("all",)
     """What an update may hold. One that accepts `changed` gets less to load where an adapter is trained."""
 
@@ -213,6 +229,13 @@ class InferenceEngine(ABC):
         """Start a dead engine again, with the weights and the version it had."""
         raise EngineError(f"{type(self).__name__} cannot be started again")
 
+    async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
+        """From now on, other processes may sample too; those that reach this machine do so at `host`.
+
+        `tell` is called whenever the state of the entrance changes.
+        """
+        raise EngineError(f"{type(self).__name__} cannot be sampled from by other processes")
+
     async def pause(self) -> None:  # noqa: B027 - optional
         """Hold all generation, requests in flight included, until `resume`."""
 
@@ -229,6 +252,38 @@ class InferenceEngine(ABC):
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """The whole completion."""
         return await collect(self.stream(request))
+
+
+class EngineClient(InferenceEngine):
+    """An engine that the main process owns, as a rollout node samples from it.
+
+    Weights, pauses and restarts are the main process's: what it holds is held here too.
+    """
+
+    def __init__(self, info: EngineInfo, *, name: str) -> None:
+        """`name`: whose client it is."""
+        self._info = info
+        self.name = name
+
+    @abstractmethod
+    async def told(self, state: Mapping[str, Any]) -> None:
+        """The main process's news of the engine: the first ones before any request."""
+
+    async def start(self) -> None:
+        """The engine runs already."""
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    async def update_weights(self, update: WeightUpdate) -> None:
+        raise EngineError("a rollout node has no say about weights: the main process has")
+
+    async def pause(self) -> None:
+        raise EngineError("a rollout node cannot hold the engine: the main process can")
+
+    async def resume(self) -> None:
+        raise EngineError("a rollout node cannot hold the engine: the main process can")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 
 from areal_sdk.engine import (
     EngineDeath,
+    EngineEntrance,
     EngineInfo,
     GenerateChunk,
     GenerateRequest,
     GenerateResult,
     InferenceEngine,
+    Tell,
 )
 from areal_sdk.errors import EngineError
 from areal_sdk.process.supervision import Restarts
@@ -124,6 +126,10 @@ class SupervisedEngine(InferenceEngine):
                     raise
             else:
                 return
+
+    async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
+        await self._until_up()
+        return await self._engine.open_entrance(tell, host=host)
 
     async def pause(self) -> None:
         await self._until_up()

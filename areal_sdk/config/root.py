@@ -111,6 +111,11 @@ class Config(Section):
                 "serve.learn needs tokens, and another provider (serve.upstream) gives only text: "
                 "remove one of the two"
             )
+        if self.serve.learn and rollout.nodes > 1:
+            raise ValueError(
+                f"rollout.nodes = {rollout.nodes}: callers of serve.learn reach one gateway, which is the main "
+                "process's: leave rollout.nodes out"
+            )
         if self.serve.learn and self.run.deterministic:
             raise ValueError(
                 "run.deterministic does not work with serve.learn, where callers decide which episodes "

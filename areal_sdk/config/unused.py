@@ -74,6 +74,16 @@ _RULES = (
         "only what is imitated is selected; pairs are the best against the worst of a group",
     ),
     _Rule(
+        ("rollout.nodes",),
+        lambda c: c.finetune.objective is not None,
+        "only agents' episodes are played by rollout nodes",
+    ),
+    _Rule(
+        ("gateway.port",),
+        lambda c: c.rollout.nodes > 1,
+        "each rollout node has a gateway, and takes a free port (rollout.nodes)",
+    ),
+    _Rule(
         ("rollout.wait_s",),
         lambda c: c.rollout.stale != "wait",
         'nothing is waited for unless rollout.stale = "wait"',

@@ -11,8 +11,9 @@ from areal_sdk.config import Config
 from areal_sdk.gateway import SessionLimits
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
 from areal_sdk.loop.evaluator import RemoteEndpoint
+from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.services import open_rewards
+from areal_sdk.loop.players import open_rewards
 from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.agents.runner import EpisodeRunner
@@ -55,7 +56,7 @@ async def play_teacher(
         runner = EpisodeRunner(
             agent,
             gateway=gateway,
-            rewards=await open_rewards(config, plugins, run_dir.logs, stack),
+            rewards=await open_rewards(reward_specs(config, plugins), rollout, run_dir.logs, stack),
             limits=SessionLimits(
                 max_turns=rollout.max_turns,
                 max_tokens=rollout.max_episode_tokens,

@@ -1,4 +1,4 @@
-"""The services of a run: engine, trainer, gateway, rewards and agent workers.
+"""The services of a run: engine, trainer, and who plays: agents, gateway and rewards, here or in nodes.
 
 They are started together and closed in reverse order. Where engine and trainer share a device, the
 engine's memory goes to the trainer for a step, and comes back for the next weights.
@@ -6,31 +6,37 @@ engine's memory goes to the trainer for a step, and comes back for the next weig
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from areal_sdk import certificate
-from areal_sdk.agent import AgentLike
 from areal_sdk.backends.supervised import SupervisedEngine, supervised
-from areal_sdk.config import Config, RolloutSection
+from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.launch import LocalLauncher
+from areal_sdk.loop.node import HOST, node_specs
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.serving import make_gateway
+from areal_sdk.loop.players import Players, open_players
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
-from areal_sdk.rollout.agents.runner import EpisodeRunner
-from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.rollout.nodes.pool import NodePool
+from areal_sdk.rollout.rewards import RewardSpec
+from areal_sdk.rollout.tasks import WatchesEpisodes
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
+
+NODE_START_TIMEOUT_S = 300.0
+"""Importing an agent and its libraries from a cold disk, and starting its rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +46,34 @@ class Services:
     config: Config
     run_dir: RunDir
     plugins: Plugins
-    agent: AgentLike
     model: FoundModel
     engine: SupervisedEngine
-    gateway: Gateway
-    rewards: RewardPool | None
     trainer: Trainer | None
+    players: Players | None
+    """Plays in this process; None where nodes do."""
+    nodes: NodePool | None
+    """Play in processes of their own (`rollout.nodes`)."""
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU time used so far by this process, and by those of engine and trainer on this machine."""
+        """CPU time used so far by this process, and by those of the others on this machine."""
         pids = {"main": os.getpid()}
         if self.engine.pid is not None:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= self.trainer.pids
-        if isinstance(self.agent, AgentPool):
-            pids |= self.agent.pids
+        players = self.players or self.nodes
+        if players is not None:
+            pids |= players.pids
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
         return {name: seconds for name, seconds in used.items() if seconds is not None}
 
-    def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
+    def runner(
+        self, *, split: str, sampling: SamplingPolicy
+    ) -> AbstractAsyncContextManager[WatchesEpisodes]:
         """Plays this program's episodes: `async with` it."""
-        rollout = self.config.rollout
-        on_error = rollout.on_agent_error
-        return EpisodeRunner(
-            self.agent,
-            gateway=self.gateway,
-            rewards=self.rewards,
-            limits=SessionLimits(
-                max_turns=rollout.max_turns,
-                max_tokens=rollout.max_episode_tokens,
-                max_new_tokens=rollout.max_new_tokens,
-            ),
-            sampling=sampling,
-            seed=self.config.run.seed,
-            deterministic=self.config.run.deterministic,
-            split=split,
-            episode_timeout_s=rollout.episode_timeout_s,
-            infra_retries=rollout.infra_retries,
-            on_agent_error=None if on_error == "drop" else on_error,
-        )
+        players = self.players or self.nodes
+        assert players is not None, "one of them plays"
+        return players.runner(split=split, sampling=sampling)
 
 
 @asynccontextmanager
@@ -93,7 +87,7 @@ async def open_services(
     learns: PresetSpec | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[Services]:
-    """Start engine and gateway, and the trainer where there is an algorithm to learn with.
+    """Start engine, gateway and agents, and the trainer where there is an algorithm to learn with.
 
     Whatever fails, all of them are closed.
     """
@@ -113,7 +107,9 @@ async def open_services(
                 say=say,
             )
         stack.push_async_callback(_close_together, engine, trainer)
-        agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
+        agent = None
+        if config.rollout.nodes == 1:
+            agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
         if isinstance(agent, CommandAgent):
             stack.push_async_callback(agent.aclose)
         async with asyncio.TaskGroup() as starting:  # both load the model: side by side
@@ -126,42 +122,72 @@ async def open_services(
         served = await stack.enter_async_context(supervised(engine, say=say))
         if trainer is not None:
             await stack.enter_async_context(fail_with_ranks(trainer))
-        rollout = config.rollout
-        sampling = rollout_sampling(rollout)
-        gateway = make_gateway(config, served, renderer=model.renderer, sampling=sampling)
-        await gateway.start(host=config.gateway.host, port=config.gateway.port)
-        stack.push_async_callback(gateway.aclose)
-        rewards = await open_rewards(config, plugins, run_dir.logs, stack)
+        players = nodes = None
+        rewards = reward_specs(config, plugins)
+        if agent is None:
+            nodes = await _open_nodes(
+                config, program, model, served, rewards, run_dir.logs, say=say
+            )
+            stack.push_async_callback(nodes.aclose)
+        else:
+            players = await stack.enter_async_context(
+                open_players(
+                    config,
+                    agent,
+                    served,
+                    renderer=model.renderer,
+                    rewards=rewards,
+                    log_dir=run_dir.logs,
+                    host=config.gateway.host,
+                    port=config.gateway.port,
+                )
+            )
         stack.enter_context(short_collections())
-        yield Services(config, run_dir, plugins, agent, model, served, gateway, rewards, trainer)
+        yield Services(config, run_dir, plugins, model, served, trainer, players, nodes)
+
+
+async def _open_nodes(
+    config: Config,
+    program: Program,
+    model: FoundModel,
+    engine: SupervisedEngine,
+    rewards: Sequence[RewardSpec],
+    log_dir: Path,
+    *,
+    say: Callable[[str], None],
+) -> NodePool:
+    """Start the rollout nodes, which sample from `engine` without this process."""
+    rollout = config.rollout
+    nodes: NodePool
+
+    async def tell(state: Mapping[str, Any]) -> None:
+        await nodes.tell(state)
+
+    entrance = await engine.open_entrance(tell, host=HOST)
+    nodes = NodePool(
+        node_specs(
+            config,
+            program,
+            model_dir=model.directory,
+            rewards=rewards,
+            log_dir=log_dir,
+            info=engine.info,
+            entrance=entrance,
+        ),
+        size=rollout.nodes,
+        launcher=LocalLauncher(log_dir=log_dir, start_timeout_s=NODE_START_TIMEOUT_S),
+        infra_retries=rollout.infra_retries,
+        longest_s=rollout.episode_timeout_s * (1 + rollout.infra_retries),
+        say=say,
+    )
+    await nodes.start(entrance.state)
+    return nodes
 
 
 async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> None:
     """Side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
     closing = [engine.aclose(), *([trainer.aclose()] if trainer is not None else [])]
     await asyncio.gather(*closing)
-
-
-async def open_rewards(
-    config: Config, plugins: Plugins, log_dir: Path, stack: AsyncExitStack
-) -> RewardPool | None:
-    specs = reward_specs(config, plugins)
-    if not specs:
-        return None
-    rollout = config.rollout
-    pool = RewardPool(
-        specs, log_dir=log_dir, size=rollout.reward_workers, timeout_s=rollout.reward_timeout_s
-    )
-    return await stack.enter_async_context(pool)
-
-
-def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
-    """How the turns of training episodes are sampled, and which of them are trained."""
-    return SamplingPolicy(
-        mode=rollout.sampling,
-        temperature=rollout.temperature,
-        trains_side_calls=rollout.side_calls == "train",
-    )
 
 
 @asynccontextmanager

@@ -4,8 +4,9 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from areal_sdk.loop.players import rollout_sampling
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Services, rollout_sampling
+from areal_sdk.loop.services import Services
 from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import RunState
 from areal_sdk.loop.steps import stalled_s
@@ -47,14 +48,16 @@ async def follow_callers(
     services: Services, state: RunState, progress: Progress
 ) -> AsyncIterator[EpisodeSource]:
     """Callers of the gateway play as they like."""
-    announce(services.config, services.gateway, say=progress.say)
+    players = services.players
+    assert players is not None, "callers reach the gateway of this process"
+    announce(services.config, players.gateway, say=progress.say)
     yield CallerEpisodes(
         # However many of its episodes fail: callers need not give anything to train.
         _make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
-        sessions=services.gateway.external,
+        sessions=players.gateway.external,
         tasks=CallerTasks(),
         truncated=services.config.rollout.truncated,
-        rewards=services.rewards,
+        rewards=players.rewards,
         on_episode=progress.finished,
         on_measured=progress.measured,
     )

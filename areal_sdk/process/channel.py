@@ -4,6 +4,7 @@ import contextlib
 import faulthandler
 import os
 import socket
+import struct
 import sys
 import threading
 from collections import deque
@@ -25,6 +26,9 @@ from areal_sdk.process.frames import (
     encode,
     view_of,
 )
+
+GUEST_READS_WITHIN_S = 10
+"""A guest that takes no bytes for so long is cut off."""
 
 ORPHAN_GRACE_S = 30.0
 """How long an entry may take to notice that the main process is gone, before it is ended."""
@@ -81,6 +85,7 @@ class Channel:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._waiting: deque[Request] = deque()
+        """Requests that nobody has taken yet, those of guests included."""
         self._open: dict[int, Request] = {}
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
@@ -134,6 +139,12 @@ class Channel:
         payload = {"kind": type(error).__name__, "message": clean_text(str(error))}
         with contextlib.suppress(ChannelClosedError):
             self._send(Frame(FrameKind.FAIL, payload=payload))
+
+    def admit(self, sock: socket.socket) -> "GuestChannel":
+        """Take requests of one more process too, which has proved that it may ask."""
+        guest = GuestChannel(sock, self)
+        guest._reader.start()
+        return guest
 
     # inside
 
@@ -222,3 +233,27 @@ class Channel:
             sys.stderr.write("areal_sdk: the main process is gone and the entry did not return\n")
             sys.stderr.flush()
             os._exit(os.EX_SOFTWARE)
+
+
+class GuestChannel(Channel):
+    """A connection of a process that is not the main one. Its end cancels its requests, and no more."""
+
+    def __init__(self, sock: socket.socket, host: Channel) -> None:
+        super().__init__(sock)
+        self._waiting, self._changed = host._waiting, host._changed
+        # A guest that does not read must not hold up the answers to all others.
+        seconds = struct.pack("ll", GUEST_READS_WITHIN_S, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
+
+    def _raise_if_closed(self) -> None:
+        """Answers to a guest that is gone are dropped."""
+
+    def _close(self, why: str) -> None:
+        super()._close(why)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _orphaned(self, why: str) -> None:
+        self._close(f"a guest is gone ({why})")
+        with self._send_lock:
+            self._socket.close()

@@ -91,24 +91,24 @@ def reference_to(item: Any, *, module: ModuleType | None = None) -> str:
     if name is None or module is None:
         raise ConfigError(
             f"{item!r} has no name that another process could import: "
-            "pass a class or a function defined in a .py file (workers = 0 keeps it in this process)"
+            "pass a class or a function defined in a .py file (workers = 0 and nodes = 1 keep it in this process)"
         )
     if "<lambda>" in name or "<locals>" in name:
         raise ConfigError(
             f"{name!r} cannot be found by another process: "
-            "define it at the top level of a .py file, or keep it in this process (workers = 0)"
+            "define it at the top level of a .py file, or keep it in this process (workers = 0, nodes = 1)"
         )
     file = getattr(module, "__file__", None)
     if file is None or not file.endswith(".py"):
         raise ConfigError(
             f"{name!r} is defined in a notebook or at a prompt, where no other process finds it: "
-            "move it to a .py file, or keep it in this process (workers = 0)"
+            "move it to a .py file, or keep it in this process (workers = 0, nodes = 1)"
         )
     reference = f"{Path(file).resolve()}::{name}"
     if _attribute(module, name, reference) is not item:
         raise ConfigError(
             f"in another process, {reference!r} would be another object than {item!r}: "
-            "pass the object of that name, or keep it in this process (workers = 0)"
+            "pass the object of that name, or keep it in this process (workers = 0, nodes = 1)"
         )
     return reference
 

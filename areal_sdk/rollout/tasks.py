@@ -344,6 +344,8 @@ class EpisodeRequest:
     group: str = ""
     sibling: int = 0
     epoch: int = 0
+    attempt: int = 0
+    """Infrastructure retries so far: those of rollout nodes that were lost."""
 
 
 class PlaysEpisodes(Protocol):

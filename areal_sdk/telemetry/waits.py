@@ -8,7 +8,7 @@ import itertools
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -43,6 +43,8 @@ class Wait:
 
 
 _current: dict[int, Wait] = {}
+_elsewhere: dict[str, list[Wait]] = {}
+"""The waits of other processes, as last reported."""
 _ids = itertools.count()
 
 
@@ -64,8 +66,19 @@ async def waiting(name: str, *, timeout_s: float, is_throttle: bool = False) -> 
 
 
 def current_waits() -> list[Wait]:
-    """The waits in progress, the longest first."""
-    return sorted(_current.values(), key=lambda wait: wait.since)
+    """The waits in progress, the longest first; those of other processes with their names before them."""
+    others = (wait for waits in _elsewhere.values() for wait in waits)
+    return sorted([*_current.values(), *others], key=lambda wait: wait.since)
+
+
+def note_waits(process: str, waits: Iterable[tuple[str, float, float]]) -> None:
+    """All waits of another process now, each as name, how long it has lasted, and deadline."""
+    now = time.monotonic()
+    noted = [Wait(f"{process}: {name}", now - lasted, within) for name, lasted, within in waits]
+    if noted:
+        _elsewhere[process] = noted
+    else:
+        _elsewhere.pop(process, None)
 
 
 def describe_waits() -> str:

@@ -12,12 +12,21 @@ import asyncio
 import json
 import random
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import areal_sdk
-from areal_sdk.engine import ConfiguredEngine, EngineSettings, GenerateRequest
+from areal_sdk.engine import (
+    ConfiguredEngine,
+    EngineClient,
+    EngineEntrance,
+    EngineInfo,
+    EngineSettings,
+    GenerateChunk,
+    GenerateRequest,
+    Tell,
+)
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.testing import Reply, ScriptedEngine
 from areal_sdk.trainer import Demonstration, Trainer, TrainerInfo, TrainerSetup
@@ -33,16 +42,52 @@ class Babbler(ScriptedEngine, ConfiguredEngine):
     """Answers random bytes, as the random `tiny` model does: rewards vary."""
 
     is_repeatable = True
+    is_shareable = True
+    _tell: Tell | None = None
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "Babbler":
+        return cls.on(settings.model_dir, max_context=settings.section.max_context or 4096)
+
+    @classmethod
+    def on(cls, model_dir: Path, *, max_context: int) -> "Babbler":
         return cls(
             babble,
-            model_dir=settings.model_dir,
-            max_context=settings.section.max_context or 4096,
+            model_dir=model_dir,
+            max_context=max_context,
             tokens_per_chunk=8,
             on_token=lambda request, index: asyncio.sleep(TOKEN_S),
         )
+
+    async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
+        self._tell = tell
+        return EngineEntrance(f"{__file__}::BabblerClient", {"version": self.version})
+
+    async def update_weights(self, update: areal_sdk.WeightUpdate) -> None:
+        await super().update_weights(update)
+        if self._tell is not None:
+            await self._tell({"version": update.version})
+
+
+class BabblerClient(EngineClient):
+    """A rollout node's: it babbles by itself, under the version that the main process tells."""
+
+    def __init__(self, info: EngineInfo, *, name: str) -> None:
+        super().__init__(info, name=name)
+        self._babbler = Babbler.on(Path(info.model), max_context=info.max_context)
+
+    async def told(self, state: Mapping[str, Any]) -> None:
+        await self._babbler.update_weights(areal_sdk.WeightUpdate(state["version"], None))
+
+    @property
+    def version(self) -> int:
+        return self._babbler.version
+
+    def stream(self, request: GenerateRequest) -> AsyncIterator[GenerateChunk]:
+        return self._babbler.stream(request)
+
+    async def aclose(self) -> None:
+        await self._babbler.aclose()
 
 
 _UNSEEDED = random.Random(0)

@@ -5,7 +5,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from areal_sdk.config import parse_config
-from areal_sdk.loop.services import open_rewards
+from areal_sdk.loop.plan.parts import reward_specs
+from areal_sdk.loop.players import open_rewards
 from areal_sdk.plugins import load_plugins
 
 
@@ -18,5 +19,6 @@ async def test_rewards_run_in_as_many_processes_as_the_config_says(tmp_path: Pat
         }
     )
     async with AsyncExitStack() as stack:
-        await open_rewards(config, load_plugins(), tmp_path, stack)
+        specs = reward_specs(config, load_plugins())
+        await open_rewards(specs, config.rollout, tmp_path, stack)
     assert sorted(os.listdir(tmp_path)) == ["reward-0.log", "reward-1.log", "reward-2.log"]

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping
 
 from areal_sdk.process import JSON, Channel, Request
+from areal_sdk.process import channel as channel_module
+from areal_sdk.process.network.guests import GuestDoor
 
 
 def serve(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -21,6 +23,35 @@ def serve(channel: Channel, args: Mapping[str, JSON]) -> None:
             METHODS[request.method](request)
         except ValueError as exc:
             request.fail(exc)
+
+
+def serve_guests(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """Answers guests too; `hold` waits for `release`."""
+    channel_module.GUEST_READS_WITHIN_S = 1
+    door = GuestDoor(channel, token="secret")
+    channel.ready({"port": door.port})
+    held: list[Request] = []
+    num_floods = 0
+    while True:
+        request = channel.receive()
+        assert request is not None
+        held = [other for other in held if not other.cancelled]
+        match request.method:
+            case "hold":
+                held.append(request)
+            case "held":
+                request.reply(sorted(other.payload for other in held))
+            case "release":
+                request.reply()
+                for other in held:
+                    other.reply(other.payload)
+            case "flood":
+                request.reply(None, [b"x" * 50_000_000])
+                num_floods += 1
+            case "num_floods":
+                request.reply(num_floods)
+            case method:
+                METHODS[method](request)
 
 
 def echo(request: Request) -> None:

@@ -1,31 +1,31 @@
 """`LocalEngine`: the embedded engine as the rest of the SDK sees it. No torch in this process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, contextmanager
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.backends.local.protocol import Generate, LocalOptions, decode_chunk, encode_generate
+from areal_sdk.backends.local.protocol import LocalOptions
+from areal_sdk.backends.local.requests import Requester, engine_errors
 from areal_sdk.engine import (
     ConfiguredEngine,
     EngineDeath,
+    EngineEntrance,
     EngineInfo,
     EngineSettings,
     GenerateChunk,
     GenerateRequest,
     GenerateResult,
+    Tell,
     collect,
 )
 from areal_sdk.errors import (
     ConfigError,
-    ContextOverflowError,
     EngineError,
-    ProcessError,
-    RemoteError,
-    UnsupportedSchemaError,
     require_package,
 )
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint
@@ -37,13 +37,7 @@ START_TIMEOUT_S = 300.0
 """Loading a few billion parameters from a cold disk."""
 UPDATE_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 60.0
-IDLE_TIMEOUT_S = 120.0
-"""The worker sends something to every open stream every few seconds, even while it waits."""
-
-LEAST_TEMPERATURE = 1e-20
-LARGEST_SHIFT = 1e6
-"""Of a logit, or a factor on it. Beyond these float32 overflows, and a row without a distribution
-ends every request of its batch: it cannot be told from broken weights."""
+CLIENT = "areal_sdk.backends.local.client:LocalEngineClient"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +48,13 @@ class EngineLoad:
     waiting: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Entrance:
+    tell: Tell
+    host: str
+    token: str
+
+
 class LocalEngine(ConfiguredEngine):
     """Runs a dense Llama, Qwen2 or Qwen3 checkpoint in a process of its own, on a CPU or one GPU.
 
@@ -62,6 +63,7 @@ class LocalEngine(ConfiguredEngine):
     """
 
     is_repeatable = True
+    is_shareable = True
     accepts = ("all", "changed")
 
     @classmethod
@@ -109,6 +111,8 @@ class LocalEngine(ConfiguredEngine):
         """The last update that brought weights; applied again after a restart."""
         self._base = ""
         """Fingerprint of the weights that the first worker was started with."""
+        self._entrance: _Entrance | None = None
+        """Where other processes are let in, if they are."""
         self._update_lock = asyncio.Lock()
         self.last_pause_s = 0.0
         """How long the last weight update held generation."""
@@ -117,7 +121,7 @@ class LocalEngine(ConfiguredEngine):
         if self._child is not None:
             raise EngineError("the local engine is already started")
         self.check_installed()
-        with _engine_errors():
+        with engine_errors():
             self._child = await spawn(
                 self._spec, log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
             )
@@ -153,6 +157,8 @@ class LocalEngine(ConfiguredEngine):
             if self._weights is not None:
                 await self._send_update(self._weights)
             await self._send_update(WeightUpdate(version, None))
+            if self._entrance is not None:
+                await self._entrance.tell(await self._listen(self._entrance))
 
     @property
     def info(self) -> EngineInfo:
@@ -172,13 +178,13 @@ class LocalEngine(ConfiguredEngine):
         return self._child
 
     async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
-        async with aclosing(self._chunks(request, is_streamed=True)) as chunks:
+        async with aclosing(self._requester.chunks(request, is_streamed=True)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def generate(self, request: GenerateRequest) -> GenerateResult:
         """The whole completion, sent once: cheaper than a stream that nobody watches."""
-        async with aclosing(self._chunks(request, is_streamed=False)) as chunks:
+        async with aclosing(self._requester.chunks(request, is_streamed=False)) as chunks:
             return await collect(chunks)
 
     async def abort(self, request_id: str) -> None:
@@ -206,6 +212,25 @@ class LocalEngine(ConfiguredEngine):
     async def aclose(self) -> None:
         await self._stop()
 
+    async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
+        self._entrance = _Entrance(tell, host, secrets.token_urlsafe(24))
+        return EngineEntrance(CLIENT, await self._listen(self._entrance))
+
+    async def _listen(self, entrance: "_Entrance") -> dict[str, JSON]:
+        """Have the worker listen for clients; what these need to know."""
+        asked = {"host": entrance.host, "token": entrance.token}
+        port = (await self._call("open_entrance", asked))["port"]
+        host = f"[{entrance.host}]" if ":" in entrance.host else entrance.host
+        return {
+            "address": f"{host}:{port}",
+            "token": entrance.token,
+            "deterministic": self._deterministic,
+        }
+
+    @property
+    def _requester(self) -> Requester:
+        return Requester(self.child, self.info, self._deterministic)
+
     async def _stop(self) -> None:
         child, self._child = self._child, None
         if child is not None:
@@ -229,79 +254,5 @@ class LocalEngine(ConfiguredEngine):
     async def _call(
         self, method: str, payload: JSON = None, *, timeout_s: float = CALL_TIMEOUT_S
     ) -> JSON:
-        with _engine_errors():
+        with engine_errors():
             return (await self.child.call(method, payload, timeout_s=timeout_s)).payload
-
-    async def _chunks(
-        self, request: GenerateRequest, *, is_streamed: bool
-    ) -> AsyncGenerator[GenerateChunk, None]:
-        self._check(request)
-        payload = encode_generate(Generate(request, is_streamed))
-        with _engine_errors():
-            async with aclosing(
-                self.child.stream("generate", payload, idle_timeout_s=IDLE_TIMEOUT_S)
-            ) as replies:
-                async for reply in replies:
-                    chunk = decode_chunk(reply.payload)
-                    if chunk.tokens or chunk.finish_reason is not None:  # else: "still alive"
-                        yield chunk
-
-    def _check(self, request: GenerateRequest) -> None:
-        """Refuse here, with the cure, what the worker could not do."""
-        info, sampling = self.info, request.sampling
-        if not request.tokens:
-            raise EngineError("the prompt is empty: send at least one token")
-        if len(request.tokens) >= info.max_context:
-            raise ContextOverflowError(
-                prompt_tokens=len(request.tokens), max_context=info.max_context
-            )
-        for name, tokens in (("the prompt", request.tokens), ("logit_bias", sampling.logit_bias)):
-            if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
-                raise EngineError(
-                    f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
-                    "is this another model's tokenizer?"
-                )
-        if request.max_new_tokens < 1:
-            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-        is_known = sampling.temperature == 0 or sampling.temperature >= LEAST_TEMPERATURE
-        if not is_known or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
-            raise EngineError(
-                f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}: "
-                f"expected temperature 0 or at least {LEAST_TEMPERATURE}, 0 < top_p <= 1, "
-                "0 <= min_p <= 1"
-            )
-        if not 1 / LARGEST_SHIFT <= sampling.repetition_penalty <= LARGEST_SHIFT:
-            raise EngineError(
-                f"repetition_penalty {sampling.repetition_penalty}: "
-                f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
-            )
-        shifts = (
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            *sampling.logit_bias.values(),
-        )
-        if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
-            raise EngineError(
-                "presence_penalty, frequency_penalty and logit_bias: expected numbers between "
-                f"{-LARGEST_SHIFT:g} and {LARGEST_SHIFT:g}"
-            )
-        if request.json_schema is not None:
-            require_package("llguidance", extra="train", needed_for="JSON output")
-        if self._deterministic and sampling.temperature > 0 and request.seed is None:
-            raise EngineError("a deterministic engine needs a seed in every sampled request")
-
-
-_RAISED_BY_WORKER = {kind.__name__: kind for kind in (EngineError, UnsupportedSchemaError)}
-
-
-@contextmanager
-def _engine_errors() -> Iterator[None]:
-    """Process faults as what they are to the caller: the engine could not do it."""
-    try:
-        yield
-    except RemoteError as exc:
-        if error := _RAISED_BY_WORKER.get(exc.kind):
-            raise error(exc.message) from exc
-        raise EngineError(str(exc)) from exc
-    except ProcessError as exc:
-        raise EngineError(str(exc)) from exc

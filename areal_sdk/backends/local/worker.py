@@ -15,10 +15,14 @@ from areal_sdk.backends.local.sequence import Finish, Sequence
 from areal_sdk.engine import GenerateChunk
 from areal_sdk.errors import EngineError
 from areal_sdk.process import JSON, Channel, Request
+from areal_sdk.process.network.guests import GuestDoor
 from areal_sdk.types import FinishReason
 
 HEARTBEAT_S = 5.0
 """A stream that waits its turn hears from us this often: its silence means that we are stuck."""
+
+FOR_GUESTS = ("generate", "abort")
+"""What processes other than the main one may ask: rollout nodes."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:
@@ -118,8 +122,11 @@ class Worker:
             "pause": self._pause,
             "resume": self._resume,
             "load": self._load,
+            "open_entrance": self._open_entrance,
         }
         try:
+            if request.channel is not self._channel and request.method not in FOR_GUESTS:
+                raise EngineError(f"{request.method!r} is for the main process")
             handlers[request.method](request)
         except EngineError as exc:
             request.fail(exc)
@@ -187,6 +194,12 @@ class Worker:
         self._drop_cancelled()
         scheduler = self._core.scheduler
         request.reply({"running": len(scheduler.running), "waiting": len(scheduler.waiting)})
+
+    def _open_entrance(self, request: Request) -> None:
+        door = GuestDoor(
+            self._channel, token=request.payload["token"], host=request.payload["host"]
+        )
+        request.reply({"port": door.port})
 
     def _drop_cancelled(self) -> None:
         for answer in [a for a in self._answers.values() if a.request.cancelled]:

@@ -92,6 +92,9 @@ class RolloutSection(Section):
     """Maximum age (eta) of a trained token, in updates of the weights."""
     max_inflight: Positive = 64
     """Maximum number of episodes that run at the same time."""
+    nodes: Positive = 1
+    """Number of processes that play episodes, each with a gateway, agents and rewards of its own. 1: the main
+    process plays them. `workers` and `reward_workers` are those of each node."""
     workers: NonNegative = 0
     """Number of processes that run agents. 0: agents run in the main process, and an agent that
     computes or blocks delays all others."""

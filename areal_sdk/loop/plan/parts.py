@@ -59,6 +59,7 @@ def make_engine(
             f"run.deterministic needs an engine that samples the same tokens twice, such as "
             f"{EngineSection().name!r}: {section.name!r} does not"
         )
+    _check_shareable(config, engine)
     options = config.options.get(f"engine.{engine_name(section)}", {})
     if issubclass(engine, ConfiguredEngine):
         return engine.from_settings(
@@ -72,6 +73,7 @@ def check_engine(config: Config, plugins: Plugins) -> None:
     """ConfigError for an engine that no plugin brings, and for settings that it would ignore."""
     name = engine_name(config.engine)
     plugins.engines.reference(name)
+    _check_shareable(config, engine_class(config, plugins))
     ignored = config.engine.model_fields_set - {"name"}
     stored = {field for field in ignored if getattr(config.engine, field) == _default(field)}
     if ignored == stored or issubclass(engine_class(config, plugins), ConfiguredEngine):
@@ -81,6 +83,15 @@ def check_engine(config: Config, plugins: Plugins) -> None:
         f"{keys} would be ignored: the engine {name!r} is a plugin's, and has options of its own, "
         f"[engine.{name}]"
     )
+
+
+def _check_shareable(config: Config, engine: type[InferenceEngine]) -> None:
+    """ConfigError where rollout nodes could not sample from the engine."""
+    if config.rollout.nodes > 1 and not engine.is_shareable:
+        raise ConfigError(
+            f"rollout.nodes = {config.rollout.nodes} needs an engine that several processes sample from, such "
+            f"as {EngineSection().name!r}: {config.engine.name!r} has no entrance for them"
+        )
 
 
 def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> None:

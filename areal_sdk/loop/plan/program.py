@@ -29,7 +29,7 @@ class Program:
 
     name: str
     agent: AgentLike | AgentSpec
-    """A spec where workers make the agent (`rollout.workers`): this process does not."""
+    """A spec where other processes make the agent (`rollout.workers`, `rollout.nodes`)."""
     tasks: TasksFn | None = None
     """`tasks(split)` of the agent's file."""
     demonstrations: DemonstrationsFn | None = None
@@ -68,7 +68,7 @@ def load_program(config: Config, *, plugins: Plugins, agent: object | None = Non
         return _program(agent, inspect.getmodule(agent), config)
     _check_one_is_named(config)
     if config.command is not None:
-        return _command(config, config.command)
+        return command_program(config, config.command)
     if config.options.get("agent", {}).get("sandbox") is True:
         raise ConfigError(
             "--sandbox is for commands, which are processes of their own: give the agent as one, such as "
@@ -104,7 +104,8 @@ def _check_one_is_named(config: Config) -> None:
         raise ConfigError(f"{' and '.join(named)}: give one of them")
 
 
-def _command(config: Config, line: str) -> Program:
+def command_program(config: Config, line: str) -> Program:
+    """The program of a command in any language."""
     if config.rollout.workers:
         raise ConfigError(
             f"rollout.workers = {config.rollout.workers} holds agents written in Python; a command plays "
@@ -131,7 +132,7 @@ def _program(
     options = config.options.get(table, {})
     step_timeout_s = config.rollout.tool_timeout_s
     agent: AgentLike | AgentSpec
-    if config.rollout.workers:
+    if config.rollout.workers or config.rollout.nodes > 1:
         agent = AgentSpec.of(
             item,
             name=name,

@@ -1,5 +1,6 @@
-"""Children that somebody else started, perhaps on another machine: they connect over TCP.
+"""Processes that reach each other over TCP, perhaps on several machines.
 
-The main process listens (`listen`), a child joins (`join`), and both prove that they know the run's
-token (`handshake`).
+The main process listens (`listen`) for children that somebody else started; a child joins (`join`). A
+child may also let other processes ask it (`guests`). Both sides of a connection prove that they know the
+token of its listener (`handshake`).
 """

@@ -14,6 +14,10 @@ TOKEN_VARIABLE = "AREAL_SDK_TOKEN"
 """Environment variable in which ranks find the token."""
 
 
+HANDSHAKE_S = 10.0
+"""How long a process that connects may take to prove that it knows the token."""
+
+
 def new_nonce() -> str:
     return secrets.token_hex(16)
 

@@ -3,10 +3,11 @@
 import os
 import socket
 import time
+from collections.abc import Mapping
 
 from areal_sdk.errors import ProcessError
 from areal_sdk.process.entry import receive_first, run_entry
-from areal_sdk.process.frames import Frame, FrameKind, encode
+from areal_sdk.process.frames import JSON, Frame, FrameKind, encode
 from areal_sdk.process.network.handshake import (
     is_proof,
     new_nonce,
@@ -27,25 +28,37 @@ def connect_and_run(
     sock = _reach(address, connect_timeout_s)
     notice_dead_peers(sock)
     sock.settimeout(start_timeout_s)
-    try:
-        challenge = _expect(FrameKind.CHALLENGE, sock, address)
-        nonce, pid = new_nonce(), os.getpid()
-        proof = prove(token, "child", challenge.payload["nonce"], nonce, name, pid)
-        identity = {"name": name, "pid": pid, "nonce": nonce, "proof": proof}
-        for part in encode(Frame(FrameKind.IDENTIFY, payload=identity)):
-            sock.sendall(part)
-        start = _expect(FrameKind.START, sock, address).payload
-    except TimeoutError:
-        raise ProcessError(
-            f"{address} did not start {name!r} within {start_timeout_s:g} s"
-        ) from None
-    except OSError as exc:
-        raise ProcessError(f"{address} broke the connection: {exc}") from exc
-    if not is_proof(start["proof"], token, "main", nonce, start["entry"]):
-        raise ProcessError(f"{address} does not know the token, so its entry is not run")
+    start = introduce(sock, address, token=token, name=name, roles=("child", "main"))
     sock.settimeout(None)
     os.environ.update(start["env"])  # before anything reads it: the entry is not imported yet
     return run_entry(sock, start["entry"], start["args"])
+
+
+def introduce(
+    sock: socket.socket, address: str, *, token: str, name: str, roles: tuple[str, str]
+) -> Mapping[str, JSON]:
+    """Prove to the listener at `address` that this is `name`, and have it prove the same; what it answers.
+
+    `roles` are those of this side and of the listener's in the proofs.
+    """
+    ours, theirs = roles
+    try:
+        challenge = _expect(FrameKind.CHALLENGE, sock, address)
+        nonce, pid = new_nonce(), os.getpid()
+        proof = prove(token, ours, challenge.payload["nonce"], nonce, name, pid)
+        identity = {"name": name, "pid": pid, "nonce": nonce, "proof": proof}
+        for part in encode(Frame(FrameKind.IDENTIFY, payload=identity)):
+            sock.sendall(part)
+        start: Mapping[str, JSON] = _expect(FrameKind.START, sock, address).payload
+    except TimeoutError:
+        raise ProcessError(
+            f"{address} did not start {name!r} within {sock.gettimeout():g} s"
+        ) from None
+    except OSError as exc:
+        raise ProcessError(f"{address} broke the connection: {exc}") from exc
+    if not is_proof(start["proof"], token, theirs, nonce, start["entry"]):
+        raise ProcessError(f"{address} does not know the token, so its entry is not run")
+    return start
 
 
 def _reach(address: str, timeout_s: float) -> socket.socket:

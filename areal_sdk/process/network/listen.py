@@ -14,10 +14,14 @@ from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
-from areal_sdk.process.network.handshake import is_proof, new_nonce, notice_dead_peers, prove
+from areal_sdk.process.network.handshake import (
+    HANDSHAKE_S,
+    is_proof,
+    new_nonce,
+    notice_dead_peers,
+    prove,
+)
 from areal_sdk.process.spec import ChildExit, ProcessSpec
-
-HANDSHAKE_S = 10.0
 
 
 class _RefusedError(ProcessError):
@@ -38,9 +42,9 @@ class _Peer:
 class RemoteProcess:
     """The body of a child out of reach of signals: all we have is its connection."""
 
-    def __init__(self, peer: _Peer, connection: Connection) -> None:
-        self.pid = peer.pid
-        self.log_path = Path(f"<output of pid {peer.pid} on {peer.host}>")
+    def __init__(self, who: str, where: str, connection: Connection, *, pid: int = 0) -> None:
+        self.pid = pid
+        self.log_path = Path(f"<output of {who} on {where}>")
         self._connection = connection
 
     def signal(self, number: int) -> None:
@@ -181,7 +185,9 @@ class Listener:
 
     async def _adopt(self, peer: _Peer, spec: ProcessSpec) -> Child:
         connection = Connection()
-        child = Child(spec, RemoteProcess(peer, connection), connection)
+        child = Child(
+            spec, RemoteProcess(f"pid {peer.pid}", peer.host, connection, pid=peer.pid), connection
+        )
         connection.on_lost = lambda why: child.ended(ChildExit(reason=f"({peer.host}) {why}"))
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=peer.sock)
         child.start(env=spec.environment(), proof=prove(self.token, "main", peer.nonce, spec.entry))

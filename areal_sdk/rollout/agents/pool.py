@@ -182,6 +182,8 @@ def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: 
     """The agent itself, or a pool (yet to be started) of workers that make it from its spec."""
     if not isinstance(agent, AgentSpec):
         return agent
+    if not rollout.workers:
+        return agent.make()
     return AgentPool(
         agent, size=rollout.workers, log_dir=log_dir, block_limit_s=rollout.tool_timeout_s
     )

@@ -98,7 +98,7 @@ class EpisodeRunner(SharesHttpClient):
 
     async def run(self, request: EpisodeRequest) -> Episode:
         """Play an episode. After an infrastructure fault it is tried again, as the same episode."""
-        attempt = 0
+        attempt = request.attempt
         while True:
             episode = await self._attempt(request, attempt)
             if (

@@ -1,0 +1,85 @@
+"""`LocalEngineClient`: a rollout node samples from the engine's process, which the main process owns."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from areal_sdk.backends.local.requests import Requester, engine_errors
+from areal_sdk.engine import (
+    EngineClient,
+    EngineInfo,
+    GenerateChunk,
+    GenerateRequest,
+    GenerateResult,
+    collect,
+)
+from areal_sdk.process import Child
+from areal_sdk.process.network.guests import visit
+
+CONNECT_TIMEOUT_S = 30.0
+
+
+class LocalEngineClient(EngineClient):
+    """Asks the engine's process directly. While the engine is down, requests wait for its restart.
+
+    Those in flight at its death fail, as they do in the main process: their episodes are tried again.
+    """
+
+    def __init__(self, info: EngineInfo, *, name: str) -> None:
+        super().__init__(info, name=name)
+        self._requester: Requester | None = None
+        self._news = asyncio.Event()
+        self._version = 0
+
+    async def told(self, state: Mapping[str, Any]) -> None:
+        with engine_errors():
+            child = await visit(
+                state["address"],
+                token=state["token"],
+                name=self.name,
+                host="engine",
+                timeout_s=CONNECT_TIMEOUT_S,
+            )
+        former, self._requester = (
+            self._requester,
+            Requester(child, self.info, state["deterministic"]),
+        )
+        self._news.set()
+        self._news = asyncio.Event()
+        if former is not None:
+            await former.child.aclose()
+
+    @property
+    def version(self) -> int:
+        """The newest that an answer came with: the main process knows sooner."""
+        return self._version
+
+    async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        requester = await self._connected()
+        async with aclosing(requester.chunks(request, is_streamed=True)) as chunks:
+            async for chunk in chunks:
+                self._version = max(self._version, *chunk.versions, 0)
+                yield chunk
+
+    async def generate(self, request: GenerateRequest) -> GenerateResult:
+        requester = await self._connected()
+        async with aclosing(requester.chunks(request, is_streamed=False)) as chunks:
+            result = await collect(chunks)
+        self._version = max(self._version, *result.versions, 0)
+        return result
+
+    async def aclose(self) -> None:
+        requester, self._requester = self._requester, None
+        if requester is not None:
+            await requester.child.aclose()
+
+    async def _connected(self) -> Requester:
+        """Who calls has a deadline: that of its request."""
+        while self._requester is None or _is_gone(self._requester.child):
+            await self._news.wait()
+        return self._requester
+
+
+def _is_gone(child: Child) -> bool:
+    return child.exited.done()

@@ -1,0 +1,109 @@
+"""Requests to the engine's process, from the main process and from rollout nodes."""
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+
+from areal_sdk.backends.local.protocol import Generate, decode_chunk, encode_generate
+from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest
+from areal_sdk.errors import (
+    ContextOverflowError,
+    EngineError,
+    ProcessError,
+    RemoteError,
+    UnsupportedSchemaError,
+    require_package,
+)
+from areal_sdk.process import Child
+
+IDLE_TIMEOUT_S = 120.0
+"""The worker sends something to every open stream every few seconds, even while it waits."""
+
+LEAST_TEMPERATURE = 1e-20
+LARGEST_SHIFT = 1e6
+"""Of a logit, or a factor on it. Beyond these float32 overflows, and a row without a distribution
+ends every request of its batch: it cannot be told from broken weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """Asks one engine process for tokens."""
+
+    child: Child
+    info: EngineInfo
+    deterministic: bool
+
+    async def chunks(
+        self, request: GenerateRequest, *, is_streamed: bool
+    ) -> AsyncGenerator[GenerateChunk, None]:
+        """The parts of an answer; without `is_streamed` one, which is cheaper."""
+        self._check(request)
+        payload = encode_generate(Generate(request, is_streamed))
+        with engine_errors():
+            async with aclosing(
+                self.child.stream("generate", payload, idle_timeout_s=IDLE_TIMEOUT_S)
+            ) as replies:
+                async for reply in replies:
+                    chunk = decode_chunk(reply.payload)
+                    if chunk.tokens or chunk.finish_reason is not None:  # else: "still alive"
+                        yield chunk
+
+    def _check(self, request: GenerateRequest) -> None:
+        """Refuse here, with the cure, what the worker could not do."""
+        info, sampling = self.info, request.sampling
+        if not request.tokens:
+            raise EngineError("the prompt is empty: send at least one token")
+        if len(request.tokens) >= info.max_context:
+            raise ContextOverflowError(
+                prompt_tokens=len(request.tokens), max_context=info.max_context
+            )
+        for name, tokens in (("the prompt", request.tokens), ("logit_bias", sampling.logit_bias)):
+            if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
+                raise EngineError(
+                    f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
+                    "is this another model's tokenizer?"
+                )
+        if request.max_new_tokens < 1:
+            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+        is_known = sampling.temperature == 0 or sampling.temperature >= LEAST_TEMPERATURE
+        if not is_known or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
+            raise EngineError(
+                f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}: "
+                f"expected temperature 0 or at least {LEAST_TEMPERATURE}, 0 < top_p <= 1, "
+                "0 <= min_p <= 1"
+            )
+        if not 1 / LARGEST_SHIFT <= sampling.repetition_penalty <= LARGEST_SHIFT:
+            raise EngineError(
+                f"repetition_penalty {sampling.repetition_penalty}: "
+                f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
+            )
+        shifts = (
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            *sampling.logit_bias.values(),
+        )
+        if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
+            raise EngineError(
+                "presence_penalty, frequency_penalty and logit_bias: expected numbers between "
+                f"{-LARGEST_SHIFT:g} and {LARGEST_SHIFT:g}"
+            )
+        if request.json_schema is not None:
+            require_package("llguidance", extra="train", needed_for="JSON output")
+        if self.deterministic and sampling.temperature > 0 and request.seed is None:
+            raise EngineError("a deterministic engine needs a seed in every sampled request")
+
+
+_RAISED_BY_WORKER = {kind.__name__: kind for kind in (EngineError, UnsupportedSchemaError)}
+
+
+@contextmanager
+def engine_errors() -> Iterator[None]:
+    """Process faults as what they are to the caller: the engine could not do it."""
+    try:
+        yield
+    except RemoteError as exc:
+        if error := _RAISED_BY_WORKER.get(exc.kind):
+            raise error(exc.message) from exc
+        raise EngineError(str(exc)) from exc
+    except ProcessError as exc:
+        raise EngineError(str(exc)) from exc

@@ -1,0 +1,116 @@
+"""The entry of a rollout node: the players of a run in a process of its own, and no engine or trainer.
+
+The main process says which agent, model and rewards, and where the engine is; both sides are here.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.config import Config
+from areal_sdk.engine import EngineClient, EngineEntrance, EngineInfo
+from areal_sdk.loop.plan.models import load_renderer
+from areal_sdk.loop.plan.program import Program, command_program
+from areal_sdk.loop.players import open_players
+from areal_sdk.loop.shutdown import run_to_the_end
+from areal_sdk.process import JSON, Channel, ProcessSpec
+from areal_sdk.process.garbage import short_collections
+from areal_sdk.process.user_code import load_user_object
+from areal_sdk.rollout.agents.command import CommandAgent
+from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.agents.spec import AgentSpec
+from areal_sdk.rollout.nodes.server import NodeServer
+from areal_sdk.rollout.rewards import RewardSpec
+
+ENTRY = "areal_sdk.loop.node:main"
+HOST = "127.0.0.1"
+"""Agents of a node are on the machine of the node, and so is its gateway."""
+
+
+def node_specs(
+    config: Config,
+    program: Program,
+    *,
+    model_dir: Path,
+    rewards: Sequence[RewardSpec],
+    log_dir: Path,
+    info: EngineInfo,
+    entrance: EngineEntrance,
+) -> Callable[[int, Mapping[str, Any]], ProcessSpec]:
+    """Makes the process of a node from its number and the state of the engine's entrance."""
+    agent = program.agent
+    common: dict[str, JSON] = {
+        "config": config.model_dump(mode="json"),
+        "agent": agent.as_json() if isinstance(agent, AgentSpec) else None,
+        "model_dir": str(model_dir),
+        "rewards": [asdict(reward) for reward in rewards],
+        "info": asdict(info),
+        "client": entrance.client,
+    }
+
+    def make(index: int, state: Mapping[str, Any]) -> ProcessSpec:
+        name = f"node-{index}"
+        own = {"name": name, "log_dir": str(log_dir / name), "state": dict(state)}
+        return ProcessSpec(name, ENTRY, {**common, **own})
+
+    return make
+
+
+def main(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """The entry. `args` as `node_specs` makes them."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    run_to_the_end(_serve(channel, args))
+
+
+async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
+    config = Config.model_validate(args["config"])
+    log_dir = Path(args["log_dir"])
+    async with AsyncExitStack() as stack:
+        engine = _engine_client(args)
+        stack.push_async_callback(engine.aclose)
+        await engine.told(args["state"])
+        agent = playable(_agent(config, args["agent"]), config.rollout, log_dir=log_dir)
+        if isinstance(agent, AgentPool):
+            await stack.enter_async_context(agent)
+        if isinstance(agent, CommandAgent):
+            agent.keep_output(log_dir)
+            stack.push_async_callback(agent.aclose)
+        players = await stack.enter_async_context(
+            open_players(
+                config,
+                agent,
+                engine,
+                renderer=load_renderer(Path(args["model_dir"]), config),
+                rewards=[RewardSpec(**reward) for reward in args["rewards"]],
+                log_dir=log_dir,
+                host=HOST,
+                port=0,
+            )
+        )
+        stack.enter_context(short_collections())
+        server = NodeServer(
+            channel,
+            make_runner=lambda stage: players.runner(split=stage.split, sampling=stage.sampling),
+            told=engine.told,
+        )
+        channel.ready({"gateway": players.gateway.base_url})
+        await server.run()
+
+
+def _engine_client(args: Mapping[str, JSON]) -> EngineClient:
+    cls = load_user_object(args["client"])
+    info = {**args["info"], "stop_tokens": tuple(args["info"]["stop_tokens"])}
+    client: EngineClient = cls(EngineInfo(**info), name=args["name"])
+    return client
+
+
+def _agent(config: Config, spec: Mapping[str, JSON] | None) -> Any:
+    if spec is not None:
+        return AgentSpec(**spec)
+    assert config.command is not None, "only a command has no spec"
+    return command_program(config, config.command).agent

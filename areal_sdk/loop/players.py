@@ -1,0 +1,99 @@
+"""Who plays episodes in one process: agents, the gateway that they call, and rewards.
+
+The main process has them, or each rollout node does: this is the same code.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal_sdk.agent import AgentLike
+from areal_sdk.config import Config, RolloutSection
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.loop.serving import make_gateway
+from areal_sdk.rollout.agents.pool import AgentPool
+from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.rewards import RewardPool, RewardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Players:
+    """Plays the episodes of one agent on one gateway."""
+
+    config: Config
+    agent: AgentLike
+    gateway: Gateway
+    rewards: RewardPool | None
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes of agents, by name."""
+        return self.agent.pids if isinstance(self.agent, AgentPool) else {}
+
+    def runner(self, *, split: str, sampling: SamplingPolicy) -> EpisodeRunner:
+        """Plays this program's episodes: `async with` it."""
+        rollout = self.config.rollout
+        on_error = rollout.on_agent_error
+        return EpisodeRunner(
+            self.agent,
+            gateway=self.gateway,
+            rewards=self.rewards,
+            limits=SessionLimits(
+                max_turns=rollout.max_turns,
+                max_tokens=rollout.max_episode_tokens,
+                max_new_tokens=rollout.max_new_tokens,
+            ),
+            sampling=sampling,
+            seed=self.config.run.seed,
+            deterministic=self.config.run.deterministic,
+            split=split,
+            episode_timeout_s=rollout.episode_timeout_s,
+            infra_retries=rollout.infra_retries,
+            on_agent_error=None if on_error == "drop" else on_error,
+        )
+
+
+@asynccontextmanager
+async def open_players(
+    config: Config,
+    agent: AgentLike,
+    engine: InferenceEngine,
+    *,
+    renderer: Renderer,
+    rewards: Sequence[RewardSpec],
+    log_dir: Path,
+    host: str,
+    port: int,
+) -> AsyncIterator[Players]:
+    """Open the gateway at `host` and `port`, and start the rewards. `agent` is ready to play."""
+    async with AsyncExitStack() as stack:
+        sampling = rollout_sampling(config.rollout)
+        gateway = make_gateway(config, engine, renderer=renderer, sampling=sampling)
+        await gateway.start(host=host, port=port)
+        stack.push_async_callback(gateway.aclose)
+        pool = await open_rewards(rewards, config.rollout, log_dir, stack)
+        yield Players(config, agent, gateway, pool)
+
+
+async def open_rewards(
+    specs: Sequence[RewardSpec], rollout: RolloutSection, log_dir: Path, stack: AsyncExitStack
+) -> RewardPool | None:
+    """The workers of the rewards, until `stack` ends; None where no rewards are configured."""
+    if not specs:
+        return None
+    pool = RewardPool(
+        specs, log_dir=log_dir, size=rollout.reward_workers, timeout_s=rollout.reward_timeout_s
+    )
+    return await stack.enter_async_context(pool)
+
+
+def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
+    """How the turns of training episodes are sampled, and which of them are trained."""
+    return SamplingPolicy(
+        mode=rollout.sampling,
+        temperature=rollout.temperature,
+        trains_side_calls=rollout.side_calls == "train",
+    )

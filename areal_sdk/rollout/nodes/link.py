@@ -1,0 +1,210 @@
+"""The main process's side of one rollout node: sends requests, takes episodes, notices its end."""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
+from areal_sdk.process import Child, ChildReply
+from areal_sdk.rollout.nodes.wire import Stage, pack_request, unpack_episode
+from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.telemetry.waits import note_waits
+from areal_sdk.types import Episode
+
+logger = logging.getLogger(__name__)
+
+SILENT_S = 300.0
+"""A node whose event loop reports nothing for so long is killed, and replaced. Agents may block it for a
+while, as they may in the main process."""
+TAKES_WITHIN_S = 60.0
+"""A node takes requests in a thread, also while an agent blocks its event loop."""
+CLOSE_GRACE_S = 3.0
+
+
+class NodeLostError(InfrastructureError):
+    """The node of an episode is gone: the episode can be played by another one."""
+
+
+@dataclass(slots=True, eq=False)
+class Playing:
+    """An episode that a node plays."""
+
+    request: EpisodeRequest
+    ended: "asyncio.Future[Episode]"
+    began: float
+    age: int | None = None
+    """Version of its first token, as last reported."""
+
+
+class RolloutNode:
+    """A node and the episodes that it plays. What is sent within one tick of the loop goes together."""
+
+    def __init__(self, child: Child) -> None:
+        self.playing: dict[int, Playing] = {}
+        self.num_played = 0
+        self._child = child
+        self._numbers = itertools.count(1)
+        self._orders: list[tuple[int, Stage, bytes]] = []
+        self._acknowledged: list[int] = []
+        self._stops: list[int] = []
+        self._is_flushing = False
+        self._lost = ""
+        """Why it plays no more; empty while it does."""
+        self._waits: list[tuple[str, float, float]] = []
+        self._chores: set[asyncio.Task[None]] = set()
+        self._own(self._read_reports(), f"reports of {child.name}")
+
+    @property
+    def name(self) -> str:
+        return self._child.name
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self._lost)
+
+    @property
+    def lost_because(self) -> str:
+        return self._lost
+
+    def note_waits(self, *, longest_s: float) -> None:
+        """Show what it waits for: its episodes, each of which ends within `longest_s`, and what it reported."""
+        waits = list(self._waits)
+        if self.playing:
+            first = min(self.playing.values(), key=lambda playing: playing.began)
+            lasted_s = asyncio.get_running_loop().time() - first.began
+            what = f"{len(self.playing)} episodes, the oldest is {first.request.id}"
+            waits.append((what, lasted_s, longest_s))
+        note_waits(self.name, waits)
+
+    async def play(self, request: EpisodeRequest, stage: Stage, playing: Playing) -> Episode:
+        """The episode. `NodeLostError` if the node is gone before it has ended."""
+        if self._lost:
+            raise NodeLostError(self._lost)
+        number = next(self._numbers)
+        self._orders.append((number, stage, pack_request(request)))
+        self.playing[number] = playing
+        self._flush_soon()
+        try:
+            return await playing.ended
+        except asyncio.CancelledError:
+            self._stops.append(number)
+            self._flush_soon()
+            raise
+        finally:
+            self.playing.pop(number, None)
+
+    async def tell(self, state: Mapping[str, Any], *, timeout_s: float) -> None:
+        """Tell the node news of the engine."""
+        await self._child.call("engine", dict(state), timeout_s=timeout_s)
+
+    async def aclose(self) -> None:
+        """End the node. Episodes that it plays are lost."""
+        self._lose("it was closed")
+        chores = list(self._chores)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, return_exceptions=True)
+        await self._child.aclose(grace_s=CLOSE_GRACE_S)
+
+    # sending
+
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        if self._lost:
+            return
+        orders, self._orders = self._orders, []
+        acknowledged, self._acknowledged = self._acknowledged, []
+        stops, self._stops = self._stops, []
+        if orders or acknowledged:
+            places = {stage: place for place, stage in enumerate({o[1]: None for o in orders})}
+            payload = {
+                "stages": [[stage.split, astuple(stage.sampling)] for stage in places],
+                "orders": [[number, places[stage]] for number, stage, _ in orders],
+                "acknowledged": acknowledged,
+            }
+            self._own(self._send("play", payload, [packed for _, _, packed in orders]), "orders")
+        if stops:
+            self._own(self._send("stop", stops), "stops")
+
+    async def _send(self, method: str, payload: Any, buffers: Sequence[bytes] = ()) -> None:
+        try:
+            await self._child.call(method, payload, buffers, timeout_s=TAKES_WITHIN_S)
+        except ChildDiedError:
+            pass  # the reader of the reports says so
+        except ProcessError as exc:
+            await self._give_up(str(exc))
+
+    # receiving
+
+    async def _read_reports(self) -> None:
+        try:
+            reports = self._child.stream("reports", idle_timeout_s=SILENT_S)
+            async with aclosing(reports):
+                async for report in reports:
+                    self._take(report)
+            raise ProcessError(f"{self.name} ended its reports")
+        except ChildDiedError as death:
+            self._lose(str(death))
+        except ProcessError as exc:
+            await self._give_up(str(exc))
+
+    async def _give_up(self, why: str) -> None:
+        """It does not answer: end it, and have its episodes played elsewhere."""
+        self._lose(why)
+        await self._child.kill()
+
+    def _take(self, report: ChildReply) -> None:
+        place = 0
+        for number, count in report.payload["ended"]:
+            self._acknowledged.append(number)
+            buffers = report.buffers[place : place + count]
+            place += count
+            playing = self.playing.pop(number, None)
+            if (
+                playing is not None and not playing.ended.done()
+            ):  # else it was stopped, or is told again
+                self._settle(playing, buffers)
+        if self._acknowledged:
+            self._flush_soon()
+        for number, age in report.payload.get("ages", ()):
+            if (playing := self.playing.get(number)) is not None:
+                playing.age = age
+        if "waits" in report.payload:
+            self._waits = report.payload["waits"]
+
+    def _settle(self, playing: Playing, buffers: Sequence[memoryview]) -> None:
+        self.num_played += 1
+        if len(buffers) == 1:
+            text = bytes(buffers[0]).decode()
+            playing.ended.set_exception(RolloutError(f"{self.name}: {text}"))
+            return
+        playing.ended.set_result(unpack_episode(playing.request, buffers))
+
+    def _lose(self, why: str) -> None:
+        """Fail the episodes that it plays, and all later ones."""
+        if self._lost:
+            return
+        self._lost = f"rollout node is gone: {why}"
+        note_waits(self.name, ())
+        lost, self.playing = self.playing, {}
+        for playing in lost.values():
+            if not playing.ended.done():
+                playing.ended.set_exception(NodeLostError(self._lost))
+
+    def _own(self, chore: Any, name: str) -> None:
+        task = asyncio.create_task(chore, name=name)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)

@@ -1,0 +1,224 @@
+"""Rollout nodes as the dispatcher sees them: a runner whose episodes are played elsewhere.
+
+    Dispatcher -- run(request) --> NodePool -- framed channel --> node: gateway, agents, rewards
+                                      ^                             | HTTP, or the engine's frames
+                                      +---- ended episodes ---------+        v
+                                                                          engines
+
+The episodes of a node that is lost are played again by another one, as the same episodes; a new node
+takes its place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, RemoteError
+from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.launch import Launcher
+from areal_sdk.process import ProcessSpec
+from areal_sdk.process.supervision import Places
+from areal_sdk.rollout.nodes.link import NodeLostError, Playing, RolloutNode
+from areal_sdk.rollout.nodes.wire import Stage
+from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.telemetry.waits import waiting
+from areal_sdk.types import Episode, ErrorKind, Outcome
+
+logger = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.5
+TELL_WITHIN_S = 5.0
+"""How long the engine waits for nodes that do not say that they have heard its news."""
+START_TIMEOUT_S = 300.0
+
+
+class NodePool:
+    """`size` rollout nodes, which a launcher places. `start` them; `aclose` ends them."""
+
+    def __init__(
+        self,
+        make_spec: Callable[[int, Mapping[str, Any]], ProcessSpec],
+        *,
+        size: int,
+        launcher: Launcher,
+        infra_retries: int = 2,
+        longest_s: float = 600.0,
+        say: Callable[[str], None] = logger.warning,
+    ) -> None:
+        """`make_spec` makes the process of a place, which is told the state of the engine's entrance.
+
+        `longest_s`: within this time every episode ends, retries included.
+        """
+        self._make_spec = make_spec
+        self._launcher = launcher
+        self._infra_retries = infra_retries
+        self._longest_s = longest_s
+        self._say = say
+        self._state: Mapping[str, Any] = {}
+        """The latest news of the engine."""
+        self._places = Places(
+            size, start=self._start_node, is_lost=lambda node: node.is_lost, name="node"
+        )
+        self._nodes: set[RolloutNode] = set()
+        """Every node that was started and not closed."""
+        self._chores: set[asyncio.Task[None]] = set()
+        self.size = size
+
+    @property
+    def num_started(self) -> int:
+        """Nodes started so far; those beyond `size` are replacements."""
+        return self._places.num_started
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the nodes that play, by name."""
+        return {node.name: node.pid for node in self._nodes if not node.is_lost}
+
+    async def start(self, state: Mapping[str, Any]) -> None:
+        """Start every node; the first failure ends the others. `state` is that of the engine's entrance."""
+        self._state = state
+        try:
+            await self._places.start()
+        except RemoteError as exc:
+            await self.aclose()
+            if exc.kind == ConfigError.__name__:  # the user's file: the message says what to do
+                raise ConfigError(exc.message) from exc
+            raise
+        except BaseException:
+            await self.aclose()
+            raise
+        self._own(self._watch(), "watch rollout nodes")
+
+    def runner(self, *, split: str, sampling: SamplingPolicy) -> "NodeRunner":
+        """Plays episodes of one stage: `async with` it."""
+        return NodeRunner(self, Stage(split, sampling))
+
+    async def tell(self, state: Mapping[str, Any]) -> None:
+        """Tell every node news of the engine, and wait for those that answer in time."""
+        self._state = state
+        telling = (node.tell(state, timeout_s=TELL_WITHIN_S) for node in self._places.workers)
+        for error in await asyncio.gather(*telling, return_exceptions=True):
+            if isinstance(error, ProcessError):
+                logger.warning("news of the engine: %s", error)
+            elif isinstance(error, BaseException):
+                raise error
+
+    async def aclose(self) -> None:
+        """End every node. Episodes still in them are lost. Idempotent."""
+        chores = list(self._chores)
+        for chore in chores:
+            chore.cancel()
+        await asyncio.gather(*chores, self._places.aclose(), return_exceptions=True)
+        nodes, self._nodes = self._nodes, set()
+        await asyncio.gather(*(node.aclose() for node in nodes))
+        await self._launcher.aclose()
+
+    async def play(
+        self, request: EpisodeRequest, stage: Stage, watch: Callable[[Playing], None]
+    ) -> Episode:
+        """The episode, from the first node that does not die under it; `watch` is told of each attempt."""
+        loop = asyncio.get_running_loop()
+        while True:
+            node = await self._pick()
+            playing = Playing(request, loop.create_future(), loop.time())
+            watch(playing)
+            try:
+                return await node.play(request, stage, playing)
+            except InfrastructureError as exc:
+                is_last = request.attempt >= self._infra_retries
+                if is_last or not isinstance(exc, NodeLostError):
+                    return _failed(request, str(exc), loop.time() - playing.began)
+                request = replace(request, attempt=request.attempt + 1)
+
+    async def _pick(self) -> RolloutNode:
+        """The node with the fewest episodes. If all are lost, waits for the first replacement."""
+        nodes = self._places.workers
+        if not nodes:
+            try:
+                async with waiting("rollouts: a node to play on", timeout_s=START_TIMEOUT_S):
+                    nodes = await self._places.some()
+            except Exception as exc:
+                raise ProcessError(f"no rollout node is left: {exc}") from exc
+            if not nodes:
+                raise ProcessError("the rollout nodes are closed")
+        return min(nodes, key=lambda node: len(node.playing))
+
+    async def _start_node(self, index: int) -> RolloutNode:
+        state = self._state
+        (child,) = await self._launcher.launch([self._make_spec(index, state)])
+        node = RolloutNode(child)
+        self._nodes.add(node)
+        while state is not self._state:  # there was news while it started
+            state = self._state
+            await node.tell(state, timeout_s=TELL_WITHIN_S)
+        return node
+
+    async def _watch(self) -> None:
+        """Replace lost nodes, and show what the others wait for."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            for node in self._places.workers:
+                node.note_waits(longest_s=self._longest_s)
+            for node in [node for node in self._nodes if node.is_lost]:
+                self._nodes.discard(node)
+                self._say(f"warning: {node.lost_because}: another node takes its place")
+                self._own(node.aclose(), f"close {node.name}")
+            self._places.fill(retry=False)  # the next episode tries again what did not start
+
+    def _own(self, chore: Any, name: str) -> None:
+        task = asyncio.create_task(chore, name=name)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+
+class NodeRunner:
+    """Plays the episodes of one stage on the nodes of a pool."""
+
+    def __init__(self, pool: NodePool, stage: Stage) -> None:
+        self._pool = pool
+        self._stage = stage
+        self._playing: dict[str, Playing] = {}
+
+    async def run(self, request: EpisodeRequest) -> Episode:
+        """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
+
+        def watch(playing: Playing) -> None:
+            self._playing[request.id] = playing
+
+        try:
+            return await self._pool.play(request, self._stage, watch)
+        finally:
+            self._playing.pop(request.id, None)
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        """The version of the first token of a running episode, as its node last reported."""
+        playing = self._playing.get(episode_id)
+        return None if playing is None else playing.age
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """The nodes go on: other runners use them."""
+
+
+def _failed(request: EpisodeRequest, message: str, ran_s: float) -> Episode:
+    return Episode(
+        request.id,
+        request.task,
+        (),
+        Outcome.failed(ErrorKind.INFRASTRUCTURE, message),
+        group=request.group,
+        sibling=request.sibling,
+        epoch=request.epoch,
+        attempt=request.attempt,
+        duration_s=ran_s,
+    )

@@ -1,0 +1,191 @@
+"""The node's side: plays what the main process sends, and reports what has ended.
+
+An episode that has ended is kept until the main process has acknowledged it.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any
+
+from areal_sdk.blame import trace_of
+from areal_sdk.errors import InfrastructureError
+from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
+from areal_sdk.process.frames import Buffer
+from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.nodes.wire import Stage, pack_episode, unpack_request
+from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task
+
+logger = logging.getLogger(__name__)
+
+REPORT_AFTER_S = 0.005
+"""Episodes that end within this time are reported together."""
+BEAT_S = 0.25
+"""Ages and waits are reported so often."""
+EXIT_GRACE_S = 1.0
+"""Time for episodes to clean up when the channel closes."""
+
+_NOBODY = EpisodeRequest("", Task(""))
+
+
+class NodeServer:
+    """Plays episodes until the main process closes the channel."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        make_runner: Callable[[Stage], EpisodeRunner],
+        told: Callable[[Mapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """`told` takes the news of the engine."""
+        self._channel = channel
+        self._make_runner = make_runner
+        self._told = told
+        self._loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
+        self._runners: dict[Stage, asyncio.Task[EpisodeRunner]] = {}
+        self._stack = AsyncExitStack()
+        self._playing: dict[int, asyncio.Task[None]] = {}
+        self._ages: dict[int, Callable[[], int | None]] = {}
+        self._known_ages: dict[int, int | None] = {}
+        """As they were reported."""
+        self._kept: dict[int, Sequence[Buffer]] = {}
+        """Episodes that have ended, until they are acknowledged."""
+        self._unreported: list[int] = []
+        self._reports: Request | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Play until the channel closes."""
+        threading.Thread(target=self._receive, name="node receiver", daemon=True).start()
+        async with self._stack:
+            beat = asyncio.create_task(self._beat(), name="node beat")
+            try:
+                await self._closed.wait()
+            finally:
+                tasks = [beat, *self._playing.values(), *self._chores]
+                for task in tasks:
+                    task.cancel()
+                await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
+
+    def _receive(self) -> None:
+        """Runs in a thread: an agent that blocks the event loop is not taken for a dead node."""
+        try:
+            while True:
+                request = self._channel.receive()
+                if request is not None:
+                    self._loop.call_soon_threadsafe(self._handle, request)
+                    if request.method in ("play", "stop"):
+                        request.reply()
+        except ChannelClosedError:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _handle(self, request: Request) -> None:
+        match request.method:
+            case "reports":
+                self._reports = request
+                self._unreported = [*self._kept]
+                self._report()
+            case "play":
+                self._begin(request)
+            case "stop":
+                for number in request.payload:
+                    if (task := self._playing.get(number)) is not None:
+                        task.cancel()
+            case "engine":
+                self._own(self._tell(request))
+            case other:
+                request.fail(ValueError(f"no method {other!r}"))
+
+    def _begin(self, request: Request) -> None:
+        for number in request.payload["acknowledged"]:
+            self._kept.pop(number, None)
+        stages = [
+            Stage(split, SamplingPolicy(*sampling)) for split, sampling in request.payload["stages"]
+        ]
+        orders = request.payload["orders"]
+        for (number, stage), packed in zip(orders, request.buffers, strict=True):
+            playing = self._play(number, stages[stage], packed)
+            task = self._playing[number] = asyncio.create_task(playing, name=f"order {number}")
+            task.add_done_callback(partial(self._forget, number))
+
+    def _forget(self, number: int, _: object) -> None:
+        for book in (self._playing, self._ages, self._known_ages):
+            book.pop(number, None)
+
+    async def _play(self, number: int, stage: Stage, packed: memoryview) -> None:
+        request = _NOBODY
+        try:
+            request = unpack_request(packed)
+            runner = await self._runner(stage)
+            self._ages[number] = lambda: runner.oldest_version(request.id)
+            buffers = pack_episode(await runner.run(request))
+        except InfrastructureError as exc:
+            buffers = pack_episode(_failed(request, ErrorKind.INFRASTRUCTURE, str(exc)))
+        except Exception as exc:
+            logger.exception("episode %s", request.id)
+            message = f"{type(exc).__name__}: {exc}"
+            buffers = [clean_text(f"{message}\n{trace_of(exc)}").encode()]  # the run ends with it
+        self._kept[number] = buffers
+        self._unreported.append(number)
+        if len(self._unreported) == 1:
+            self._loop.call_later(REPORT_AFTER_S, self._report)
+
+    async def _runner(self, stage: Stage) -> EpisodeRunner:
+        """The runner of a stage. The first episode of the stage opens it, and the others wait."""
+        opening = self._runners.get(stage)
+        if opening is None:
+            entering = self._stack.enter_async_context(self._make_runner(stage))
+            opening = self._runners[stage] = asyncio.create_task(entering, name="open runner")
+        return await asyncio.shield(opening)
+
+    def _report(self, **news: Any) -> None:
+        """Send what has ended, and `news`."""
+        if self._reports is None or not (self._unreported or news):
+            return
+        numbers, self._unreported = self._unreported, []
+        kept = [self._kept[number] for number in numbers]
+        ended = [[number, len(buffers)] for number, buffers in zip(numbers, kept, strict=True)]
+        with suppress(ChannelClosedError):
+            self._reports.emit(
+                {"ended": ended, **news}, [buffer for buffers in kept for buffer in buffers]
+            )
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            ages = []
+            for number, read in self._ages.items():
+                age = read()
+                if age != self._known_ages.get(number):
+                    self._known_ages[number] = age
+                    ages.append([number, age])
+            waits = [[wait.name, wait.waited_s, wait.timeout_s] for wait in current_waits()]
+            self._report(ages=ages, waits=waits)
+
+    async def _tell(self, request: Request) -> None:
+        try:
+            await self._told(request.payload)
+        except Exception as exc:
+            logger.exception("news of the engine")
+            request.fail(exc)
+        else:
+            request.reply()
+
+    def _own(self, chore: Any) -> None:
+        task = asyncio.create_task(chore)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+
+def _failed(request: EpisodeRequest, kind: ErrorKind, message: str) -> Episode:
+    outcome = Outcome.failed(kind, message)
+    return Episode(request.id, request.task, (), outcome, attempt=request.attempt)

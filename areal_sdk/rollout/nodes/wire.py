@@ -1,0 +1,119 @@
+"""Requests and episodes between the main process and a rollout node.
+
+A request travels as a pickle, because a task holds values of users. An episode comes back without its
+task, which the main process has: one array for each per-token field, and a pickle of the rest, which is
+of types of the SDK only.
+"""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from areal_sdk.errors import InfrastructureError
+from areal_sdk.gateway.sampling.request import SamplingPolicy
+from areal_sdk.process.frames import Buffer
+from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.types import Episode, Turn, pack_turns, unpack_turns
+
+_TURN_FIELDS = tuple(Turn.__dataclass_fields__)
+_ARRAYS = tuple(
+    _TURN_FIELDS.index(name) for name in ("new_tokens", "output_tokens", "logprobs", "versions")
+)
+"""Where the per-token fields stand in a row of `pack_turns`."""
+_NEW, _OUTPUT, _LOGPROBS, _VERSIONS = _ARRAYS
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the episodes of one runner have in common: training, or an evaluation."""
+
+    split: str
+    sampling: SamplingPolicy
+
+
+def pack_request(request: EpisodeRequest) -> bytes:
+    try:
+        return pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception as exc:
+        raise InfrastructureError(  # no agent is to blame
+            f"task {request.task.id!r} cannot be sent to a rollout node ({exc}): keep to plain values "
+            "in Task.data, or set rollout.nodes = 1"
+        ) from exc
+
+
+def unpack_request(packed: bytes | memoryview) -> EpisodeRequest:
+    try:
+        request: EpisodeRequest = pickle.loads(packed)
+    except Exception as exc:
+        raise InfrastructureError(
+            f"a task cannot be read in a rollout node ({type(exc).__name__}: {exc}): keep to plain "
+            "values and importable classes in Task.data, or set rollout.nodes = 1"
+        ) from exc
+    return request
+
+
+def pack_episode(episode: Episode) -> list[Buffer]:
+    """The buffers of one episode: the rest, tokens, logprobs, versions."""
+    rows = pack_turns(episode.turns)
+    tokens = _joined(rows, _NEW, _OUTPUT, dtype=np.int32)
+    logprobs = _joined(rows, _LOGPROBS, dtype=np.float64)
+    short = logprobs.astype(np.float32)
+    if np.array_equal(short, logprobs):  # engines compute in float32: half the bytes, and exact
+        logprobs = short
+    versions = _joined(rows, _VERSIONS, dtype=np.int32)
+    for row in rows:
+        for place in _ARRAYS:
+            row[place] = len(row[place])
+    rest = (
+        episode.outcome,
+        episode.attempt,
+        episode.truncated,
+        episode.duration_s,
+        logprobs.dtype.char,
+        rows,
+    )
+    return [pickle.dumps(rest, protocol=pickle.HIGHEST_PROTOCOL), tokens, logprobs, versions]
+
+
+def unpack_episode(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Episode:
+    packed, *arrays = buffers
+    outcome, attempt, truncated, duration_s, kind, rows = pickle.loads(packed)
+    tokens, logprobs, versions = (
+        np.frombuffer(array, dtype=dtype).tolist()
+        for array, dtype in zip(arrays, (np.int32, kind, np.int32), strict=True)
+    )
+    at = sampled = 0
+    for row in rows:
+        num_new, num_output = row[_NEW], row[_OUTPUT]
+        middle, end = at + num_new, at + num_new + num_output
+        row[_NEW], row[_OUTPUT] = tuple(tokens[at:middle]), tuple(tokens[middle:end])
+        row[_LOGPROBS] = tuple(logprobs[sampled : sampled + num_output])
+        row[_VERSIONS] = tuple(versions[sampled : sampled + num_output])
+        at, sampled = end, sampled + num_output
+    return Episode(
+        id=request.id,
+        task=request.task,
+        turns=tuple(unpack_turns(rows)),
+        outcome=outcome,
+        group=request.group,
+        sibling=request.sibling,
+        epoch=request.epoch,
+        attempt=attempt,
+        truncated=truncated,
+        duration_s=duration_s,
+    )
+
+
+def _joined(rows: Sequence[list[Any]], *places: int, dtype: type[np.generic]) -> NDArray[Any]:
+    """The values of some fields of all rows, one after the other."""
+
+    def values() -> Iterator[Any]:
+        for row in rows:
+            for place in places:
+                yield from row[place]
+
+    return np.fromiter(values(), dtype=dtype)

@@ -1,0 +1,138 @@
+"""Rollout nodes in real processes: episodes come back once, whatever happens to the nodes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_sdk.gateway import SamplingPolicy
+from areal_sdk.launch import LocalLauncher
+from areal_sdk.process import ChildReply, ProcessSpec
+from areal_sdk.process.frames import view_of
+from areal_sdk.rollout.nodes.link import RolloutNode
+from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner
+from areal_sdk.rollout.nodes.wire import pack_episode, unpack_episode
+from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.telemetry.waits import current_waits
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
+from tests.rollout.test_agent_workers import until
+
+
+def spec(model_dir: Path) -> Callable[[int, Mapping[str, Any]], ProcessSpec]:
+    def make(index: int, state: Mapping[str, Any]) -> ProcessSpec:
+        args = {"model_dir": str(model_dir), "state": dict(state)}
+        return ProcessSpec(f"node-{index}", "tests.rollout.node_entry:main", args)
+
+    return make
+
+
+@asynccontextmanager
+async def pool_of(
+    size: int, model_dir: Path, log_dir: Path, **options: Any
+) -> AsyncIterator[tuple[NodePool, NodeRunner, list[str]]]:
+    said: list[str] = []
+    launcher = LocalLauncher(log_dir=log_dir)
+    pool = NodePool(spec(model_dir), size=size, launcher=launcher, say=said.append, **options)
+    await pool.start({"version": 3})
+    try:
+        async with pool.runner(split="train", sampling=SamplingPolicy()) as runner:
+            yield pool, runner, said
+    finally:
+        await pool.aclose()
+
+
+def request(name: str = "task.0.0", **data: Any) -> EpisodeRequest:
+    return EpisodeRequest(name, Task("task", data), group="task.0", sibling=2, epoch=1)
+
+
+def seen_by(node: RolloutNode) -> list[ChildReply]:
+    """The reports of a node, from now on."""
+    reports: list[ChildReply] = []
+    take = node._take
+
+    def note(report: ChildReply) -> None:
+        reports.append(report)
+        take(report)
+
+    node._take = note  # type: ignore[method-assign]
+    return reports
+
+
+SCORED = Outcome.scored(0.25, turn_rewards=(0.5, None), metrics={"x": 1.0})
+
+
+def episode(*turns: Turn, outcome: Outcome = SCORED) -> Episode:
+    known = request()
+    return Episode(known.id, known.task, turns, outcome, "task.0", 2, 1, 1, True, 1.5)
+
+
+@pytest.mark.parametrize("logprobs", [(-0.5, -1.25), (-0.1, -0.3)], ids=["float32", "float64"])
+def test_an_episode_comes_back_as_it_was(logprobs: tuple[float, ...]) -> None:
+    first = Turn((1, 2, 3), (4, 5), logprobs, (0, 1), {"role": "assistant", "content": "é\ud800"})
+    second = Turn(
+        (9,), (), (), (), num_shared=5, shares_with=0, parent=0, _before=first, new_messages=({},)
+    )
+    sent = episode(first, second)
+    buffers = [view_of(part).cast("B") for part in pack_episode(sent)]
+    found = unpack_episode(request(), buffers)
+    assert found == sent
+    assert found.turns[1].prompt_tokens == (1, 2, 3, 4, 5, 9)
+    assert len(buffers[2]) == len(logprobs) * (4 if logprobs[0] == -0.5 else 8)
+
+
+def test_an_episode_without_turns_comes_back(tmp_path: Path) -> None:
+    sent = episode(outcome=Outcome.failed(ErrorKind.AGENT, "no", trace="line 1"))
+    parts = [view_of(part) for part in pack_episode(sent)]
+    assert unpack_episode(request(), parts) == sent
+
+
+async def test_nodes_play_follow_the_news_and_survive_a_lost_one(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    marker = tmp_path / "alive"
+    marker.touch()
+    async with pool_of(2, model_dir, tmp_path) as (pool, runner, said):
+        reports = [(node, seen_by(node)) for node in pool._nodes]
+        names = [f"task.{number}.0" for number in range(8)]
+        found = await asyncio.gather(*(runner.run(request(name)) for name in names))
+        assert [e.id for e in found] == names
+        assert {(e.group, e.sibling, e.epoch, e.attempt) for e in found} == {("task.0", 2, 1, 0)}
+        assert [turn.text for turn in found[0].turns] == ["four", "four"]
+        assert {v for e in found for turn in e.turns for v in turn.versions} == {3}
+        for node, report in [(node, one) for node, seen in reports for one in list(seen)]:
+            node._take(report)  # an episode that is told twice is taken once
+        assert sum(node.num_played for node in pool._nodes) == 8
+        await pool.tell({"version": 4})
+        hanging = asyncio.create_task(runner.run(request("hangs", then="hang")))
+        await until(lambda: runner.oldest_version("hangs") == 4)
+        await until(lambda: any("a tool that never" in wait.name for wait in current_waits()))
+        assert any("1 episodes, the oldest is hangs" in wait.name for wait in current_waits())
+        # The node that dies may be that of the episode that hangs: it is played again too.
+        dies = request("dies", then="die_once", marker=str(marker))
+        again = await runner.run(dies)
+        assert again.attempt == 1
+        assert again.reward == 0.5
+        assert {v for turn in again.turns for v in turn.versions} == {4}
+        await until(lambda: bool(said))
+        assert "exited with code 7; log: " in said[0]
+        await until(lambda: pool.num_started == 3)
+        hanging.cancel()
+        await asyncio.wait({hanging})
+        await until(lambda: not any("hangs" in wait.name for wait in current_waits()))
+    assert not [wait for wait in current_waits() if "node-" in wait.name]
+
+
+async def test_an_episode_that_kills_every_node_is_an_infrastructure_fault(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    async with pool_of(1, model_dir, tmp_path, infra_retries=0) as (_, runner, _said):
+        odd = await runner.run(request(odd=lambda: 0))
+        assert odd.outcome.error is ErrorKind.INFRASTRUCTURE
+        assert "rollout.nodes = 1" in odd.outcome.message
+        lost = await runner.run(request(then="die"))
+        assert lost.outcome.error is ErrorKind.INFRASTRUCTURE
+        assert "node-0" in lost.outcome.message
+        assert "log: " in lost.outcome.message
