@@ -1,4 +1,4 @@
-"""Which line of a stack is the user's: what errors and warnings should name."""
+"""Finds the user's line in a stack, the line that errors and warnings should name."""
 
 import sysconfig
 import traceback

@@ -1,7 +1,7 @@
 """How much each loss term counts, computed while planning.
 
-Every rank plans from the same groups, so weights and divisor are known, and the same everywhere,
-before anything is computed: micro-batches and ranks then add up exactly, whatever is masked later.
+Every rank plans from the same groups, so all ranks know the same weights and divisor before the forward
+pass. So sums over micro-batches and ranks are exact, even if tokens are masked later.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""An algorithm: small frozen specs put together, and what a step must provide for them.
+"""An algorithm: small frozen specs put together, and their needs, which a step must provide.
 
 Imports no torch, so that a combination is checked before any process starts.
 """

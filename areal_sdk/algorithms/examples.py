@@ -1,4 +1,4 @@
-"""What is computed for one trajectory: its tokens, and those of them that become loss terms."""
+"""One trajectory as the model computes it: its tokens, and the tokens that become loss terms."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

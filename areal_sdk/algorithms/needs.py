@@ -1,4 +1,4 @@
-"""What an algorithm asks of a step beyond advantages: each part declares it, a step provides it."""
+"""The needs of an algorithm beyond advantages: each part declares its needs, and a step provides them."""
 
 from dataclasses import dataclass
 from enum import IntEnum

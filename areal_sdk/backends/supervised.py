@@ -1,7 +1,7 @@
 """Starts an engine again when it dies, and gives up when it dies too often.
 
-Whoever waits for the engine goes on waiting: requests, weight updates and handovers of memory return
-when the engine is back.
+Requests, weight updates and handovers of memory wait while the engine is away, and return when the engine
+is back.
 """
 
 import asyncio

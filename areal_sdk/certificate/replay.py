@@ -1,6 +1,6 @@
 """Checks of a client's conversation on a model: played through the gateway's own rules.
 
-What real clients sent, request by request, as the gateway read it from their wire formats.
+The requests are those of real clients, one by one, as the gateway read them from their wire formats.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""`Config`: all sections of a run together, and what they imply for one another."""
+"""`Config`: all sections of a run together, and the conditions between sections."""
 
 from collections.abc import Mapping
 from typing import Any, Self

@@ -1,7 +1,7 @@
-"""Settings that were given and can change nothing in this run, or hardly anything, each with the reason.
+"""Finds settings that were given but change nothing in this run, or hardly anything, with the reason.
 
-A value that equals the default cannot surprise anybody, so it says nothing: a file with all the
-settings, such as `--dry-run` prints, is silent.
+A value that equals the default surprises nobody, so it gets no remark. So a file with all settings, such
+as `--dry-run` prints, gets no remark either.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a fine-tuning run learns: three objectives over one trainer.
+"""The three objectives of fine-tuning runs, over one trainer.
 
 sft            learn(rows)
 dpo            score(pairs) -> weights against the reference -> learn(weighted rows)

@@ -1,7 +1,7 @@
 """Rows from run directories: the best episodes of each task, and the best against the worst.
 
-Episodes that our engine sampled are trained on their recorded tokens, which are never rendered
-again. What another provider answered (`serve --upstream`, a teacher) is text, and is rendered.
+Episodes of an engine of this SDK have recorded tokens, which are trained and never rendered again. Answers
+of another provider (`serve --upstream`, a teacher) are text, and are rendered.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Rows in tokens, exactly as the gateway would render them, and what was left out on the way."""
+"""Rows as tokens, exactly as the gateway would render them, and the rows that were left out."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The gateway: an HTTP server that looks like OpenAI's and records what the policy says."""
+"""The gateway: an HTTP server with OpenAI's interface that records the policy's turns."""
 
 import secrets
 import time

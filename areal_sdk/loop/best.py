@@ -1,4 +1,4 @@
-"""Which weights of a run are the best: what `checkpoints/best` holds, and how weights get there.
+"""The best weights of a run, in `checkpoints/best`: how they are chosen and kept.
 
 Only an evaluation that measured the exported weights from its first token to its last can choose the
 best ones: `best` then holds the weights that were measured. During training the weights may change

@@ -1,7 +1,7 @@
-"""Virtual environments for code whose packages do not get along with those of this process.
+"""Virtual environments for code whose packages conflict with the packages of this process.
 
 An environment is made once for each requirement, and kept in the user's cache. It holds the requirement,
-what that depends on, and this version of areal-sdk.
+its dependencies, and this version of areal-sdk.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Runs side by side: the settings that differ, and what came of them."""
+"""Runs side by side: the settings that differ, and the results."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median

@@ -1,4 +1,4 @@
-"""The curves of a run: which there are, and their points, for whoever draws them."""
+"""The curves of a run, as points for reports and plots."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

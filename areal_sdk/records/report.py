@@ -1,6 +1,6 @@
 """`report.html`: a run as one page that needs no network, no script and no other file.
 
-Whatever a model, a user or a tool said is escaped, and the page forbids scripts besides.
+All text of models, users and tools is escaped, and the page also forbids scripts.
 """
 
 import json

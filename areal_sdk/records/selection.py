@@ -1,4 +1,4 @@
-"""Which episodes of a run to look at: the newest, the best, the worst, a group, those of a condition."""
+"""Selects episodes of a run: the newest, the best, the worst, a group, or those that meet a condition."""
 
 import heapq
 from collections.abc import Iterator

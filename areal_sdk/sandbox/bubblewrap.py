@@ -1,4 +1,4 @@
-"""The command line of bubblewrap: which files a program sees, and what it is cut off from."""
+"""The command line of bubblewrap: the files that a program sees, and the resources that it cannot reach."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a program in a sandbox may use."""
+"""The limits of a program in a sandbox."""
 
 from dataclasses import dataclass, fields
 from typing import Literal

@@ -1,8 +1,8 @@
 """Runs one program in a sandbox and holds it to its limits, as a script in a process of its own.
 
-It stands outside of the sandbox, so the program can neither stop it nor write its report. The order comes
-on stdin: a line of JSON, then the program's own input. The report goes to stdout: a line of JSON, then
-what the program wrote. The end of stdin before that means that nobody waits any more.
+The supervisor runs outside the sandbox, so the program can neither stop it nor write its report. The
+order comes on stdin: a line of JSON, then the program's own input. The report goes to stdout: a line of
+JSON, then the program's output. If stdin ends before the report, nobody waits for the report any more.
 """
 
 import contextlib

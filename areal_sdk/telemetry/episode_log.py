@@ -1,8 +1,8 @@
 """The episodes of a run on disk: appended as they end, found by id.
 
 `episodes/000001.jsonl` holds one episode a line, `episodes/000001.index` one short line for each
-with where to find it. A step adds a line to the index that names the episodes it trained: it stands
-after those. When the directory grows past its limit, the oldest pair goes.
+with the episode's place. Each step adds a line to the index, after the lines of the episodes that it
+trained, and names these episodes. When the directory grows past its limit, the oldest pair goes.
 """
 
 import time

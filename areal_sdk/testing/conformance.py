@@ -1,4 +1,4 @@
-"""What all conformance checks share: their error, a deadline, and the lookup of plugin items."""
+"""The common parts of all conformance checks: their error, a deadline, and the lookup of plugin items."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -1,4 +1,4 @@
-"""`check_environment`: does an environment keep its contract, whatever the model says?"""
+"""`check_environment`: does an environment keep its contract for every answer of a model?"""
 
 import asyncio
 import json

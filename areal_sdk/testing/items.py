@@ -1,4 +1,4 @@
-"""What `check_plugin` asks of each kind of thing that a plugin brings."""
+"""The checks of `check_plugin`, one for each kind of item that a plugin brings."""
 
 import inspect
 import json

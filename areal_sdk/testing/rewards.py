@@ -1,4 +1,4 @@
-"""`check_reward`: does a reward give a verdict on whatever a policy may do?"""
+"""`check_reward`: does a reward give a verdict on every answer of a policy?"""
 
 import inspect
 from collections.abc import Mapping, Sequence

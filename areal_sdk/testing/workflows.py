@@ -1,4 +1,4 @@
-"""`check_workflow`: does an agent or workflow survive what runs do to it?"""
+"""`check_workflow`: does an agent or workflow survive the events of a run?"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -59,7 +59,9 @@ def test_python_names_the_directory_and_nothing_resumes_it(tmp_path: Path) -> No
     assert Path(report.run_dir).parent == tmp_path
     assert Path(report.run_dir).name.startswith("eval-agent-")
     assert not RunDir.open(Path(report.run_dir)).is_in_use()
-    with pytest.raises(ConfigError, match="only measured and trained nothing: it cannot be resumed"):
+    with pytest.raises(
+        ConfigError, match="only measured and trained nothing: it cannot be resumed"
+    ):
         areal_sdk.train(agent, resume=report.run_dir, tasks=[Task("a")])
     assert areal_sdk.evaluate(agent, **asked).run_dir == ""  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == [Path(report.run_dir).name]

@@ -1,9 +1,8 @@
-"""How much better than expected each trained token's episode (or turn) was.
+"""Advantages: how much better than expected the episode or turn of each trained token was.
 
 An estimator takes the groups of one batch and returns, for each trajectory of each group, one
-advantage a token. Statistics count *episodes*: an episode with three branches is one value, however
-many rows it became, and an incomplete group is compared among those that are there. Only
-`BatchNormalised` counts tokens.
+advantage a token. Statistics count *episodes*: an episode with three branches is one value, and the
+episodes of an incomplete group are compared with one another. Only `BatchNormalised` counts tokens.
 """
 
 from areal_sdk.algorithms.advantages.credit import GAE, Returns

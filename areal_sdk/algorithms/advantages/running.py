@@ -1,8 +1,8 @@
-"""What a source's returns usually are, for episodes that have no siblings to be compared with.
+"""The baseline of a source: its usual returns, for episodes without siblings.
 
-A source is remembered by the returns of its latest episodes. They give the usual return of a turn
-and its spread. A return far from the others counts as a bounded one: a wrong reward moves its own source a
-little and for a while, and no other source at all.
+For each source, the returns of its latest episodes are kept. They give the usual return of a turn and
+its spread. A return far from the others counts only up to a bound. So a wrong reward moves the baseline
+of its own source a little and for a while, and no other baseline.
 """
 
 from collections.abc import Mapping, Sequence

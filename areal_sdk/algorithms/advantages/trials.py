@@ -1,4 +1,4 @@
-"""What an estimator does, found by trying it: so that it holds for a plugin's estimator too."""
+"""The properties of an estimator, found by trying it. So a plugin's estimator need not declare them."""
 
 from collections.abc import Sequence
 from dataclasses import replace

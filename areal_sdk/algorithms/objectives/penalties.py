@@ -1,4 +1,4 @@
-"""What is added to the loss of each term: distance to a reference, lost entropy."""
+"""Penalties in the loss of each term: distance to a reference, lost entropy."""
 
 from dataclasses import dataclass
 from enum import StrEnum

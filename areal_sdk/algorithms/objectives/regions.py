@@ -1,4 +1,4 @@
-"""Trust regions: what a term gains for its ratio, and where that stops."""
+"""Trust regions: how much a term gains from its ratio, and where the gain stops."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol

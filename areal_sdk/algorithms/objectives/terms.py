@@ -1,4 +1,4 @@
-"""What an objective is given, and what it gives back. Imports no torch: tensors bring their methods.
+"""The input and the output of an objective. Imports no torch: tensors bring their methods.
 
 Shapes: T loss terms, the trained tokens of a micro-batch.
 """

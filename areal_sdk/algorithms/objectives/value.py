@@ -1,4 +1,4 @@
-"""The critic's loss: how far its values are from what came."""
+"""The critic's loss: the distance of its values from the actual returns."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json says, reduced to what our forward can compute. No torch here."""
+"""The fields of a checkpoint's config.json that the engine's forward needs. Imports no torch."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What travels between the main process and the engine's. JSON both ways; no torch."""
+"""The messages between the main process and the engine's process. JSON both ways; no torch."""
 
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""The engine's process: take requests, step the core, send what was sampled."""
+"""The engine's process: takes requests, steps the core, sends the sampled tokens."""
 
 import time
 from collections.abc import Mapping

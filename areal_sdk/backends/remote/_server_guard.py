@@ -2,8 +2,8 @@
 
     python _server_guard.py PARENT_PID COMMAND ...
 
-A server in the middle of its start has children that do not yet notice its death. This stands above
-all of them, in a process group of their own, and ends the group when its parent or the server dies.
+While a server starts, its children do not yet notice its death. This program is the parent of the server
+and leads a process group with all of them. It ends the group when its own parent or the server dies.
 """
 
 import ctypes

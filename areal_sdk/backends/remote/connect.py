@@ -1,4 +1,4 @@
-"""What happens before the first request: read the model, wait for each server, compare them all."""
+"""The steps before the first request: read the model, wait for each server, compare all servers."""
 
 import asyncio
 import json

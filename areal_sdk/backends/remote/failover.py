@@ -1,4 +1,4 @@
-"""One request over several attempts: what is recorded so far, and what the next server is asked."""
+"""One request over several attempts: the tokens recorded so far, and the request to the next server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What is checked of a server before it serves a token: version, options, logprob convention."""
+"""The checks of a server before it serves a token: version, options, logprob convention."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`areal-sdk distill`: a student imitates what a teacher was rewarded for."""
+"""`areal-sdk distill`: a student imitates the rewarded episodes of a teacher."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the fine-tuning commands share: their options, how a run begins or goes on, what is printed."""
+"""The common parts of the fine-tuning commands: options, the begin or resume of a run, the output."""
 
 from collections.abc import Callable
 from pathlib import Path

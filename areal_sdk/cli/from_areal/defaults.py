@@ -1,4 +1,4 @@
-"""What AReaL takes where a file is silent, and areal-sdk would take something else.
+"""AReaL's defaults that differ from those of areal-sdk, for settings that a file leaves out.
 
 The values are those of AReaL 1.0.4 (`areal/api/cli_args.py`).
 """

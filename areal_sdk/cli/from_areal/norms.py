@@ -1,4 +1,4 @@
-"""`reward_norm` and `adv_norm`: what is centred and scaled by what, in a file and in our presets."""
+"""`reward_norm` and `adv_norm`: how AReaL centres and scales rewards and advantages, as presets."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What becomes of one key, and the rules that say so."""
+"""The outcome of one key of AReaL, and the rules that decide the outcome."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

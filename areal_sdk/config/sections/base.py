@@ -1,4 +1,4 @@
-"""What all sections share: the base class, and the types of their values."""
+"""The base class of all sections, and the types of their values."""
 
 import re
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Sections of what is learnt: trainer, adapter, algorithm, warm-up, fine-tuning."""
+"""Sections about learning: trainer, adapter, algorithm, warm-up, fine-tuning."""
 
 import difflib
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Sections of what is played: the run, its tasks, engine, episodes and evaluations."""
+"""Sections about playing: the run, its tasks, engine, episodes and evaluations."""
 
 from pathlib import Path
 from typing import Annotated, Literal

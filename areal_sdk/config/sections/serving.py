@@ -1,4 +1,4 @@
-"""Sections of what is served: the gateway, quotas, `areal-sdk serve`."""
+"""Sections about serving: the gateway, quotas, `areal-sdk serve`."""
 
 from pathlib import Path
 from typing import Literal

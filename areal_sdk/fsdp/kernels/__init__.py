@@ -1,1 +1,1 @@
-"""What the trainer computes in a way of its own: attention over trees, and the output layer."""
+"""The parts of a model that the trainer computes itself: attention over trees, and the output layer."""

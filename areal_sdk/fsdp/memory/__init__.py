@@ -1,1 +1,1 @@
-"""What a step of the trainer holds in memory."""
+"""The memory of a step of the trainer."""

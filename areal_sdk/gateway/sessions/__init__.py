@@ -1,1 +1,1 @@
-"""Who calls, what was recorded for them, and which recorded turn a request continues."""
+"""Callers, their sessions and recorded turns, and the search for the turn that a request continues."""

@@ -1,4 +1,4 @@
-"""Written conversations in tokens, as if the model had said its part: what is imitated."""
+"""Written conversations as tokens, as if the model had sampled its part. A warm-up imitates them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 """Conversations into prompt tokens; a next turn extends the tokens of the turn before it exactly.
 
-A first turn renders the whole chat. A later one renders a chat whose last known answer is a
-sentinel, and encodes only what the template writes after it: how the template would write the
-answer itself never matters, because the answer's tokens are the ones that were sampled.
+A first turn renders the whole chat. A later turn renders a chat with a sentinel in place of the last known
+answer, and encodes only the text that the template writes after the sentinel. The template never renders
+the answer itself, because the tokens of the answer are the sampled tokens.
 """
 
 import itertools

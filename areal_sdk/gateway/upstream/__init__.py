@@ -1,1 +1,1 @@
-"""Another provider behind our door: calls are passed on, and what was said is kept."""
+"""Another provider behind the gateway: calls are passed on, and their text is kept."""

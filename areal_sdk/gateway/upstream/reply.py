@@ -1,4 +1,4 @@
-"""What another provider answered, in any wire format, whole or streamed: for traces, not training."""
+"""Answers of another provider, in any wire format, whole or streamed: for traces, not for training."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

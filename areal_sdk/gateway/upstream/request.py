@@ -1,6 +1,6 @@
-"""What another provider was asked, in any wire format, as chat messages and what else was asked for.
+"""Requests to another provider, in any wire format, as chat messages and further fields.
 
-Read leniently: the provider decides what is valid. What this module does not know stays as it came.
+The reading is lenient, because the provider decides what is valid. Unknown fields stay as they came.
 """
 
 from collections.abc import Callable, Mapping, Sequence

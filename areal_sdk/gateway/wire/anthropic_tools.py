@@ -1,7 +1,7 @@
 """Tools of Anthropic's format: the client's own, and those that Anthropic defines and clients run.
 
-Of the latter a request holds the type and the name alone, since Anthropic's models know the rest. Ours
-do not: what such a tool takes is described here.
+A request holds only the type and the name of a tool that Anthropic defines, since Anthropic's models know
+the rest. Other models do not know it, so this module describes the parameters of these tools.
 """
 
 from collections.abc import Iterator

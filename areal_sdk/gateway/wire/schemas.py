@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of bodies: as OpenAI's and Anthropic's own, as far as they go here."""
+"""The schemas of bodies in the OpenAPI document: those of OpenAI and Anthropic, as far as supported."""
 
 from typing import Any
 

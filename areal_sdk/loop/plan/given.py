@@ -1,4 +1,4 @@
-"""What a call from Python gave as objects: an agent, an environment's class, tasks, rewards.
+"""The objects that a call from Python gave: an agent, an environment's class, tasks, rewards.
 
 Settings name such things; an object takes the place of its name. A run remembers which arguments were
 objects, because only Python can give them again.

@@ -1,6 +1,6 @@
 """Data to learn from: JSONL, one conversation or one pair of answers a line.
 
-A line that cannot be learnt from is refused with its number, what is wrong, and what to write.
+A line that cannot be learnt from is refused: the error names its number, the fault and the cure.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,8 @@
 """An import-only `sgl_kernel` for SGLang on a CPU, copied into its environment as that package.
 
-SGLang imports names of its compiled kernels whatever the device; on the plain torch path of a CPU
-server none is called. Every name exists here and raises when called. Submodules do not exist:
-where SGLang asks for one it has a fallback of its own.
+SGLang imports the names of its compiled kernels on every device. A CPU server takes the plain torch path
+and calls none of them. Every name exists here and raises when called. Submodules do not exist, because
+SGLang has a fallback of its own for each.
 """
 
 from collections.abc import Callable
