@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """What an engine serves. Known once `start` has returned."""
+    """The model that an engine serves. Known once `start` has returned."""
 
     model: str
     """Directory with config.json and the tokenizer."""
@@ -288,7 +288,7 @@ class EngineClient(InferenceEngine):
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What a configuration says about the engine of a run."""
+    """The settings of a run's engine."""
 
     section: "EngineSection"
     options: Mapping[str, Any]

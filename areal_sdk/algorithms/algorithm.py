@@ -32,7 +32,7 @@ from areal_sdk.trainer import IdleGroups
 def make_algorithm(
     name: str, preset: Callable[..., object], options: Mapping[str, object]
 ) -> "Algorithm":
-    """What the preset of `algorithm.name` makes of the options of its table."""
+    """The algorithm that the preset of `algorithm.name` makes of the options of its table."""
     algorithm = preset(**validate_options(preset, options, table=f"algorithm.{name}"))
     if not isinstance(algorithm, Algorithm):
         raise ConfigError(
@@ -114,7 +114,7 @@ class Algorithm:
 
     @property
     def needs(self) -> Needs:
-        """What a step provides. A critic learns from every trained token."""
+        """The needs of all parts together. A critic learns from every trained token."""
         needs = needs_of(self.advantages, self.objective)
         if self.critic is not None:
             needs |= Needs(coverage=Coverage.ALL)

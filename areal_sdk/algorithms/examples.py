@@ -38,7 +38,7 @@ class Example:
 
     @property
     def inputs(self) -> Branch:
-        """What the model must read: the last target, and whatever follows it, is never an input."""
+        """The tokens that the model reads: all tokens before the last target."""
         return self.branch.cut(int(self.targets_T[-1]))
 
     @property

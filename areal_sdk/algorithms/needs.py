@@ -17,7 +17,7 @@ class Coverage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a part of an algorithm reads. An estimator, an objective or a penalty declares `needs`.
+    """The inputs of a part of an algorithm. An estimator, an objective or a penalty declares `needs`.
 
     >>> Needs(reference=True) | Needs(coverage=Coverage.SEQUENCES)
     Needs(reference=True, values=False, returns=False, entropy=False, minibatch=False, coverage=<Coverage.SEQUENCES: 1>)
@@ -47,7 +47,7 @@ class Needs:
 
 
 def needs_of(*parts: object) -> Needs:
-    """What `parts` need together. A part that declares nothing needs nothing."""
+    """The needs of all `parts` together. A part that declares no needs has none."""
     needs = Needs()
     for part in parts:
         needs |= getattr(part, "needs", Needs())

@@ -87,7 +87,7 @@ def keep(certificate: Certificate, *, cache_dir: Path | None = None) -> Path:
 def is_certified(
     model_dir: Path, *, tool_format: str | None = None, cache_dir: Path | None = None
 ) -> bool | None:
-    """What this model's certificate says, with this `gateway.tool_format`; None without one."""
+    """The verdict of this model's certificate for this `gateway.tool_format`; None without a certificate."""
     key = content_key(model_dir, tool_format=tool_format)
     if key in _BUILT_IN:
         return True

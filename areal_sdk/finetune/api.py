@@ -80,7 +80,7 @@ class Teacher:
 
 @dataclass(frozen=True, slots=True)
 class Taught:
-    """What a teacher's episodes amount to, and the run directory that holds them."""
+    """The result of a teacher's episodes, and the run directory that holds them."""
 
     run_dir: Path
     report: EvalReport

@@ -30,7 +30,7 @@ T = TypeVar("T", Demonstration, TokenPair)
 
 @dataclass(slots=True)
 class Dataset(Generic[T]):
-    """What is trained, in tokens, and how many rows were left out for which reason."""
+    """The trained rows as tokens, and the number of rows that were left out, by reason."""
 
     rows: list[T] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)

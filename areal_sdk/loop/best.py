@@ -23,7 +23,7 @@ MAX_UNJUDGED = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What exported weights achieved. Stored beside them."""
+    """The measurement of exported weights. Stored beside the weights."""
 
     step: int
     """The step that made them."""
@@ -106,7 +106,7 @@ class Measured:
         return not self.measure or not other.measure or self.measure == other.measure
 
     def decided_by(self, other: "Measured") -> str:
-        """What tells the two apart: `success`, `verdicts` or `reward`."""
+        """The measure that tells the two apart: `success`, `verdicts` or `reward`."""
         says_something = not (self.is_in_points or other.is_in_points)
         if says_something and self._score("success") != other._score("success"):
             return "success"

@@ -60,7 +60,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What a finished (or interrupted) run amounts to."""
+    """The result of a finished or interrupted run."""
 
     run_dir: str
     steps: int

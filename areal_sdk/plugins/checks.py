@@ -49,7 +49,7 @@ def _parameters(function: Callable[..., object]) -> list[str]:
 
 
 def not_callable(item: object) -> str | None:
-    """What is wrong with a dataset, a trainer or an algorithm, if anything."""
+    """The fault of a dataset, a trainer or an algorithm; None without one."""
     return None if callable(item) else f"must be callable, not {type(item).__name__}"
 
 

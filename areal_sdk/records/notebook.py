@@ -24,7 +24,7 @@ _STYLE = """<style>
 
 
 class Shown(Protocol):
-    """What is displayed in a cell, and can be replaced."""
+    """A display in a cell that can be replaced."""
 
     def update(self, page: Any) -> None: ...
 

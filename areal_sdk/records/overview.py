@@ -23,7 +23,7 @@ class RunFate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HeldOutChange:
-    """What was measured on held-out data: first, and last."""
+    """The first and the last measurement on held-out data."""
 
     measure: str
     """`success` or `reward` of the agent, or `loss` of a run that learnt from data."""

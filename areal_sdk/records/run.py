@@ -25,7 +25,7 @@ _PLACES = ("file", "offset", "length")
 
 
 class Run:
-    """What a run did, read from its directory: while the run goes on, or a year later.
+    """A run, read from its directory: while the run goes on, or a year later.
 
     Every call reads the files again. Rows are dicts, newest last.
     """

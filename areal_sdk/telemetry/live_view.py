@@ -155,7 +155,7 @@ class EvalView:
         self._view.say(text)
 
     def enter(self, phase: str) -> None:
-        """What happens from now on, before the first episode."""
+        """Name the phase that begins now, before the first episode."""
         self._note = phase
         self._view.enter(phase)
 

@@ -66,7 +66,7 @@ class Suspect:
     _child: Child | None = field(default=None, repr=False)
 
     async def items(self) -> list[Item]:
-        """What the plugin brings; ConformanceError if it cannot be loaded."""
+        """The items that the plugin brings; ConformanceError if the plugin cannot be loaded."""
         return [Item(*pair) for pair in await self._call("list", {})]
 
     async def check(self, item: Item, *, options: Options, tasks: Path | None = None) -> None:

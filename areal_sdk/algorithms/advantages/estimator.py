@@ -21,7 +21,7 @@ MIN_STD = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What an estimator may read beside the groups. All ranks have the same."""
+    """The data that an estimator may read beside the groups. All ranks have the same data."""
 
     baselines: Baselines = field(default_factory=dict)
     """What the estimator returned last time; checkpointed with the weights."""

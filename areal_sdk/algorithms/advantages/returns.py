@@ -89,7 +89,7 @@ def distances(trajectory: Trajectory) -> NDArray[np.float64]:
 
 
 def return_at(returns: Sequence[float | None], turn: int) -> float | None:
-    """What an episode counts with at `turn`: where its returns ended before, with the last of them.
+    """The return of an episode at `turn`. If the episode ended before, the return of its last turn.
 
     >>> return_at([0.5, 1.0], 0), return_at([0.5, 1.0], 7), return_at([0.5, None], 1)
     (0.5, 1.0, 0.5)

@@ -193,7 +193,7 @@ class RunningBaseline:
 
 
 def remembered(baselines: Baselines, source: str) -> Remembered:
-    """What `baselines` hold of a source. They once held (mean, weight): that counts as one episode.
+    """The returns of a source in `baselines`. An old (mean, weight) pair counts as one episode.
 
     >>> remembered({"a": [[0.0], [0.5, 1.0]]}, "a"), remembered({"a": [0.25, 10.0]}, "a")
     ([[0.0], [0.5, 1.0]], [[0.25]])

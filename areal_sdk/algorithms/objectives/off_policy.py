@@ -19,7 +19,7 @@ class Level(StrEnum):
 
 
 class Beyond(StrEnum):
-    """What becomes of a weight beyond the maximum."""
+    """The treatment of a weight beyond the maximum."""
 
     CLAMP = "clamp"
     """The maximum takes its place: biased, and every token teaches."""
@@ -74,7 +74,7 @@ class ImportanceWeight:
 
 @dataclass(frozen=True, slots=True)
 class NoWeight:
-    """Every term counts the same, whoever sampled it."""
+    """Every term counts the same, also terms that other weights sampled."""
 
     maximum = float("inf")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What each term adds to the objective, before weights and mask."""
+    """The contribution of each term to the objective, before weights and mask."""
 
     gain_T: "Tensor"
     low_T: "Tensor"

@@ -194,7 +194,7 @@ class LocalEngine(ConfiguredEngine):
         await self._call("abort", request_id)
 
     async def load(self) -> EngineLoad:
-        """What the worker has to do right now."""
+        """The present work of the worker."""
         return EngineLoad(**await self._call("load"))
 
     async def update_weights(self, update: WeightUpdate) -> None:

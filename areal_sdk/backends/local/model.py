@@ -51,7 +51,7 @@ class PrefillSpan:
 
 @dataclass(frozen=True, slots=True)
 class ForwardInput:
-    """What one forward computes: tokens of many rows, and where their KV goes."""
+    """The input of one forward: tokens of many rows, and the places of their KV."""
 
     tokens_T: Tensor
     positions_T: Tensor

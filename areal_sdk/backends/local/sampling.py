@@ -29,7 +29,7 @@ _WHITESPACE = r"[ \n\t]{0,16}"
 
 
 class Grammar:
-    """What one completion may say next."""
+    """The tokens that one completion may continue with."""
 
     def __init__(self, matcher: "LLMatcher", vocab_size: int) -> None:
         self._matcher = matcher

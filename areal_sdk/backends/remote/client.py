@@ -56,7 +56,7 @@ class Deadlines:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a kind of server can do beside sampling and loading weights from a directory."""
+    """The abilities of a kind of server beyond sampling and loading weights from a directory."""
 
     interrupts: tuple[InterruptMode, ...] = ("abort", "drain")
     """`retract` and `in_place` need `pause` and `resume`."""
@@ -82,7 +82,7 @@ class WeightLayout:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server told about itself and was seen to do."""
+    """A server's own description, and its observed properties."""
 
     dtype: str = "auto"
     """Of its weights: `float32`, `bfloat16` or `float16`."""

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
-    """What the engine says about its model, read from the model's directory."""
+    """The engine's information about its model, read from the model's directory."""
     config = _read(directory / "config.json")
     if config is None:
         raise ConfigError(f"{directory} is not a model directory: it has no config.json")

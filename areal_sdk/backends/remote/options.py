@@ -41,7 +41,7 @@ class RemoteSection(Section):
     """Maximum time that a request waits while no server is ready."""
 
     def interrupt_mode(self, engine: EngineSection) -> InterruptMode:
-        """What a swap does to requests in flight, `engine.kv_on_update` considered."""
+        """How a swap treats requests in flight; `engine.kv_on_update` counts too."""
         return "in_place" if engine.kv_on_update == "keep" else self.interrupt
 
     def check(self, engine: EngineSection, *, kind: str, capabilities: Capabilities) -> None:

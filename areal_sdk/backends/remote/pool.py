@@ -110,7 +110,7 @@ class Pool:
             (self.entry or server).client.abandon()
 
     def least_version(self, server: Server) -> int:
-        """What a request that is sent there now is sampled with, or something newer."""
+        """The lowest version that can sample a request which is sent there now."""
         if server is self.entry:
             return min((m.version for m in self.ready), default=-1)
         return server.version

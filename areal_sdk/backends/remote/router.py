@@ -23,7 +23,7 @@ _REGISTERED_CHECK_S = 0.05
 
 
 class Router(Server):
-    """What requests are sent to in place of one of the servers."""
+    """The router, to which requests go in place of one of the servers."""
 
     def __init__(self, client: ServerClient) -> None:
         super().__init__(client)

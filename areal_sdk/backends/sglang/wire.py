@@ -88,7 +88,7 @@ class EventReader:
     _is_holding: bool = False
 
     def read(self, event: JSON) -> Delta | None:
-        """What this event adds; None when it adds nothing (yet)."""
+        """The tokens that this event adds; None if it adds none (yet)."""
         if "error" in event:
             raise EngineError(f"SGLang: {_error_message(event)}")
         meta: JSON = event["meta_info"]

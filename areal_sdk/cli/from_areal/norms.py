@@ -7,7 +7,7 @@ from areal_sdk.cli.from_areal.outcome import Keys
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """What is centred and scaled by what: `group`, `batch`, or None for not at all."""
+    """The level of centring and of scaling: `group`, `batch`, or None for not at all."""
 
     reward_mean: str | None = None
     reward_std: str | None = None

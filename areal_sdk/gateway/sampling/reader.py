@@ -191,7 +191,7 @@ class CompletionReader:
             self._num_prefilled = sum(map(len, texts))
 
     def read(self, chunk: GenerateChunk) -> Iterable[Delta]:
-        """What the chunk adds to the answer."""
+        """The part that the chunk adds to the answer."""
         self._tokens += chunk.tokens
         self._logprobs += chunk.logprobs
         self._versions += chunk.versions

@@ -115,7 +115,7 @@ class SamplingPolicy:
         return Sampling(temperature=self.temperature)
 
     def overridden(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What the client asked for and does not get."""
+        """The wishes of the client that the run overrides."""
         if self.mode == "respect":
             return {}
         given = self.decide(asked)

@@ -8,7 +8,7 @@ _T = TypeVar("_T")
 
 
 class Keyring(Generic[_T]):
-    """What each secret stands for.
+    """The owner of each secret.
 
     Kept by a digest that is keyed anew in every process, so that the time a lookup takes depends on
     bits that nobody can choose or predict, and the secrets themselves are not held here.

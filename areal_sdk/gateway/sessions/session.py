@@ -45,7 +45,7 @@ _UNSEEDED = random.SystemRandom()
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What one episode may use. Reaching a limit is an outcome (`truncated`), not an error."""
+    """The limits of one episode. To reach a limit is an outcome (`truncated`), not an error."""
 
     max_turns: int | None = None
     max_tokens: int | None = None
@@ -55,7 +55,7 @@ class SessionLimits:
 
 
 class TurnSampler(Protocol):
-    """What samples a session's turns."""
+    """The sampler of a session's turns."""
 
     async def complete(self, session: "Session", request: ChatRequest) -> Turn:
         """Sample and record one turn."""
@@ -275,7 +275,7 @@ class Session:
         self._replies.keep(self.slug, digest, reply)
 
     def kept_reply(self, digest: bytes) -> bytes | None:
-        """What the same request body was answered: a retry must not sample a second turn."""
+        """The earlier reply to the same request body: a retry must not sample a second turn."""
         if self._owed[digest]:
             self._owed[digest] -= 1
             return None

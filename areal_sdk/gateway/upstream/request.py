@@ -51,7 +51,7 @@ def read_request(body: Any) -> UpstreamRequest:
 
 
 def chat_tool(tool: Any) -> Any:
-    """A function as chat completions declare it, which is how a model of ours is told of it.
+    """A function as chat completions declare it, the form in which the policy is told of tools.
 
     The fields are in the order in which our gateway tells them: a model that learns from what was
     recorded then sees the same tokens. Tools of other kinds stay as they came.

@@ -315,7 +315,7 @@ def usage(completed: Sequence[Completed]) -> dict[str, Any]:
 
 
 def token_logprobs(sampled: SampledTokens, tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """What a client sees of the tokens' logprobs; special tokens are not part of its text."""
+    """The tokens' logprobs that a client sees; special tokens are not part of its text."""
     tokens = zip(sampled.tokens, sampled.logprobs, sampled.top_logprobs, strict=True)
     return [
         {

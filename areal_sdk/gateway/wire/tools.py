@@ -192,7 +192,7 @@ def _custom(tool: Mapping[str, Any], where: str) -> Offered:
 
 
 def name_in(namespace: str | None, name: str) -> str:
-    """What the policy knows a tool by."""
+    """The name by which the policy knows a tool."""
     return name if namespace is None else f"{namespace}__{name}"
 
 

@@ -49,7 +49,7 @@ def load_tasks(
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What an evaluation of a split plays, and of how many tasks."""
+    """The tasks that an evaluation of a split plays, and the number from which they were drawn."""
 
     tasks: Sequence[Task]
     num_available: int
