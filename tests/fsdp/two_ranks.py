@@ -6,7 +6,7 @@ python -m tests.fsdp.two_ranks DIRECTORY RANK
 import json
 import sys
 import time
-from collections import Counter
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile
 
 from areal_sdk.algorithms.batch import Batch, make_batch
 from areal_sdk.algorithms.examples import make_demonstration
@@ -26,11 +25,19 @@ from areal_sdk.fsdp.loading import as_it_is, load_trained
 from areal_sdk.fsdp.memory.measured import measure_bytes
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.fsdp.traffic import CountedTraffic
 from areal_sdk.trainer import Demonstration
 from tests.fsdp.episodes import make_groups
 from tests.fsdp.specs import trainer_spec
 
 MICROBATCH_TOKENS = 128
+SENT: dict[str, dict[str, Any]] = {
+    "deferred": {"ranks": 2},
+    "each": {"ranks": 2, "defer_gradient_sync": False},
+    "in float32": {"ranks": 2, "precision": "float32"},
+    "copies": {"ranks": 2, "replicas": 2},
+}
+"""Settings under which a step's messages are counted."""
 
 
 def row(num_tokens: int) -> Batch:
@@ -72,18 +79,14 @@ def after_the_forward(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
     return {"left": int(left), "layer": 2 * sum(p.numel() for p in policy.layers[0].parameters())}
 
 
-def sums_of_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
-    """How often the ranks summed gradients in one step, and how many micro-batches it had."""
+def sent_in_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, Any]:
+    """Collectives of one step, what this rank sent for them, and how many micro-batches it had."""
     trainer = RankTrainer(spec, ranks)
     seen: list[int] = []
     trainer.policy.register_forward_pre_hook(lambda *_: seen.append(1))
-    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+    with CountedTraffic() as counted:
         trainer.step(make_groups(4), version=0)
-    names = Counter(event.name for event in recorded.events() or ())
-    return {
-        "sums": sum(n for name, n in names.items() if name.startswith("c10d::_reduce_scatter")),
-        "microbatches": len(seen),
-    }
+    return {"calls": counted.calls, "sent": asdict(counted.sent), "microbatches": len(seen)}
 
 
 def step_of(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
@@ -112,16 +115,18 @@ def main(directory: Path, rank: int) -> None:
     )
     ranks = Ranks(rank, 2)
     model = directory / "model"
-    spec = trainer_spec(model, tokens_per_microbatch=MICROBATCH_TOKENS)
-    each = trainer_spec(model, tokens_per_microbatch=MICROBATCH_TOKENS, defer_gradient_sync=False)
+
+    def told(**settings: Any) -> TrainerSpec:
+        return trainer_spec(model, tokens_per_microbatch=MICROBATCH_TOKENS, **settings)
+
+    spec, each = told(), told(defer_gradient_sync=False)
     found = {
         "loading": loading(spec, ranks),
         "forward": after_the_forward(spec, ranks),
         "step": step_of(spec, ranks),
         "step, each": step_of(each, ranks),
         "step, together": step_of(spec, Ranks(rank, 2, sequence=SequenceRanks(rank, 2))),
-        "deferred": sums_of_a_step(spec, ranks),
-        "each": sums_of_a_step(each, ranks),
+        **{name: sent_in_a_step(told(**settings), ranks) for name, settings in SENT.items()},
     }
     (directory / f"{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
