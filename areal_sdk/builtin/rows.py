@@ -1,8 +1,8 @@
-"""Rows of a file: JSONL, JSON, CSV, Parquet, or a directory that `datasets` saved. Errors name the row."""
+"""Rows of a file: JSONL, JSON, CSV, Parquet, or a directory that `datasets` saved or reads. Errors name the row."""
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,13 +127,15 @@ def _parquet(path: Path) -> Iterator[Row]:
 def _saved_dataset(path: Path, split: str) -> Iterator[Row]:
     """What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` wrote: Arrow files and their list."""
     if (several := path / "dataset_dict.json").is_file():
-        return _saved_dataset(path / _choose_split(several, split), split)
+        known = list(_read_json(several)["splits"])
+        return _saved_dataset(path / choose_split(known, split, where=str(path)), split)
     state = path / "state.json"
     if not state.is_file():
-        raise ConfigError(
-            f"{path} is a directory, and no saved dataset: give a JSONL, JSON, CSV or Parquet file, or a "
-            "directory that save_to_disk of `datasets` wrote"
-        )
+        from areal_sdk.builtin.hub import read_hub  # which imports this module
+
+        return read_hub(
+            str(path), split=split
+        )  # a directory of files that are named after their splits
     require_package("pyarrow", extra="train", needed_for=f"{path.name} (a saved dataset)")
     files = [path / entry["filename"] for entry in _read_json(state)["_data_files"]]
     return _arrow(path, files)
@@ -154,14 +156,14 @@ def _arrow(path: Path, files: list[Path]) -> Iterator[Row]:
         raise ConfigError(f"{path}: the saved dataset cannot be read: {exc}") from None
 
 
-def _choose_split(several: Path, split: str) -> str:
-    known = _read_json(several)["splits"]
+def choose_split(known: Sequence[str], split: str, *, where: str) -> str:
+    """What a dataset with the splits `known` calls `split`."""
     for name in (split, *_OTHER_NAMES.get(split, ())):
         if name in known:
             return str(name)
     raise ConfigError(
-        f"{several.parent} has no split {split!r}, only {', '.join(known)}: give the directory of one "
-        "of them"
+        f"{where} has no split {split!r}, only {', '.join(known)}: name the files after their splits, or give a "
+        "file, or a directory, of one of them"
     )
 
 

@@ -1,28 +1,35 @@
 """Tasks from the rows of a file: ids, fields under other names, errors with the row."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from areal_sdk.builtin.hub import is_hub_id, read_hub
 from areal_sdk.builtin.rows import Row, read_rows
 from areal_sdk.errors import ConfigError
 from areal_sdk.types import Task
 
 
 def read_tasks(
-    path: Path, *, split: str = "train", fields: Mapping[str, str] | None = None
+    source: Path | str, *, split: str = "train", fields: Mapping[str, str] | None = None
 ) -> Iterator[Task]:
-    """The tasks of `path`, read as they are needed.
+    """The tasks of a path, or of the id of a dataset on the hub, read as they are needed.
 
     A row is `{"id": ..., "data": {...}}`, or any object: its fields are then the task's data. `fields`
     names the field of the file for fields of the task, such as `{"question": "problem"}`.
     Without an id a task is named by its row, so a file without ids must not be reordered between
     a run and its resume.
     """
-    seen: dict[str, Row] = {}
+    if isinstance(source, str) and is_hub_id(source):
+        name = re.sub(r".*/|[:@].*", "", source)
+        for row in read_hub(source, split=split):  # ids are compared where blocks of tasks are read
+            yield _task(row, fields or {}, default_id=f"{name}-{row.number}")
+        return
+    path, seen = Path(source), dict[str, str]()
     for row in read_rows(path, split=split):
         task = _task(row, fields or {}, default_id=f"{path.stem}-{row.number}")
-        if (first := seen.setdefault(task.id, row)) is not row:
+        if (first := seen.setdefault(task.id, row.where)) is not row.where:
             raise ConfigError(
                 f"{row.where}: the id {task.id!r} was used {_before(first, path)}; ids key groups and "
                 "resumes, so each task needs its own"
@@ -34,8 +41,8 @@ def read_tasks(
         )
 
 
-def _before(row: Row, path: Path) -> str:
-    place = row.where.removeprefix(f"{path}, ")
+def _before(where: str, path: Path) -> str:
+    place = where.removeprefix(f"{path}, ")
     return f"{'on' if place.startswith('line') else 'in'} {place}"
 
 

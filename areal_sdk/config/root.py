@@ -13,6 +13,7 @@ from areal_sdk.config.sections.learning import (
     TrainerSection,
 )
 from areal_sdk.config.sections.playing import (
+    CurriculumSection,
     EngineSection,
     EvalSection,
     MixtureSection,
@@ -30,8 +31,8 @@ class Config(Section):
     model: str = "smollm2"
     """A directory, a hub id, `smollm2` or `tiny`."""
     tasks: str | None = None
-    """A file (JSONL, JSON, CSV, Parquet), a directory that `datasets` saved, or a plugin's dataset, whose
-    options are in `[tasks.NAME]`; default: `tasks(split)` of the agent's file."""
+    """A file (JSONL, JSON, CSV, Parquet), a directory that `datasets` saved or reads, the id of a dataset on the
+    hub (`openai/gsm8k:main`), or a plugin's dataset, whose options are in `[tasks.NAME]`; default: `tasks(split)` of the agent's file."""
     eval_tasks: str | None = None
     """The same for the held-out splits. With `tasks` and without `eval_tasks` nothing is measured."""
     fields: dict[str, str] = Field(default_factory=dict)
@@ -39,6 +40,7 @@ class Config(Section):
     the column `problem`; `id` names the column of ids."""
     mixture: tuple[MixtureSection, ...] = ()
     """Sources of tasks that are played in a proportion, each a `[[mixture]]`, instead of `tasks`."""
+    curriculum: CurriculumSection = CurriculumSection()
     rewards: dict[str, float] = Field(default_factory=dict)
     """Reward functions and their weights; empty: the agent's own verdict."""
     observers: tuple[str, ...] = ()
@@ -97,6 +99,11 @@ class Config(Section):
         if self.mixture and rollout.epochs is not None:
             raise ValueError(
                 f"rollout.epochs = {rollout.epochs}: a mixture has no end, so set run.steps instead"
+            )
+        if self.curriculum.target is not None and len(self.mixture) < 2:
+            raise ValueError(
+                f"curriculum.target = {self.curriculum.target} moves the shares of a mixture: give two or more "
+                "[[mixture]]; two levels of one dataset are two sources with a name and options"
             )
         names = [part.label for part in self.mixture]
         if twice := {name for name in names if names.count(name) > 1}:

@@ -12,12 +12,14 @@ from areal_sdk.loop.state import RunState
 from areal_sdk.loop.steps import stalled_s
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
+from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.telemetry import Ledger
-from areal_sdk.types import Task
+from areal_sdk.types import Episode, Task
 
 
 @asynccontextmanager
@@ -32,15 +34,32 @@ async def play_tasks(
     tasks = TaskSource(
         train_tasks, seed=config.run.seed, shuffle=rollout.shuffle, epochs=rollout.epochs
     )
+    buffer = _make_buffer(services, state)
+    finished: EpisodeObserver = progress.finished
+    curriculum = train_tasks.curriculum if isinstance(train_tasks, TaskStream) else None
+    if curriculum is not None:
+        buffer.source_metrics = curriculum.metrics
+        finished = _observed(curriculum, finished)
     async with services.runner(split="train", sampling=rollout_sampling(rollout)) as runner:
         yield Dispatcher(
-            _make_buffer(services, state),
+            buffer,
             runner=runner,
             tasks=tasks,
             truncated=rollout.truncated,
-            on_episode=progress.finished,
+            on_episode=finished,
             stalled_s=stalled_s(config),
         )
+
+
+def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
+    """Also tells the curriculum, of every episode that was scored."""
+
+    def finished(episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
+        if isinstance(triaged, ScoredEpisode):
+            curriculum.observe(episode.task, is_success=triaged.success)
+        tell(episode, triaged)
+
+    return finished
 
 
 @asynccontextmanager

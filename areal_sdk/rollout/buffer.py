@@ -87,6 +87,8 @@ class TrajectoryBuffer:
         """A group with fewer valid members than this is dropped."""
         self.on_consumed: Callable[[TaskKey], None] = lambda key: None
         """Called when a group is trained or given up, so that a resumed run does not repeat its task."""
+        self.source_metrics: Callable[[], dict[str, float]] = dict
+        """What the source of the tasks adds to the metrics of a batch."""
         self._version = version
         self._spent = version * gate.batch
         """Slots of the groups cut so far."""
@@ -305,6 +307,7 @@ class TrajectoryBuffer:
             "buffered_groups": float(len(self._finished)),
             "running": float(self.num_running),
             **batch_metrics(taken, version=version),
+            **self.source_metrics(),
             **self.recent.metrics(),
             **{f"dropped/{reason.value}": float(n) for reason, n in self._dropped.items()},
         }

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.types import Episode, Task
 
 logger = logging.getLogger(__name__)
@@ -60,11 +61,14 @@ class TaskStream:
         what: str,
         size: int = BLOCK,
         known: Sequence[Task] = (),
+        curriculum: Curriculum | None = None,
     ) -> None:
         """`first` is an iterator over the first pass; `again` makes one for each later pass.
 
-        `known` are tasks at its beginning that were read already.
+        `known` are tasks at its beginning that were read already. The state of `curriculum`, from which the
+        tasks follow, goes into checkpoints.
         """
+        self.curriculum = curriculum
         self.what = what
         self.first = known
         self.size = size
@@ -223,6 +227,8 @@ class TaskSource:
         state: dict[str, object] = {"first_epoch": self._first_epoch, "consumed": consumed}
         if self._stream is not None:
             state["block"] = self._stream.size
+            if self._stream.curriculum is not None:
+                state["curriculum"] = self._stream.curriculum.state()
         return state
 
     def restore(self, state: Mapping[str, object]) -> None:
@@ -231,6 +237,9 @@ class TaskSource:
         if not isinstance(first, int) or not isinstance(consumed, Mapping):
             raise ConfigError(f"the checkpoint's consumed tasks are not readable: {state!r:.200}")
         if self._stream is not None:
+            led_by = state.get("curriculum")
+            if self._stream.curriculum is not None and isinstance(led_by, Mapping):
+                self._stream.curriculum.restore(led_by)
             self._skip(self._stream, first, block=state.get("block"))
         elif "block" in state:
             raise ConfigError(
@@ -256,10 +265,10 @@ class TaskSource:
                 return
             for position, task in enumerate(self._order(epoch, tasks)):
                 # An epoch that a resumed run completes here has no entry any more.
-                if epoch < self._first_epoch or position in self._consumed.get(epoch, ()):
-                    continue
-                self._issued[(epoch, task.id)] = position
-                yield IssuedTask(task, epoch, position)
+                is_consumed = position in self._consumed.get(epoch, ())
+                if epoch >= self._first_epoch and not is_consumed:
+                    self._issued[(epoch, task.id)] = position
+                    yield IssuedTask(task, epoch, position)
                 if self._stream is not None:
                     self._stream.read_ahead()
 

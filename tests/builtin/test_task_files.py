@@ -8,6 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from areal_sdk import ConfigError, Task
+from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
 
 
@@ -59,7 +60,9 @@ def test_bad_data_is_one_line_that_says_where(tmp_path: Path, lines: list[str], 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no such file of tasks: .*gone\.jsonl"):
         list(read_tasks(tmp_path / "gone.jsonl"))
-    with pytest.raises(ConfigError, match="is a directory, and no saved dataset"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be read: .*: give a file, a directory, or the id"
+    ):
         list(read_tasks(tmp_path))
 
 
@@ -148,3 +151,34 @@ def test_a_bad_file_is_named_with_its_row(name: str, text: str, error: str, tmp_
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=error):
         list(read_tasks(tmp_path / name, fields={"question": "problem"}))
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_directory_of_files_that_are_named_after_their_splits_is_read(tmp_path: Path) -> None:
+    for name, rows in (("train", ROWS), ("validation", ROWS[1:])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for split, wanted in (("train", TASKS), ("eval", TASKS[1:])):
+        found = list(read_tasks(tmp_path, split=split, fields=FIELDS))
+        assert [task.data for task in found] == wanted
+    with pytest.raises(ConfigError, match=r"row 1: no 'query' \(fields.question\); the row has"):
+        list(read_tasks(tmp_path, fields={"question": "query"}))
+    with pytest.raises(ConfigError, match="has no split 'other', only train, validation"):
+        list(read_tasks(tmp_path, split="other"))
+
+
+def test_a_dataset_that_the_hub_does_not_give_is_an_error_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for source in ("no-such/set", "no-such/set:main", "no-such/set@v1"):
+        with pytest.raises(ConfigError, match=r"cannot be read: .*HF_ENDPOINT names another hub"):
+            next(read_tasks(source))
+
+
+def test_an_id_of_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "name").write_text('{"question": "here?"}\n')
+    monkeypatch.chdir(tmp_path)
+    assert [task.data for task in read_tasks("org/name")] == [{"question": "here?"}]
+    for source in ("org/gone.jsonl/x", "/org/name", "./org/other", "name", "org/name:a:b"):
+        assert not is_hub_id(source)

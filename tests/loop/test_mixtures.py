@@ -147,11 +147,41 @@ def test_flags_name_fields_and_options_of_tasks(files: Path) -> None:
     assert "[tasks.sums] changes nothing" in "".join(idle_settings(idle, engine="local"))
 
 
+def test_a_curriculum_leads_the_mixture_of_two_levels_of_one_dataset(files: Path) -> None:
+    levels = [
+        {"tasks": "sums", "name": name, "options": {"count": number}}
+        for name, number in (("few", 2), ("many", 6))
+    ]
+    curriculum = {"target": 0.5, "every": 12}
+    stream = plan_of(files, mixture=levels, curriculum=curriculum).train_tasks
+    assert isinstance(stream, TaskStream)
+    assert stream.curriculum is not None
+    source = TaskSource(stream)
+    for issued in islice(iter(source.next, None), 36):
+        assert issued is not None
+        stream.curriculum.observe(issued.task, is_success=issued.task.source == "few")
+    shares = stream.curriculum.metrics()
+    assert (
+        shares["source/few/share"] == shares["source/many/share"] == 0.5
+    )  # 1.0 and 0.0 are as far
+    assert (shares["source/few/recent_success"], shares["source/many/recent_success"]) == (1.0, 0.0)
+    assert {task.id for task in stream.first} >= {"few/1", "many/5"}
+    assert "many/6" not in {task.id for task in stream.first}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "both": ({"tasks": "sums"}, "make the tasks one more"),
     "passes": ({"rollout": {"epochs": 2}}, "a mixture has no end"),
     "a weight of nothing": ({"mixture": [{"tasks": "sums", "weight": 0}]}, "mixture.0.weight"),
     "one source twice": ({"mixture": [{"tasks": "sums"}, {"tasks": "sums"}]}, "give one a name"),
+    "a curriculum of one": (
+        {"mixture": [{"tasks": "sums"}], "curriculum": {"target": 0.5}},
+        "give two or more",
+    ),
+    "options of a file": (
+        {"mixture": [{"tasks": "words.jsonl", "options": {"a": 1}}]},
+        "options are for a plugin's dataset, and words.jsonl is a file",
+    ),
     "fields of no file": ({"mixture": [{"tasks": "sums", "fields": {"a": "b"}}]}, "is no file"),
 }
 

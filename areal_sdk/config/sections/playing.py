@@ -7,7 +7,15 @@ from pydantic import (
     Field,
 )
 
-from areal_sdk.config.sections.base import ENDLESS, Device, NonNegative, Positive, Seconds, Section
+from areal_sdk.config.sections.base import (
+    ENDLESS,
+    JSON,
+    Device,
+    NonNegative,
+    Positive,
+    Seconds,
+    Section,
+)
 
 
 class RunSection(Section):
@@ -54,10 +62,25 @@ class MixtureSection(Section):
     """How reports call it; default: the name of the file or dataset."""
     fields: dict[str, str] = Field(default_factory=dict)
     """As the setting `fields`, for this source; default: that setting."""
+    options: JSON = Field(default_factory=dict)
+    """Options of a plugin's dataset for this source, over those of `[tasks.NAME]`: two sources may be two levels of
+    one dataset, each with a `name`."""
 
     @property
     def label(self) -> str:
         return self.name or Path(self.tasks).stem
+
+
+class CurriculumSection(Section):
+    """Shares of a mixture that follow success."""
+
+    target: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
+    """The success rate that teaches most, such as 0.5. A source of the mixture keeps its whole weight at this
+    rate, and less the further it is away. Unset: weights stay as they are."""
+    floor: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
+    """The part of its weight that a source keeps, however far its success is from the target."""
+    every: Positive = 64
+    """Number of tasks after which the shares change."""
 
 
 class EngineSection(Section):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.tasks import stable_seed
 from areal_sdk.types import Task
 
@@ -21,8 +22,12 @@ class Part:
     is_finite: bool
 
 
-def mixed(parts: Sequence[Part], *, seed: int, shuffle: bool) -> Iterator[Task]:
+def mixed(
+    parts: Sequence[Part], *, seed: int, shuffle: bool, curriculum: Curriculum | None = None
+) -> Iterator[Task]:
     """Tasks without an end. From the first on, the parts have their proportions to within two tasks.
+
+    A curriculum gives the proportions of each block of its tasks when the block begins.
 
     The run then shuffles blocks of them (`rollout.shuffle`), so a batch has the proportions by chance.
 
@@ -32,8 +37,11 @@ def mixed(parts: Sequence[Part], *, seed: int, shuffle: bool) -> Iterator[Task]:
     streams = [_endless(part, seed=seed, shuffle=shuffle) for part in parts]
     total = sum(part.weight for part in parts)
     lead = [0.0] * len(parts)
-    while True:
-        lead = [behind + part.weight / total for behind, part in zip(lead, parts, strict=True)]
+    for number in count():
+        shares: Sequence[float] = [part.weight / total for part in parts]
+        if curriculum is not None:
+            shares = curriculum.shares(number // curriculum.every)
+        lead = [behind + share for behind, share in zip(lead, shares, strict=True)]
         chosen = lead.index(max(lead))
         lead[chosen] -= 1.0
         yield next(streams[chosen])

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import orjson
 
+from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
 from areal_sdk.config import Config, MixtureSection
+from areal_sdk.config.sections.base import JSON
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.mixture import Part, mixed, with_source
 from areal_sdk.loop.plan.program import TRAIN, Program
 from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.tasks import BLOCK, TaskStream, stable_seed
 from areal_sdk.types import Task
 
@@ -30,6 +33,17 @@ def load_tasks(
     _check_given_once(program, TRAIN, config.tasks or config.mixture)
     if config.mixture:
         given = _mixture(config, program=program, plugins=plugins)
+        if (curriculum := _curriculum(config)) is not None:
+            known = _distinct(islice(given.begin(), BLOCK), given.what)
+            led = _mixture(config, program=program, plugins=plugins, curriculum=curriculum)
+            return TaskStream(
+                led.begin(),
+                again=led.begin,
+                what=led.what,
+                size=curriculum.every,
+                known=known,
+                curriculum=curriculum,
+            )
         tasks = given.begin()
         first = _distinct(islice(tasks, BLOCK), given.what)
         return TaskStream(chain(first, tasks), again=given.begin, what=given.what, known=first)
@@ -209,6 +223,7 @@ def _find(
     program: Program,
     plugins: Plugins,
     fields: Mapping[str, str] | None = None,
+    options: JSON | None = None,
 ) -> _Given:
     travel_to = _traveller(config)
     if source is None:
@@ -219,16 +234,21 @@ def _find(
             )
         what, make = f"tasks({split!r}) of {program.name!r}", program.tasks
     elif _is_file(source):
-        path, renamed = Path(source), fields or config.fields
+        if options:
+            raise ConfigError(
+                f"options are for a plugin's dataset, and {source} is a file: leave them out"
+            )
+        renamed = fields or config.fields
         return _Given(
             source,
-            lambda: read_tasks(path, split=split, fields=renamed),
-            is_finite=True,
+            lambda: read_tasks(source, split=split, fields=renamed),
+            is_finite=not is_hub_id(source),
             travel_to=travel_to,
         )
     else:
         what = f"dataset {source!r} ({split})"
-        make = plugins.configure("dataset", source, config.options.get(f"tasks.{source}", {}))
+        table = {**config.options.get(f"tasks.{source}", {}), **(options or {})}
+        make = plugins.configure("dataset", source, table)
     if fields or (config.fields and not config.mixture):
         raise ConfigError(
             f"fields rename what a file holds, and {what} is no file: change the tasks where they are made"
@@ -251,24 +271,35 @@ def _traveller(config: Config) -> str:
 
 
 def _is_file(source: str) -> bool:
-    return Path(source).suffix.lower() in _SUFFIXES or Path(source).exists()
+    """Also the id of a dataset on the hub, which is read as a file is."""
+    return Path(source).suffix.lower() in _SUFFIXES or Path(source).exists() or is_hub_id(source)
 
 
 _SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
 """What has one is a file, also if it is not there."""
 
 
-def _mixture(config: Config, *, program: Program, plugins: Plugins) -> _Given:
+def _curriculum(config: Config) -> Curriculum | None:
+    section = config.curriculum
+    if section.target is None:
+        return None
+    weights = {part.label: part.weight for part in config.mixture}
+    return Curriculum(weights, target=section.target, floor=section.floor, every=section.every)
+
+
+def _mixture(
+    config: Config, *, program: Program, plugins: Plugins, curriculum: Curriculum | None = None
+) -> _Given:
     parts = []
     for part in config.mixture:
-        found = _find(
-            config, part.tasks, TRAIN, program=program, plugins=plugins, fields=part.fields
-        )
+        found = _of_part(config, part, part.tasks, TRAIN, program=program, plugins=plugins)
         parts.append(Part(part.label, part.weight, found.begin, found.is_finite))
     shares = ", ".join(f"{part.label} {part.weight:g}" for part in parts)
 
     def ask() -> Iterator[Task]:
-        return mixed(parts, seed=config.run.seed, shuffle=config.rollout.shuffle)
+        return mixed(
+            parts, seed=config.run.seed, shuffle=config.rollout.shuffle, curriculum=curriculum
+        )
 
     return _Given(f"mixture ({shares})", ask, is_finite=False, travel_to="")
 
@@ -278,7 +309,7 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
     found = [
         (
             part.label,
-            _find(config, s, split, program=program, plugins=plugins, fields=part.fields),
+            _of_part(config, part, s, split, program=program, plugins=plugins),
         )
         for part in config.mixture
         if (s := _held_out_of(part)) is not None
@@ -297,6 +328,26 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
             )
 
     return _Given(f"mixture ({split})", ask, is_finite=True, travel_to="")
+
+
+def _of_part(
+    config: Config,
+    part: MixtureSection,
+    source: str,
+    split: str,
+    *,
+    program: Program,
+    plugins: Plugins,
+) -> _Given:
+    return _find(
+        config,
+        source,
+        split,
+        program=program,
+        plugins=plugins,
+        fields=part.fields,
+        options=part.options,
+    )
 
 
 def _held_out_of(part: MixtureSection) -> str | None:

@@ -1,0 +1,97 @@
+"""Shares of the sources of a mixture that follow success (`[curriculum]`).
+
+A source that the model always or never solves teaches little. Shares change only between blocks of tasks, and
+every share that was used is kept. So a resumed run draws the tasks that it would have drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.types import Task
+
+_KEPT = 0.5
+"""Of what was seen before a block, this part counts when the next one begins."""
+_DIGITS = 6
+"""Shares are rounded, so that a checkpoint holds them exactly."""
+
+
+class Curriculum:
+    """The shares of one mixture. A source of which nothing is known has its whole weight."""
+
+    def __init__(
+        self, weights: Mapping[str, float], *, target: float, floor: float, every: int
+    ) -> None:
+        """`weights` by label. `target`, `floor` and `every` as in the settings."""
+        self._weights = dict(weights)
+        self._target = target
+        self._floor = floor
+        self.every = every
+        self._shares: list[list[float]] = []
+        self._recent = {label: [0.0, 0.0] for label in weights}
+        """Successes and episodes, older ones at a lower rate."""
+        self._fresh = {label: [0.0, 0.0] for label in weights}
+        """The same since the latest block began. Sums, so that their order does not count."""
+
+    def observe(self, task: Task, *, is_success: bool) -> None:
+        """An episode of `task` was scored."""
+        label = max((one for one in self._weights if task.id.startswith(f"{one}/")), key=len)
+        self._fresh[label][0] += is_success
+        self._fresh[label][1] += 1.0
+
+    def shares(self, block: int) -> Sequence[float]:
+        """The shares of the sources in a block, which add up to 1. Blocks are asked for in order."""
+        while block >= len(self._shares):
+            self._shares.append(self._next())
+        return self._shares[block]
+
+    def metrics(self) -> dict[str, float]:
+        """The current share of each source, and its recent success where it is known."""
+        found: dict[str, float] = {}
+        for label, share in zip(
+            self._weights, self._shares[-1] if self._shares else (), strict=False
+        ):
+            found[f"source/{label}/share"] = share
+            if (rate := self._rate(label)) is not None:
+                found[f"source/{label}/recent_success"] = rate
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """JSON for a checkpoint."""
+        return {
+            "every": self.every,
+            "shares": self._shares,
+            "recent": self._recent,
+            "fresh": self._fresh,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`. To be called before the first block is asked for."""
+        if state["recent"].keys() != self._weights.keys():
+            raise ConfigError(
+                f"the checkpoint's curriculum is of the sources {', '.join(state['recent'])}, and the mixture has "
+                f"{', '.join(self._weights)}: resume with the mixture that the run began with"
+            )
+        self.every = state["every"]
+        self._shares = [list(one) for one in state["shares"]]
+        self._recent = {label: list(state["recent"][label]) for label in self._weights}
+        self._fresh = {label: list(state["fresh"][label]) for label in self._weights}
+
+    def _next(self) -> list[float]:
+        for label, seen in self._recent.items():
+            fresh = self._fresh[label]
+            self._recent[label] = [_KEPT * old + new for old, new in zip(seen, fresh, strict=True)]
+            self._fresh[label] = [0.0, 0.0]
+        scaled = [weight * self._scale(label) for label, weight in self._weights.items()]
+        return [round(one / sum(scaled), _DIGITS) for one in scaled]
+
+    def _scale(self, label: str) -> float:
+        rate = self._rate(label)
+        if rate is None:
+            return 1.0
+        furthest = max(self._target, 1.0 - self._target)
+        return max(self._floor, 1.0 - abs(rate - self._target) / furthest)
+
+    def _rate(self, label: str) -> float | None:
+        successes, episodes = self._recent[label]
+        return successes / episodes if episodes >= 1.0 else None

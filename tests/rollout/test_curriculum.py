@@ -1,0 +1,120 @@
+"""Shares of a mixture follow success, are repeatable, and go on after a resume."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.loop.plan.mixture import Part, mixed
+from areal_sdk.rollout.curriculum import Curriculum
+from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.types import Task
+
+EVERY = 8
+
+
+def curriculum(**weights: float) -> Curriculum:
+    return Curriculum(weights, target=0.5, floor=0.1, every=EVERY)
+
+
+def observe(found: Curriculum, label: str, *, successes: int, episodes: int) -> None:
+    for number in range(episodes):
+        found.observe(Task(f"{label}/{number}"), is_success=number < successes)
+
+
+def test_a_source_that_is_solved_or_hopeless_gives_way() -> None:
+    found = curriculum(easy=1.0, right=1.0, hard=2.0)
+    assert found.shares(0) == [0.25, 0.25, 0.5]  # nothing is known
+    observe(found, "easy", successes=4, episodes=4)
+    observe(found, "right", successes=2, episodes=4)
+    assert found.shares(0) == [0.25, 0.25, 0.5]  # a block keeps its shares
+    # easy: 0.1 (the floor); right: 1; hard: 2 (unknown)
+    assert found.shares(1) == pytest.approx([0.1 / 3.1, 1 / 3.1, 2 / 3.1], abs=1e-6)
+    observe(found, "hard", successes=1, episodes=4)
+    # hard: 2 * (1 - 0.25 / 0.5) = 1
+    assert found.shares(2) == pytest.approx([0.1 / 2.1, 1 / 2.1, 1 / 2.1], abs=1e-6)
+    assert found.metrics() == {
+        "source/easy/share": pytest.approx(0.1 / 2.1, abs=1e-6),
+        "source/easy/recent_success": 1.0,
+        "source/right/share": pytest.approx(1 / 2.1, abs=1e-6),
+        "source/right/recent_success": 0.5,
+        "source/hard/share": pytest.approx(1 / 2.1, abs=1e-6),
+        "source/hard/recent_success": 0.25,
+    }
+
+
+def test_what_was_long_ago_counts_less_and_then_nothing() -> None:
+    found = curriculum(a=1.0, b=1.0)
+    found.shares(0)
+    observe(found, "a", successes=4, episodes=4)
+    found.shares(1)
+    observe(found, "a", successes=0, episodes=4)
+    found.shares(2)
+    assert found.metrics()["source/a/recent_success"] == pytest.approx(2 / 6)
+    assert found.shares(7) == [0.5, 0.5]
+
+
+def test_names_with_a_slash_are_told_apart() -> None:
+    found = Curriculum({"math": 1.0, "math/hard": 1.0}, target=0.5, floor=0.1, every=EVERY)
+    found.shares(0)
+    observe(found, "math/hard", successes=1, episodes=2)
+    found.shares(1)
+    assert "source/math/recent_success" not in found.metrics()
+    assert found.metrics()["source/math/hard/recent_success"] == 0.5
+
+
+def source(led_by: Curriculum) -> TaskSource:
+    def part(label: str) -> Part:
+        return Part(label, 1.0, lambda: [Task(str(n)) for n in range(5)], is_finite=True)
+
+    def begin() -> object:
+        return mixed([part("easy"), part("hard")], seed=3, shuffle=True, curriculum=led_by)
+
+    make: Callable[[], object] = begin
+    stream = TaskStream(
+        make(),  # type: ignore[arg-type]
+        again=make,  # type: ignore[arg-type]
+        what="mixture",
+        size=led_by.every,
+        curriculum=led_by,
+    )
+    return TaskSource(stream, seed=3)
+
+
+def play(tasks: TaskSource, led_by: Curriculum, number: int) -> list[str]:
+    """Issue, score and consume tasks: `easy` is always solved, `hard` half of the time."""
+    ids = []
+    for _ in range(number):
+        issued = tasks.next()
+        assert issued is not None
+        name = issued.task.id
+        ids.append(name)
+        for sibling in range(4):
+            led_by.observe(issued.task, is_success=name.startswith("easy/") or sibling < 2)
+        tasks.consume(issued.key)
+    return ids
+
+
+def test_a_resumed_run_is_issued_what_it_would_have_been() -> None:
+    whole = curriculum(easy=1.0, hard=1.0)
+    ids = play(source(whole), whole, 120)
+    assert Counter(name.split("/")[0] for name in ids[:8]) == {"easy": 4, "hard": 4}
+    assert Counter(name.split("/")[0] for name in ids[-80:])["hard"] > 68
+    for stop in (1, 8, 9, 50, 77):
+        began = curriculum(easy=1.0, hard=1.0)
+        first = source(began)
+        assert play(first, began, stop) == ids[:stop]
+        state = first.state()
+        other = Curriculum({"easy": 1.0, "hard": 1.0}, target=0.5, floor=0.1, every=EVERY)
+        resumed = source(other)
+        resumed.restore(state)
+        assert play(resumed, other, 120 - stop) == ids[stop:]
+
+
+def test_another_mixture_than_that_of_the_checkpoint_is_refused() -> None:
+    began = curriculum(easy=1.0, hard=1.0)
+    first = source(began)
+    play(first, began, 3)
+    with pytest.raises(ConfigError, match="of the sources easy, hard, and the mixture has other"):
+        source(curriculum(other=1.0)).restore(first.state())
