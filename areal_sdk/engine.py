@@ -12,6 +12,7 @@ from areal_sdk.types import Exclusion, FinishReason, UpdateContents, WeightUpdat
 
 if TYPE_CHECKING:
     from areal_sdk.config import EngineSection, Section
+    from areal_sdk.launch import Launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +297,8 @@ class EngineSettings:
     model_dir: Path
     log_dir: Path
     deterministic: bool = False
+    launcher: "Launcher | None" = None
+    """Places the processes of the engine; None: on this machine. It belongs to the run, which closes it."""
 
 
 class ConfiguredEngine(InferenceEngine):

@@ -12,13 +12,14 @@ import pluggy
 from areal_sdk.types import Episode, Task, WeightUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     import click
 
     from areal_sdk.agent import AgentLike
     from areal_sdk.engine import InferenceEngine
     from areal_sdk.environment import Environment
+    from areal_sdk.launch import Launcher
     from areal_sdk.reward import RewardFn
     from areal_sdk.trainer import Trainer
 
@@ -60,6 +61,14 @@ def register_engines(register: "Register[type[InferenceEngine]]") -> None:
 @hookspec
 def register_trainers(register: "Register[Callable[..., Trainer]]") -> None:
     """`register(name, make)` for each trainer: `trainer.name = "..."`, options in `[trainer.name]`."""
+
+
+@hookspec
+def register_launchers(register: "Register[Callable[..., Awaitable[Launcher]]]") -> None:
+    """`register(name, open)` for each way to place processes on machines: `--launcher name`. `open` is
+    called as `await open(setup, **options)`: `setup` is a `LauncherSetup`, `options` come from
+    `[cluster.NAME]`.
+    """
 
 
 @hookspec

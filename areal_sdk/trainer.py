@@ -14,6 +14,7 @@ from areal_sdk.types import UpdateContents, WeightUpdate
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
+    from areal_sdk.launch import Launcher
     from areal_sdk.trajectory import Credit, TrajectoryGroup  # numpy: `areal-sdk --help` needs none
 
 JSON = Any
@@ -45,6 +46,8 @@ class TrainerSetup:
     """A directory of the run directory: every machine of the run has it at the same path."""
     say: Callable[[str], None]
     """Shows a line to the user."""
+    launcher: "Launcher | None" = None
+    """Places the ranks; None: on this machine. It belongs to the run, which closes it."""
     engine_accepts: tuple[UpdateContents, ...] = ("all",)
     """What a published update may hold."""
     only_exports: bool = False

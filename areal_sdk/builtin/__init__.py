@@ -5,6 +5,7 @@ from collections.abc import Callable
 from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.hookspecs import Register, hookimpl
+from areal_sdk.launch import OpenLauncher
 from areal_sdk.reward import RewardFn
 from areal_sdk.trainer import Trainer
 
@@ -55,6 +56,13 @@ def register_algorithms(register: Register[Callable[..., object]]) -> None:
 def register_engines(register: Register[type[InferenceEngine]]) -> None:
     register("local", "areal_sdk.backends.local:LocalEngine")
     register(ADDRESS_ENGINE, "areal_sdk.backends.sglang:SGLangEngine")
+
+
+@hookimpl
+def register_launchers(register: "Register[OpenLauncher]") -> None:
+    register("local", "areal_sdk.launch.local:open_local")
+    register("torchrun", "areal_sdk.launch.torchrun:open_torchrun")
+    register("ray", "areal_sdk.launch.ray.launcher:open_ray")
 
 
 @hookimpl

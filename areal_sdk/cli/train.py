@@ -29,6 +29,7 @@ from areal_sdk.cli.main import OnceCommand
     help="Run the command in a sandbox: it needs bubblewrap.",
 )
 @click.option("--engine", help="`local`, `sglang`, a plugin's, or addresses of running servers.")
+@click.option("--launcher", help="Where processes run: `local`, `torchrun`, `ray`, or a plugin's.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--steps", type=int, help="Optimiser steps to take.")
 @click.option("--seed", type=int, help="Seed of sampling and of the order of tasks.")
@@ -96,6 +97,7 @@ _FLAG_KEYS = {
     "seed": "run.seed",
     "engine": "engine.name",
     "sandbox": "agent.sandbox",
+    "launcher": "cluster.launcher",
     "samples": "eval.samples",
     "num_tasks": "eval.tasks",
     "temperature": "eval.temperature",

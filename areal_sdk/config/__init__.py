@@ -14,6 +14,7 @@ from areal_sdk.config.loading import (
 )
 from areal_sdk.config.root import Config
 from areal_sdk.config.sections.base import NonNegative, Positive, Seconds, Section, sections_in
+from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import (
     AlgorithmSection,
     FinetuneSection,
@@ -35,6 +36,7 @@ from areal_sdk.config.unused import idle_settings
 __all__ = [
     "REMOVED",
     "AlgorithmSection",
+    "ClusterSection",
     "Config",
     "EngineSection",
     "EvalSection",

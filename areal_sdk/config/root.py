@@ -6,6 +6,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from areal_sdk.config.sections.base import ENDLESS, JSON, Section
+from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import (
     AlgorithmSection,
     FinetuneSection,
@@ -62,6 +63,7 @@ class Config(Section):
     sft: SftSection = SftSection()
     finetune: FinetuneSection = FinetuneSection()
     eval: EvalSection = EvalSection()
+    cluster: ClusterSection = ClusterSection()
     gateway: GatewaySection = GatewaySection()
     serve: ServeSection = ServeSection()
     options: dict[str, JSON] = Field(default_factory=dict)

@@ -6,6 +6,7 @@ from typing import Any
 
 from areal_sdk.config.keys import JSON, join_key, leaves
 from areal_sdk.config.sections.base import Section, sections_in
+from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import AlgorithmSection, TrainerSection
 from areal_sdk.config.sections.playing import EngineSection
 from areal_sdk.errors import ConfigError
@@ -15,6 +16,7 @@ REMOVED = "(removed)"
 
 
 _SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {
+    "cluster": ClusterSection,
     "engine": EngineSection,
     "trainer": TrainerSection,
     "algorithm": AlgorithmSection,
@@ -24,7 +26,7 @@ _SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {
 
 def gather_options(values: JSON) -> JSON:
     """Accept `[reward.NAME]`, `[env.NAME]`, `[tasks.NAME]`, `[engine.NAME]`, `[trainer.NAME]`,
-    `[algorithm.NAME]`, `[observer.NAME]` and `[agent]` tables as `options`.
+    `[algorithm.NAME]`, `[cluster.NAME]`, `[observer.NAME]` and `[agent]` tables as `options`.
 
     A reward's `weight` is ours, the rest is the plugin's. Naming the table of a reward or an observer
     selects it.
@@ -108,7 +110,7 @@ def _gather_named(
 
 
 def _gather_inside(values: JSON, options: dict[str, JSON], section: str) -> None:
-    """The tables in `[engine]`, `[trainer]` and `[algorithm]` are of the item they name, or the
+    """The tables in `[engine]`, `[trainer]`, `[algorithm]` and `[cluster]` are of the item they name, or the
     section's own, such as `[trainer.lora]`."""
     inside = values.get(section)
     if not isinstance(inside, dict):

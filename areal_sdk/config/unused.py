@@ -23,9 +23,14 @@ class _Rule:
 
 _RULES = (
     _Rule(
-        ("trainer.listen_host", "trainer.listen_port"),
-        lambda c: c.trainer.launcher != "torchrun",
-        'only ranks under torchrun connect there (trainer.launcher = "torchrun")',
+        ("cluster.listen_host", "cluster.listen_port"),
+        lambda c: c.cluster.launcher == "local",
+        'every process is on this machine (cluster.launcher = "local")',
+    ),
+    _Rule(
+        ("cluster.address", "cluster.placement_timeout_s"),
+        lambda c: c.cluster.launcher in ("local", "torchrun"),
+        'no cluster places the processes (cluster.launcher = "ray" asks one)',
     ),
     _Rule(
         ("trainer.lora.alpha", "trainer.lora.dropout", "trainer.lora.targets"),
@@ -172,6 +177,8 @@ def _idle_tables(config: Config, engine: str) -> Iterator[str]:
             why = f"the trainer is {config.trainer.name!r}"
         elif kind == "algorithm" and name != config.algorithm.name:
             why = f"the algorithm is {config.algorithm.name!r}"
+        elif kind == "cluster" and name != config.cluster.launcher:
+            why = f"the launcher is {config.cluster.launcher!r}"
         elif table == "agent" and config.env is not None:
             why = f"no agent plays, but the environment {config.env!r}"
         else:

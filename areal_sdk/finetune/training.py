@@ -42,7 +42,7 @@ from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import BEFORE, Progress
-from areal_sdk.loop.services import fail_with_ranks, open_services
+from areal_sdk.loop.services import fail_with_ranks, open_launcher, open_services
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
 from areal_sdk.loop.training import held_out_tasks
@@ -257,23 +257,26 @@ async def _open_learner(
     plan: FinetunePlan, run_dir: RunDir, state: RunState, progress: Progress
 ) -> AsyncIterator[Learner]:
     progress.enter("starting: the trainer loads the model")
-    trainer = make_trainer(
-        plan.config,
-        plan.model.directory,
-        plugins=plan.plugins,
-        preset=plan.preset,
-        log_dir=run_dir.logs,
-        say=progress.say,
-    )
-    try:
-        await trainer.start()
-        async with (
-            fail_with_ranks(trainer),
-            open_learner(trainer, plan, run_dir, state, progress) as learner,
-        ):
-            yield learner
-    finally:
-        await trainer.aclose()
+    opening = open_launcher(plan.config, plugins=plan.plugins, run_dir=run_dir, say=progress.say)
+    async with opening as launcher:
+        trainer = make_trainer(
+            plan.config,
+            plan.model.directory,
+            plugins=plan.plugins,
+            preset=plan.preset,
+            log_dir=run_dir.logs,
+            say=progress.say,
+            launcher=launcher,
+        )
+        try:
+            await trainer.start()
+            async with (
+                fail_with_ranks(trainer),
+                open_learner(trainer, plan, run_dir, state, progress) as learner,
+            ):
+                yield learner
+        finally:
+            await trainer.aclose()
 
 
 async def _prepare(

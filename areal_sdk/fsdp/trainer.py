@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,17 @@ from areal_sdk.errors import (
 from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.wire import encode_demonstrations, encode_groups
-from areal_sdk.launch import Launcher, LocalLauncher, TorchrunLauncher, first_exit
+from areal_sdk.launch import Launcher, LocalLauncher, first_exit
 from areal_sdk.models.families import adapted_layers, check_heads, check_trained
-from areal_sdk.process import REPEATABLE_MATH, Buffer, Child, ChildReply, ProcessSpec
-from areal_sdk.process.network.listen import Listener
+from areal_sdk.process import (
+    REPEATABLE_MATH,
+    Buffer,
+    Child,
+    ChildReply,
+    Needs,
+    ProcessSpec,
+    gpus_of,
+)
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry.directories import CheckpointError, DamagedError
 from areal_sdk.trainer import Demonstration, IdleGroups, Trainer, TrainerInfo, TrainerSetup
@@ -38,7 +45,6 @@ JSON = Any
 ENTRY = "areal_sdk.fsdp.rank:main"
 CHUNK_BYTES = 16 * 2**20
 """Of published weights that come from another machine: what both sides hold in memory."""
-START_TIMEOUT_S = 600.0
 """For every rank to load the model: tens of gigabytes, perhaps from a network disk."""
 SAVE_TIMEOUT_S = 900.0
 RELEASE_TIMEOUT_S = 60.0
@@ -56,9 +62,6 @@ KEEP_FREED_MEMORY = {
 }
 """glibc gives freed tensors back to the kernel and takes them anew page by page, zeroed: a tenth of a
 step. Steps are alike, so all but the largest tensors stay."""
-
-
-OpenLauncher = Callable[[], Awaitable[Launcher]]
 
 
 def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
@@ -87,19 +90,8 @@ def make_trainer(setup: TrainerSetup) -> "FSDPTrainer":
     return FSDPTrainer(
         spec,
         log_dir=setup.log_dir,
-        open_launcher=lambda: open_launcher(setup),
+        launcher=setup.launcher,
     )
-
-
-async def open_launcher(setup: TrainerSetup) -> Launcher:
-    """A launcher that starts ranks as children, or that takes in ranks the user starts."""
-    section = setup.config.trainer
-    if section.launcher == "local":
-        return LocalLauncher(log_dir=setup.log_dir, start_timeout_s=START_TIMEOUT_S)
-    listener = await Listener.open(section.listen_host, section.listen_port)
-    launcher = TorchrunLauncher(listener, start_timeout_s=START_TIMEOUT_S)
-    setup.say(f"start the {section.ranks} trainer ranks with: {launcher.command}")
-    return launcher
 
 
 class FSDPTrainer(Trainer):
@@ -110,13 +102,12 @@ class FSDPTrainer(Trainer):
         spec: TrainerSpec,
         *,
         log_dir: Path,
-        open_launcher: OpenLauncher | None = None,
+        launcher: Launcher | None = None,
     ) -> None:
         """`log_dir` lies in the run directory. Every rank must see it: ranks save there."""
         self.spec = replace(spec, model_dir=spec.model_dir.absolute())
         self._log_dir = log_dir.absolute()
-        self._open_launcher = open_launcher
-        self._launcher: Launcher | None = None
+        self._launcher = launcher or LocalLauncher(log_dir=self._log_dir)
         self._ranks: list[Child] = []
         self._last_call: asyncio.Task[ChildReply] | None = None
         self._own_publish_dir: PublishDir | None = None
@@ -129,18 +120,11 @@ class FSDPTrainer(Trainer):
             self._own_publish_dir = PublishDir(size=self.spec.published_size)
             self.spec = replace(self.spec, publish_dir=self._own_publish_dir.path)
         self._log_dir.mkdir(parents=True, exist_ok=True)
-        if self._open_launcher is None:
-            launcher: Launcher = LocalLauncher(
-                log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
-            )
-        else:
-            launcher = await self._open_launcher()
-        self._launcher = launcher
         # Its name is new: a rank that finds it sees this directory, and not one like it.
         with tempfile.NamedTemporaryFile(prefix=".seen-by-ranks-", dir=self._log_dir) as probe:
-            await self._launch(launcher, {"probe": probe.name, "boot": this_boot()})
+            await self._launch({"probe": probe.name, "boot": this_boot()})
 
-    async def _launch(self, launcher: Launcher, surroundings: Mapping[str, str]) -> None:
+    async def _launch(self, surroundings: Mapping[str, str]) -> None:
         specs = [
             ProcessSpec(
                 name=f"trainer-{rank}",
@@ -148,11 +132,12 @@ class FSDPTrainer(Trainer):
                 args={"spec": self.spec.to_json(), **surroundings},
                 env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.spec.run.deterministic else {}),
                 threads=self.spec.trainer.threads,
+                needs=Needs(self.spec.trainer.threads, gpus_of(self.spec.trainer.device)),
             )
             for rank in range(self.spec.trainer.ranks)
         ]
         try:
-            self._ranks = await launcher.launch(specs)
+            self._ranks = await self._launcher.launch(specs)
         except RemoteError as exc:
             if exc.kind == ConfigError.__name__:  # asked for wrongly, not broken
                 raise ConfigError(exc.message) from exc
@@ -287,8 +272,6 @@ class FSDPTrainer(Trainer):
         await asyncio.gather(*(child.aclose() for child in self._ranks))
         if self._last_call is not None:
             await asyncio.wait({self._last_call})  # with the ranks it has ended
-        if self._launcher is not None:
-            await self._launcher.aclose()
         if self._own_publish_dir is not None:
             published, self._own_publish_dir = self._own_publish_dir, None
             await in_thread(published.remove, name="remove published weights")  # may be gigabytes

@@ -1,14 +1,25 @@
 """The launcher contract."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
+from areal_sdk.config import ClusterSection
 from areal_sdk.process import Child, ProcessSpec
+
+START_TIMEOUT_S = 600.0
+"""A process may have to load many gigabytes before it is up."""
 
 
 class Launcher(Protocol):
-    """Places the processes of one job, somewhere."""
+    """Places the processes of a run, somewhere."""
+
+    @property
+    def host(self) -> str:
+        """The address of this machine for the processes that were placed."""
+        ...
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         """Start all of `specs` as ranks 0, 1, ... of one job, or none of them.
@@ -19,6 +30,25 @@ class Launcher(Protocol):
 
     async def aclose(self) -> None:
         """Release what the launcher itself holds. Children belong to the caller of `launch`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherSetup:
+    """The facts of a run that its launcher is opened with."""
+
+    cluster: ClusterSection
+    run: str
+    """The name of the run: the cluster shows its processes under this name."""
+    num_ranks: int
+    """Trainer ranks that will be placed."""
+    log_dir: Path
+    """A directory of the run directory, for the output of each process."""
+    say: Callable[[str], None]
+    """Shows a line to the user."""
+
+
+OpenLauncher = Callable[..., Awaitable[Launcher]]
+"""`await open(setup, **options)`."""
 
 
 async def first_exit(children: Sequence[Child]) -> Child:

@@ -6,16 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.child import kill_all
+
+
+async def open_local(setup: LauncherSetup) -> "LocalLauncher":
+    return LocalLauncher(log_dir=setup.log_dir)
 
 
 class LocalLauncher:
     """Starts ranks as children of this process; they die with it."""
 
-    def __init__(self, *, log_dir: Path, start_timeout_s: float = 120.0) -> None:
+    def __init__(self, *, log_dir: Path, start_timeout_s: float = START_TIMEOUT_S) -> None:
         self.log_dir = log_dir
         self.start_timeout_s = start_timeout_s
+        self.host = "127.0.0.1"
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         port = free_port()

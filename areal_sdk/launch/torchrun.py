@@ -1,6 +1,6 @@
 """Ranks started by the user under torchrun: they connect to the main process.
 
-    areal-sdk train agent.py --set trainer.launcher=torchrun      # prints the line to run
+    areal-sdk train agent.py --launcher torchrun      # prints the line to run
     AREAL_SDK_TOKEN=... torchrun --nproc-per-node 8 -m areal_sdk.launch.torchrun HOST:PORT
 
 The main process stays one of its own; torchrun restarts and logs its ranks as it always does.
@@ -9,8 +9,11 @@ The main process stays one of its own; torchrun restarts and logs its ranks as i
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from areal_sdk.errors import ProcessError
+from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
+from areal_sdk.launch.local import LocalLauncher
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE
 from areal_sdk.process.network.join import connect_and_run
@@ -22,17 +25,31 @@ SLACK_S = 30.0
 """Added to the deadlines of the listener, so that its error is the one that is raised."""
 
 
+async def open_torchrun(setup: LauncherSetup) -> "TorchrunLauncher":
+    cluster = setup.cluster
+    listener = await Listener.open(cluster.listen_host or "127.0.0.1", cluster.listen_port)
+    launcher = TorchrunLauncher(listener, log_dir=setup.log_dir)
+    setup.say(f"start the {setup.num_ranks} trainer ranks with: {launcher.command}")
+    return launcher
+
+
 class TorchrunLauncher:
-    """Takes in the ranks that torchrun started, by name: spec `i` goes to the rank `i`."""
+    """Takes in the ranks that torchrun started, by name: spec `i` goes to the rank `i`.
+
+    Other processes than trainer ranks start on this machine.
+    """
 
     def __init__(
         self,
         listener: Listener,
         *,
+        log_dir: Path,
         timeout_s: float = CONNECT_TIMEOUT_S,
-        start_timeout_s: float = 120.0,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self._listener = listener
+        self._here = LocalLauncher(log_dir=log_dir)
+        self.host = self._here.host  # of nodes, which are here
         self._timeout_s = timeout_s
         self.start_timeout_s = start_timeout_s
 
@@ -45,6 +62,8 @@ class TorchrunLauncher:
         )
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        if specs[0].role != "trainer":
+            return await self._here.launch(specs)
         ranks = {rank_name(rank): spec for rank, spec in enumerate(specs)}
         what = f"{len(ranks)} ranks from torchrun to connect to {self._listener.address}"
         async with waiting(what, timeout_s=self._timeout_s + self.start_timeout_s + SLACK_S):

@@ -17,8 +17,8 @@ from areal_sdk.backends.supervised import SupervisedEngine, supervised
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.launch import LocalLauncher
-from areal_sdk.loop.node import HOST, node_specs
+from areal_sdk.launch import Launcher, LauncherSetup
+from areal_sdk.loop.node import node_specs
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
 from areal_sdk.loop.plan.program import Program
@@ -34,9 +34,6 @@ from areal_sdk.rollout.tasks import WatchesEpisodes
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
-
-NODE_START_TIMEOUT_S = 300.0
-"""Importing an agent and its libraries from a cold disk, and starting its rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,12 @@ async def open_services(
     """
     async with AsyncExitStack() as stack:
         model_dir = model.directory
-        engine = make_engine(config, model_dir, plugins=plugins, log_dir=run_dir.logs)
+        launcher = await stack.enter_async_context(
+            open_launcher(config, plugins=plugins, run_dir=run_dir, say=say)
+        )
+        engine = make_engine(
+            config, model_dir, plugins=plugins, log_dir=run_dir.logs, launcher=launcher
+        )
         trainer = None
         if learns is not None:
             if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
@@ -105,6 +107,7 @@ async def open_services(
                 preset=learns,
                 log_dir=run_dir.logs,
                 say=say,
+                launcher=launcher,
             )
         stack.push_async_callback(_close_together, engine, trainer)
         agent = None
@@ -126,7 +129,7 @@ async def open_services(
         rewards = reward_specs(config, plugins)
         if agent is None:
             nodes = await _open_nodes(
-                config, program, model, served, rewards, run_dir.logs, say=say
+                config, program, model, served, rewards, run_dir.logs, launcher=launcher, say=say
             )
             stack.push_async_callback(nodes.aclose)
         else:
@@ -154,6 +157,7 @@ async def _open_nodes(
     rewards: Sequence[RewardSpec],
     log_dir: Path,
     *,
+    launcher: Launcher,
     say: Callable[[str], None],
 ) -> NodePool:
     """Start the rollout nodes, which sample from `engine` without this process."""
@@ -163,7 +167,7 @@ async def _open_nodes(
     async def tell(state: Mapping[str, Any]) -> None:
         await nodes.tell(state)
 
-    entrance = await engine.open_entrance(tell, host=HOST)
+    entrance = await engine.open_entrance(tell, host=launcher.host)
     nodes = NodePool(
         node_specs(
             config,
@@ -175,13 +179,30 @@ async def _open_nodes(
             entrance=entrance,
         ),
         size=rollout.nodes,
-        launcher=LocalLauncher(log_dir=log_dir, start_timeout_s=NODE_START_TIMEOUT_S),
+        launcher=launcher,
         infra_retries=rollout.infra_retries,
         longest_s=rollout.episode_timeout_s * (1 + rollout.infra_retries),
         say=say,
     )
     await nodes.start(entrance.state)
     return nodes
+
+
+@asynccontextmanager
+async def open_launcher(
+    config: Config, *, plugins: Plugins, run_dir: RunDir, say: Callable[[str], None]
+) -> AsyncIterator[Launcher]:
+    """The launcher that `cluster.launcher` names."""
+    name = config.cluster.launcher
+    setup = LauncherSetup(
+        config.cluster, run_dir.path.name, config.trainer.ranks, run_dir.logs, say
+    )
+    opening = plugins.configure("cluster", name, config.options.get(f"cluster.{name}", {}))
+    launcher = await opening(setup)
+    try:
+        yield launcher
+    finally:
+        await launcher.aclose()
 
 
 async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> None:

@@ -142,6 +142,7 @@ def check_names(config: Config, plugins: Plugins) -> ChosenAlgorithm:
     make_observers(config, plugins)
     reward_specs(config, plugins)
     plugins.trainers.reference(config.trainer.name)
+    plugins.launchers.reference(config.cluster.launcher)
     return choose_algorithm(config, plugins)
 
 

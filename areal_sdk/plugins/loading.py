@@ -4,7 +4,7 @@ import functools
 import inspect
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +18,7 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError, PluginError
+from areal_sdk.launch import Launcher, LauncherSetup, OpenLauncher
 from areal_sdk.options import validate_options
 from areal_sdk.plugins.checks import (
     HOOKS,
@@ -93,6 +94,7 @@ class Plugins:
         self.trainers = Registry[Callable[..., Trainer]](
             "trainer", check=not_callable, absent=absent
         )
+        self.launchers = Registry[OpenLauncher]("launcher", check=not_callable, absent=absent)
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
         self.observers = Registry[type]("observer", check=not_an_observer, absent=absent)
@@ -167,6 +169,10 @@ class Plugins:
     ) -> Callable[[TrainerSetup], Trainer]: ...
     @overload
     def configure(
+        self, kind: Literal["cluster"], name: str, options: Mapping[str, object] = ...
+    ) -> Callable[[LauncherSetup], Awaitable[Launcher]]: ...
+    @overload
+    def configure(
         self, kind: Literal["dataset"], name: str, options: Mapping[str, object] = ...
     ) -> DatasetFn: ...
 
@@ -176,12 +182,13 @@ class Plugins:
         """The plugin's item with its options checked and bound.
 
         A reward, an agent or a dataset is ready to call; an engine is an instance; an environment
-        is a factory, since each episode needs a new one, and a trainer is one of a `TrainerSetup`.
+        is a factory, since each episode needs a new one, a trainer is one of a `TrainerSetup`, and a launcher
+        (`cluster`) one of a `LauncherSetup`.
         """
         table = {"agent": "agent", "dataset": f"tasks.{name}"}.get(kind, f"{kind}.{name}")
         registry: Registry[Any] = self._by_table_name()[kind]
         item = registry.get(name)
-        if kind in ("env", "trainer"):
+        if kind in ("env", "trainer", "cluster"):
             return _bind(kind, item, options or {}, table=table)
         if inspect.isclass(item):
             return item(**validate_options(item, options or {}, table=table))
@@ -283,6 +290,7 @@ class Plugins:
             self.agents,
             self.engines,
             self.trainers,
+            self.launchers,
             self.datasets,
             self.algorithms,
             self.observers,
@@ -294,11 +302,12 @@ class Plugins:
 
     def _by_table_name(self) -> dict[str, Registry[Any]]:
         return {registry.kind: registry for registry in self._registries()} | {
-            "env": self.environments
+            "env": self.environments,
+            "cluster": self.launchers,
         }
 
 
-_ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1, "trainer": 1}
+_ARGUMENTS = {"reward": 1, "agent": 2, "dataset": 1, "trainer": 1, "cluster": 1}
 """Arguments that an item of this kind is called with; the parameters after them are options."""
 
 

@@ -5,7 +5,7 @@ from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.family import end_own_family, found_family
 from areal_sdk.process.frames import JSON, Buffer, clean_text
 from areal_sdk.process.spawn import spawn
-from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, ProcessSpec
+from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, Needs, ProcessSpec, gpus_of
 
 __all__ = [
     "REPEATABLE_MATH",
@@ -15,11 +15,13 @@ __all__ = [
     "ChannelClosedError",
     "Child",
     "ChildExit",
-    "ProcessSpec",
     "ChildReply",
+    "Needs",
+    "ProcessSpec",
     "Request",
     "clean_text",
     "end_own_family",
     "found_family",
+    "gpus_of",
     "spawn",
 ]

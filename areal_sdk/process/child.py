@@ -33,6 +33,10 @@ class Body(Protocol):
     def pid(self) -> int: ...
 
     @property
+    def host(self) -> str:
+        """The address of its machine; empty for this one."""
+
+    @property
     def log_path(self) -> Path: ...
 
     def signal(self, number: int) -> None:
@@ -70,6 +74,11 @@ class Child:
     @property
     def pid(self) -> int:
         return self._body.pid
+
+    @property
+    def host(self) -> str:
+        """The address of its machine; empty for this one."""
+        return self._body.host
 
     @property
     def log_path(self) -> Path:

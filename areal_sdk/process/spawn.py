@@ -99,6 +99,7 @@ class LocalProcess:
     def __init__(
         self, process: subprocess.Popen[bytes], log_path: Path, log_start: int, *, family: str
     ) -> None:
+        self.host = ""
         self.log_path = log_path
         self._log_start = log_start  # earlier lines are of a former process of this name
         self._process = process

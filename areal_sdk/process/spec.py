@@ -12,6 +12,24 @@ alignment of a matrix, and cuBLAS by concurrent work, which changes the last dig
 
 
 @dataclass(frozen=True, slots=True)
+class Needs:
+    """What a process needs of the machine that it is placed on. Launchers of one machine do not count."""
+
+    cpus: float = 1
+    gpus: int | None = 0
+    """None: one GPU where the cluster has any."""
+
+
+def gpus_of(device: str) -> int | None:
+    """The GPUs that a process with `device = "..."` needs: `Needs.gpus`.
+
+    >>> gpus_of("cpu"), gpus_of("cuda:1"), gpus_of("auto")
+    (0, 1, None)
+    """
+    return {"cpu": 0, "auto": None}.get(device, 1)
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One process to place somewhere. JSON only: code travels by name, model objects never."""
 
@@ -24,8 +42,18 @@ class ProcessSpec:
     """Added to the environment of the main process."""
     threads: int = 1
     """Threads of its math libraries. More than one collapses when cores are shared."""
+    needs: Needs = Needs()
+    """What a launcher of several machines reserves for it."""
     python: str = ""
     """The Python of another environment, which has areal-sdk and what the entry needs; empty: this one."""
+
+    @property
+    def role(self) -> str:
+        """
+        >>> ProcessSpec("trainer-0", "package.module:main").role
+        'trainer'
+        """
+        return self.name.partition("-")[0]
 
     def environment(self) -> dict[str, str]:
         """`env`, and the variables that set `threads` for OpenMP, MKL, OpenBLAS and Rust."""

@@ -23,7 +23,7 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"trainer": {"listen_port": 5000}}, "trainer.listen_port = 5000 changes nothing: only"),
+        ({"cluster": {"listen_port": 5000}}, "cluster.listen_port = 5000 changes nothing: every"),
         ({"algorithm": {"grpo": {"clip_low": 0.1}}}, "trainer.num_minibatches"),
         ({"algorithm": {"name": "sapo", "sapo": {"tau_positive": 2}}}, "trainer.num_minibatches"),
         ({"algorithm": {"name": "ppo", "ppo": {"value_clip": 0.1}}}, "trainer.num_minibatches"),
@@ -56,7 +56,7 @@ def test_a_rate_that_was_meant_for_all_weights_is_remarked_on() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"trainer": {"listen_port": 5000, "launcher": "torchrun"}},
+        {"cluster": {"listen_port": 5000, "launcher": "torchrun"}},
         {"algorithm": {"grpo": {"clip_low": 0.1}}, "trainer": {"num_minibatches": 2}},
         {"algorithm": {"name": "dapo", "dapo": {"overlong_limit": 90, "overlong_margin": 9}}},
         {"sft": {"batch": 8, "steps": 3}},

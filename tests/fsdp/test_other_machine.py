@@ -18,7 +18,7 @@ from areal_sdk.errors import ConfigError, ProcessError
 from areal_sdk.fsdp import trainer as client_module
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.trainer import FSDPTrainer
-from areal_sdk.launch import Launcher, TorchrunLauncher
+from areal_sdk.launch import TorchrunLauncher
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
 
@@ -62,18 +62,16 @@ async def elsewhere(
     spec: TrainerSpec, run_dir: Path, *, hidden: list[str]
 ) -> AsyncIterator[FSDPTrainer]:
     """A trainer whose one rank sees empty directories in place of the `hidden` ones."""
-    launcher = TorchrunLauncher(await Listener.open(), timeout_s=120)
+    launcher = TorchrunLauncher(await Listener.open(), log_dir=run_dir / "logs", timeout_s=120)
     process = start_rank(launcher, hidden)
 
-    async def opened() -> Launcher:
-        return launcher
-
-    client = FSDPTrainer(spec, log_dir=run_dir / "logs", open_launcher=opened)
+    client = FSDPTrainer(spec, log_dir=run_dir / "logs", launcher=launcher)
     try:
         await client.start()
         yield client
     finally:
         await client.aclose()
+        await launcher.aclose()
         process.kill()
         await asyncio.to_thread(process.wait)
 

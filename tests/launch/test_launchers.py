@@ -61,8 +61,8 @@ def start_rank(rank: int, listener: Listener) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-async def test_ranks_that_connect_get_the_spec_of_their_number() -> None:
-    launcher = TorchrunLauncher(await Listener.open(), timeout_s=20)
+async def test_ranks_that_connect_get_the_spec_of_their_number(tmp_path: Path) -> None:
+    launcher = TorchrunLauncher(await Listener.open(), log_dir=tmp_path, timeout_s=20)
     processes = [start_rank(rank, launcher._listener) for rank in (1, 0)]
     children = await launcher.launch(ranks(2))
     assert [child.name for child in children] == ["trainer-0", "trainer-1"]
@@ -74,16 +74,26 @@ async def test_ranks_that_connect_get_the_spec_of_their_number() -> None:
         process.communicate()
 
 
-async def test_missing_ranks_are_named() -> None:
-    launcher = TorchrunLauncher(await Listener.open(), timeout_s=0.1)
+async def test_torchrun_takes_in_trainer_ranks_only(tmp_path: Path) -> None:
+    launcher = TorchrunLauncher(await Listener.open(), log_dir=tmp_path)
+    children = await launcher.launch([ProcessSpec("engine", RANK, {})])
+    assert children[0].log_path == tmp_path / "engine.log"
+    await close(children)
+    await launcher.aclose()
+
+
+async def test_missing_ranks_are_named(tmp_path: Path) -> None:
+    launcher = TorchrunLauncher(await Listener.open(), log_dir=tmp_path, timeout_s=0.1)
     with pytest.raises(ProcessError, match=r"2 of 2 processes.*: rank-0, rank-1"):
         await launcher.launch(ranks(2))
     assert launcher.command.startswith("AREAL_SDK_TOKEN=")
     await launcher.aclose()
 
 
-async def test_a_rank_that_connects_has_a_limit_of_its_own_to_load() -> None:
-    launcher = TorchrunLauncher(await Listener.open(), timeout_s=20, start_timeout_s=0.2)
+async def test_a_rank_that_connects_has_a_limit_of_its_own_to_load(tmp_path: Path) -> None:
+    launcher = TorchrunLauncher(
+        await Listener.open(), log_dir=tmp_path, timeout_s=20, start_timeout_s=0.2
+    )
     process = start_rank(0, launcher._listener)
     with pytest.raises(ProcessError, match=r"trainer-0 .*0\.2 s"):
         await launcher.launch(ranks(1, loads_for_s="60"))
@@ -93,8 +103,8 @@ async def test_a_rank_that_connects_has_a_limit_of_its_own_to_load() -> None:
 
 
 @pytest.mark.slow
-async def test_real_torchrun_starts_the_ranks() -> None:
-    launcher = TorchrunLauncher(await Listener.open(), timeout_s=60)
+async def test_real_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    launcher = TorchrunLauncher(await Listener.open(), log_dir=tmp_path, timeout_s=60)
     token, _torchrun, *arguments = launcher.command.replace("N -m", "2 -m").split()
     environment = {**os.environ, "AREAL_SDK_TOKEN": token.partition("=")[2]}
     command = [sys.executable, "-m", "torch.distributed.run", *arguments]

@@ -3,19 +3,21 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.fsdp.trainer import START_TIMEOUT_S, FSDPTrainer, open_launcher
+from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
+from areal_sdk.launch.launcher import START_TIMEOUT_S
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.loop.plan.parts import find_preset, make_trainer
+from areal_sdk.loop.services import open_launcher
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
-from areal_sdk.trainer import PresetSpec, Trainer, TrainerSetup
+from areal_sdk.telemetry import RunDir
+from areal_sdk.trainer import Trainer
 from tests.loop.runs import (
     AGENT,
     SCRIPTED,
@@ -88,23 +90,20 @@ def register_trainers(register):
 """
 
 
-def setup_of(config: dict[str, Any], log_dir: Path) -> TrainerSetup:
-    return TrainerSetup(
-        parse_config(config),
-        resolve_model("tiny"),
-        preset=PresetSpec(),
-        publish_dtype="float32",
-        log_dir=log_dir,
-        say=lambda text: None,
-    )
-
-
 @pytest.mark.parametrize("name", ["local", "torchrun"])
 async def test_ranks_may_take_long_to_load_a_large_model(tmp_path: Path, name: str) -> None:
-    launcher = await open_launcher(setup_of({"trainer": {"launcher": name}}, tmp_path))
-    assert isinstance(launcher, (LocalLauncher, TorchrunLauncher))
-    assert launcher.start_timeout_s == START_TIMEOUT_S
-    await launcher.aclose()
+    config = parse_config({"cluster": {"launcher": name}})
+    run = RunDir.create(tmp_path, "run")
+    opened = open_launcher(config, plugins=load_plugins(), run_dir=run, say=lambda text: None)
+    async with opened as launcher:
+        assert isinstance(launcher, (LocalLauncher, TorchrunLauncher))
+        assert launcher.start_timeout_s == START_TIMEOUT_S
+
+
+def test_a_launcher_that_nobody_brings_is_named_before_anything_starts(tmp_path: Path) -> None:
+    output = refused(*training(tmp_path, cluster__launcher="rai"))
+    assert "unknown launcher 'rai'" in output
+    assert "did you mean 'ray'?" in output
 
 
 def made(config: Config, model_dir: Path, *, log_dir: Path) -> Trainer:

@@ -28,13 +28,12 @@ from areal_sdk.errors import (
     EngineError,
     require_package,
 )
+from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint
-from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, spawn
+from areal_sdk.process import JSON, REPEATABLE_MATH, Child, Needs, ProcessSpec, gpus_of
 from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
-START_TIMEOUT_S = 300.0
-"""Loading a few billion parameters from a cold disk."""
 UPDATE_TIMEOUT_S = 300.0
 CALL_TIMEOUT_S = 60.0
 CLIENT = "areal_sdk.backends.local.client:LocalEngineClient"
@@ -83,7 +82,12 @@ class LocalEngine(ConfiguredEngine):
         options = LocalOptions(
             **settings.section.model_dump(), deterministic=settings.deterministic
         )
-        return cls(settings.model_dir, log_dir=settings.log_dir, options=options)
+        return cls(
+            settings.model_dir,
+            log_dir=settings.log_dir,
+            options=options,
+            launcher=settings.launcher,
+        )
 
     def __init__(
         self,
@@ -92,10 +96,12 @@ class LocalEngine(ConfiguredEngine):
         log_dir: Path,
         options: LocalOptions | None = None,
         name: str = "engine",
+        launcher: Launcher | None = None,
     ) -> None:
+        """`launcher` places the worker; default: on this machine."""
         options = options or LocalOptions()
         self._model_dir = model_dir
-        self._log_dir = log_dir
+        self._launcher = launcher or LocalLauncher(log_dir=log_dir)
         self._deterministic = options.deterministic
         self._spec = ProcessSpec(
             name=name,
@@ -103,6 +109,7 @@ class LocalEngine(ConfiguredEngine):
             args={"model_dir": str(model_dir), "options": options.model_dump(mode="json")},
             env=REPEATABLE_MATH if options.deterministic else {},
             threads=options.threads,
+            needs=Needs(options.threads, gpus_of(options.device)),
         )
         self._child: Child | None = None
         self._info: EngineInfo | None = None
@@ -122,9 +129,7 @@ class LocalEngine(ConfiguredEngine):
             raise EngineError("the local engine is already started")
         self.check_installed()
         with engine_errors():
-            self._child = await spawn(
-                self._spec, log_dir=self._log_dir, start_timeout_s=START_TIMEOUT_S
-            )
+            [self._child] = await self._launcher.launch([self._spec])
         self._base = self._base or await self._fingerprint()
         hello = self._child.hello
         self._info = EngineInfo(
@@ -218,9 +223,10 @@ class LocalEngine(ConfiguredEngine):
 
     async def _listen(self, entrance: "_Entrance") -> dict[str, JSON]:
         """Have the worker listen for clients; what these need to know."""
-        asked = {"host": entrance.host, "token": entrance.token}
+        host = self.child.host or entrance.host  # its own machine, where a launcher chose another
+        asked = {"host": host, "token": entrance.token}
         port = (await self._call("open_entrance", asked))["port"]
-        host = f"[{entrance.host}]" if ":" in entrance.host else entrance.host
+        host = f"[{host}]" if ":" in host else host
         return {
             "address": f"{host}:{port}",
             "token": entrance.token,

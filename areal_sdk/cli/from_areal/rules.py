@@ -313,9 +313,7 @@ RULES: Mapping[str, Rule] = {
     "evaluator.freq_secs": lambda _value, _keys: not_supported(IN_STEPS.format("eval.every")),
 }
 
-OWN_PLACEMENT = (
-    "areal-sdk starts its processes itself, or torchrun starts the ranks (trainer.launcher)"
-)
+OWN_PLACEMENT = "areal-sdk starts its processes itself, or torchrun or Ray do (cluster.launcher)"
 OWN_RECORDS = "a run directory has all metrics and episodes (areal-sdk inspect)"
 OWN_TASKS = "tasks come from the agent's tasks(split), or from --tasks and --eval-tasks"
 

@@ -15,7 +15,6 @@ from areal_sdk.config.keys import join_key
 from areal_sdk.config.sections.base import (
     Device,
     NonNegative,
-    Port,
     Positive,
     Seconds,
     Section,
@@ -114,13 +113,6 @@ class TrainerSection(Section):
     """With several ranks: sum gradients over the ranks once per optimiser step, not after each micro-batch. Each
     rank then holds a whole gradient during the step (4 bytes per trained parameter). Turn it off for a model
     whose gradient does not fit (`areal-sdk doctor train`)."""
-    launcher: Literal["local", "torchrun"] = "local"
-    """`local`: areal-sdk starts the ranks. `torchrun`: you start the ranks, on any machine that has the
-    run directory and the model at the same paths."""
-    listen_host: str = "127.0.0.1"
-    """Address to which ranks under torchrun connect; their machines must reach it."""
-    listen_port: Port = 0
-    """Port to which ranks under torchrun connect; 0: any free port."""
     device: Device = "auto"
     """`cpu` or `cuda`; `auto`: a GPU if torch finds one."""
     threads: Positive = 1

@@ -10,6 +10,7 @@ from areal_sdk.builtin import ADDRESS_ENGINE
 from areal_sdk.config import Config, EngineSection, Section, TrainerSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings, InferenceEngine
 from areal_sdk.errors import ConfigError
+from areal_sdk.launch import Launcher
 from areal_sdk.loop.plan.isolated import ISOLATED, isolated_reward
 from areal_sdk.models.families import stored_dtype
 from areal_sdk.plugins import Plugins, load_plugins, validate_options
@@ -50,7 +51,12 @@ def engine_class(config: Config, plugins: Plugins) -> type[InferenceEngine]:
 
 
 def make_engine(
-    config: Config, model_dir: Path, *, plugins: Plugins, log_dir: Path
+    config: Config,
+    model_dir: Path,
+    *,
+    plugins: Plugins,
+    log_dir: Path,
+    launcher: Launcher | None = None,
 ) -> InferenceEngine:
     """The engine that `engine.name` means, not started."""
     section, engine = config.engine, engine_class(config, plugins)
@@ -63,7 +69,7 @@ def make_engine(
     options = config.options.get(f"engine.{engine_name(section)}", {})
     if issubclass(engine, ConfiguredEngine):
         return engine.from_settings(
-            EngineSettings(section, options, model_dir, log_dir, config.run.deterministic)
+            EngineSettings(section, options, model_dir, log_dir, config.run.deterministic, launcher)
         )
     arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
     return plugins.configure("engine", engine_name(section), arguments)
@@ -179,6 +185,7 @@ def make_trainer(
     preset: PresetSpec,
     log_dir: Path,
     say: Callable[[str], None],
+    launcher: Launcher | None = None,
     only_exports: bool = False,
     dtype: str | None = None,
 ) -> Trainer:
@@ -193,6 +200,7 @@ def make_trainer(
             publish_dtype=dtype or sampling_dtype(config, model_dir),
             log_dir=log_dir,
             say=say,
+            launcher=launcher,
             engine_accepts=engine_class(config, plugins).accepts,
             only_exports=only_exports,
         )

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -39,16 +39,36 @@ class _Peer:
     sock: socket.socket
 
 
-class RemoteProcess:
-    """The body of a child out of reach of signals: all we have is its connection."""
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """What the one who started a process elsewhere knows of it."""
 
-    def __init__(self, who: str, where: str, connection: Connection, *, pid: int = 0) -> None:
+    log_path: Path
+    signal: Callable[[int], None]
+
+
+class RemoteProcess:
+    """The body of a child on another machine. Without its starter all we have is its connection."""
+
+    def __init__(
+        self,
+        who: str,
+        host: str,
+        connection: Connection,
+        *,
+        pid: int = 0,
+        starter: Starter | None = None,
+    ) -> None:
         self.pid = pid
-        self.log_path = Path(f"<output of {who} on {where}>")
+        self.host = host
+        self.log_path = starter.log_path if starter else Path(f"<output of {who} on {host}>")
         self._connection = connection
+        self._starter = starter
 
     def signal(self, number: int) -> None:
-        """Do nothing: the process ends itself when its connection is closed."""
+        """Without a starter do nothing: the process ends itself when its connection is closed."""
+        if self._starter is not None:
+            self._starter.signal(number)
 
     def ask_for_stacks(self) -> None:
         self._connection.send(Frame(FrameKind.STACKS))
@@ -90,6 +110,7 @@ class Listener:
         *,
         timeout_s: float,
         start_timeout_s: float = 120.0,
+        starters: Mapping[str, Starter] | None = None,
     ) -> list[Child]:
         """Wait for a peer of each name, have each run its spec's entry, wait until all are up."""
         names = list(specs)
@@ -100,7 +121,10 @@ class Listener:
                     await self._arrived.wait()
         except TimeoutError:
             raise ProcessError(self._who_is_missing(names, timeout_s)) from None
-        children = [await self._adopt(self._waiting.pop(name), specs[name]) for name in names]
+        children = [
+            await self._adopt(self._waiting.pop(name), specs[name], (starters or {}).get(name))
+            for name in names
+        ]
         try:
             async with asyncio.TaskGroup() as starting:
                 for child in children:
@@ -183,11 +207,12 @@ class Listener:
             case _:
                 raise _RefusedError("it did not identify itself")
 
-    async def _adopt(self, peer: _Peer, spec: ProcessSpec) -> Child:
+    async def _adopt(self, peer: _Peer, spec: ProcessSpec, starter: Starter | None) -> Child:
         connection = Connection()
-        child = Child(
-            spec, RemoteProcess(f"pid {peer.pid}", peer.host, connection, pid=peer.pid), connection
+        body = RemoteProcess(
+            f"pid {peer.pid}", peer.host, connection, pid=peer.pid, starter=starter
         )
+        child = Child(spec, body, connection)
         connection.on_lost = lambda why: child.ended(ChildExit(reason=f"({peer.host}) {why}"))
         await asyncio.get_running_loop().create_connection(lambda: connection, sock=peer.sock)
         child.start(env=spec.environment(), proof=prove(self.token, "main", peer.nonce, spec.entry))

@@ -36,7 +36,7 @@ START_TIMEOUT_S = 300.0
 
 
 class NodePool:
-    """`size` rollout nodes, which a launcher places. `start` them; `aclose` ends them."""
+    """`size` rollout nodes, which the launcher of the run places. `start` them; `aclose` ends them."""
 
     def __init__(
         self,
@@ -114,7 +114,6 @@ class NodePool:
         await asyncio.gather(*chores, self._places.aclose(), return_exceptions=True)
         nodes, self._nodes = self._nodes, set()
         await asyncio.gather(*(node.aclose() for node in nodes))
-        await self._launcher.aclose()
 
     async def play(
         self, request: EpisodeRequest, stage: Stage, watch: Callable[[Playing], None]

@@ -1,0 +1,23 @@
+"""The section of where the processes of a run are placed."""
+
+from areal_sdk.config.sections.base import Port, Seconds, Section
+
+
+class ClusterSection(Section):
+    """The machines of a run. The main process stays where `areal-sdk` was started."""
+
+    launcher: str = "local"
+    """`local`: every process on this machine. `torchrun`: you start the trainer ranks, on any machine that has
+    the run directory and the model at the same paths. `ray`: trainer ranks and the local engine wherever a Ray
+    cluster has room. Or a plugin's launcher, with options in
+    `[cluster.NAME]`."""
+    address: str = "auto"
+    """Address of the Ray cluster, `HOST:PORT`; `auto`: the cluster that this machine belongs to."""
+    placement_timeout_s: Seconds = 120.0
+    """How long to wait for processors that other jobs of the cluster hold. What the cluster does not have at all is
+    an error at once."""
+    listen_host: str = ""
+    """Address of this machine to which processes elsewhere connect. Default: `127.0.0.1` under torchrun, this
+    machine's address in the cluster under Ray."""
+    listen_port: Port = 0
+    """Port to which processes elsewhere connect; 0: any free port."""

@@ -1,0 +1,99 @@
+"""The actor that Ray places: it starts one process of a run on its node, and ends with it.
+
+A process of its own, and not the actor itself, runs the entry: its libraries, its threads and its crash are then none of
+Ray's, and it is the same process as on one machine.
+"""
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.launch.local import free_port
+
+LAST_BYTES = 2000
+
+
+class RayHost:
+    """One process of a run. Ray calls the methods, several at a time."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = Path()
+
+    def facts(self, packages: list[str]) -> dict[str, Any]:
+        """This node's address, a free port of it, and the versions of what the run needs here."""
+        import ray
+
+        return {
+            "address": ray.util.get_node_ip_address(),
+            "machine": socket.gethostname(),
+            "port": free_port(),
+            "versions": {"python": platform.python_version(), **versions(packages)},
+        }
+
+    def start(self, arguments: list[str], env: dict[str, str], log: str) -> dict[str, Any]:
+        """Start the process; its output goes to `log`, or to a file of this node where that is not writable."""
+        assert self._process is None
+        self._log = _writable(Path(log))
+        with self._log.open("ab") as file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-P", "-m", "areal_sdk.launch.ray.join", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, **env},
+                start_new_session=True,
+            )
+        return {"pid": self._process.pid, "log": str(self._log)}
+
+    def wait(self) -> str:
+        """Until the process has ended: how it ended, and its last words."""
+        assert self._process is not None
+        status = self._process.wait()
+        how = f"was killed by signal {-status}" if status < 0 else f"exited with code {status}"
+        return f"{how}; log: {self._log}; it ends with:\n{self.last_words()}"
+
+    def signal(self, number: int) -> None:
+        """Signal the process and what it has started."""
+        if self._process is not None and self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def last_words(self) -> str:
+        try:
+            with self._log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - LAST_BYTES))
+                return file.read().decode(errors="replace")
+        except OSError:
+            return ""
+
+    def __del__(self) -> None:
+        self.signal(signal.SIGKILL)
+
+
+def versions(packages: list[str]) -> dict[str, str]:
+    """The installed version of each package; empty for one that is not there."""
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = ""
+    return found
+
+
+def _writable(log: Path) -> Path:
+    """`log`, where this node has its directory (a shared file system), else a file of this node."""
+    if log.parent.is_dir() and os.access(log.parent, os.W_OK):
+        return log
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="areal-sdk-")) / log.name

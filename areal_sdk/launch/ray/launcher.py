@@ -1,0 +1,199 @@
+"""`RayLauncher`: a Ray cluster finds the machines; the processes connect to this one."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.errors import ConfigError, ProcessError, RemoteError, require_package
+from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
+from areal_sdk.process import JSON, Child, ProcessSpec, spawn
+from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
+from areal_sdk.process.network.listen import Listener, Starter
+from areal_sdk.telemetry.waits import waiting
+
+PLACER = "areal_sdk.launch.ray.placer:main"
+PLACER_START_S = 120.0
+ANSWER_S = 300.0
+CONNECT_S = 90.0
+
+
+async def open_ray(setup: LauncherSetup) -> "RayLauncher":
+    """Connect to the cluster. ConfigError if there is none."""
+    require_package("ray", extra="ray", needed_for="placing processes in a Ray cluster")
+    cluster = setup.cluster
+    spec = ProcessSpec(
+        "placer",
+        PLACER,
+        {"address": cluster.address, "run": setup.run},
+        env={
+            "RAY_ENABLE_AUTO_CONNECT": "0",  # what still waits at the end must not connect again
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a process that asks for no GPU may see them
+        },
+    )
+    try:
+        placer = await spawn(spec, log_dir=setup.log_dir, start_timeout_s=PLACER_START_S)
+    except RemoteError as exc:
+        if exc.kind == ConfigError.__name__:
+            raise ConfigError(exc.message) from exc
+        raise
+    host = cluster.listen_host or placer.hello["address"]
+    try:
+        listener = await Listener.open(host, cluster.listen_port)
+    except BaseException:
+        await placer.kill()
+        raise
+    return RayLauncher(
+        placer,
+        listener,
+        log_dir=setup.log_dir,
+        placement_timeout_s=cluster.placement_timeout_s,
+    )
+
+
+class RayLauncher:
+    """Places each job wherever the cluster has room, its processes close together."""
+
+    def __init__(
+        self, placer: Child, listener: Listener, *, log_dir: Path, placement_timeout_s: float
+    ) -> None:
+        self._placer = placer
+        self._listener = listener
+        self.host = split_address(listener.address)[0]
+        self._log_dir = log_dir
+        self._placement_timeout_s = placement_timeout_s
+        self._at_work: set[asyncio.Task[None]] = set()
+
+    async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        job = f"{specs[0].role}-{secrets.token_hex(3)}"
+        try:
+            nodes = await self._place(job, specs)
+            starters = await self._start(job, specs)
+            children = await self._accept(job, with_ranks(specs, nodes), starters)
+        except BaseException:
+            await self._free(job)
+            raise
+        everyone = asyncio.gather(*(asyncio.shield(child.exited) for child in children))
+        everyone.add_done_callback(lambda _: self._free_later(job))
+        return children
+
+    async def aclose(self) -> None:
+        """Leave the cluster: it ends what is still there of the run."""
+        await asyncio.gather(*self._at_work, return_exceptions=True)
+        await self._listener.aclose()
+        await self._placer.aclose(grace_s=10.0)
+
+    async def _place(self, job: str, specs: Sequence[ProcessSpec]) -> Sequence[Mapping[str, JSON]]:
+        wanted = [
+            {"name": spec.name, "cpus": spec.needs.cpus, "gpus": spec.needs.gpus} for spec in specs
+        ]
+        payload = {"processes": wanted, "timeout_s": self._placement_timeout_s}
+        what = f"Ray: room for {', '.join(spec.name for spec in specs)}"
+        async with waiting(what, timeout_s=self._placement_timeout_s + ANSWER_S):
+            nodes: Sequence[Mapping[str, JSON]] = await self._ask("place", job, payload)
+        return nodes
+
+    async def _start(self, job: str, specs: Sequence[ProcessSpec]) -> Mapping[str, Starter]:
+        processes = {
+            spec.name: {
+                "arguments": [self._listener.address, _joined_name(spec, job)],
+                "env": {TOKEN_VARIABLE: self._listener.token},
+                "log": str(self._log_dir.absolute() / f"{spec.name}.log"),
+            }
+            for spec in specs
+        }
+        started = await self._ask("start", job, {"processes": processes})
+        return {
+            _joined_name(spec, job): Starter(
+                Path(started[spec.name]["log"]), partial(self._signal, job, spec.name)
+            )
+            for spec in specs
+        }
+
+    async def _accept(
+        self, job: str, specs: Sequence[ProcessSpec], starters: Mapping[str, Starter]
+    ) -> list[Child]:
+        """The started processes; ProcessError as soon as one of them ends instead."""
+        joining = asyncio.create_task(
+            self._listener.accept(
+                {_joined_name(spec, job): spec for spec in specs},
+                timeout_s=CONNECT_S,
+                start_timeout_s=START_TIMEOUT_S,
+                starters=starters,
+            )
+        )
+        ending = asyncio.create_task(
+            self._ask("first_exit", job, {}, timeout_s=START_TIMEOUT_S * 2)
+        )
+        try:
+            await asyncio.wait({joining, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done() and not ending.exception():
+                # A process that failed to start says so over its connection: that error is the better one.
+                await asyncio.wait({joining}, timeout=1.0)
+                if not joining.done():
+                    raise ProcessError(str(ending.result()))
+            return await joining
+        finally:
+            for task in (joining, ending):
+                task.cancel()
+            await asyncio.gather(joining, ending, return_exceptions=True)
+
+    async def _ask(
+        self, method: str, job: str, payload: Mapping[str, JSON], *, timeout_s: float = ANSWER_S
+    ) -> Any:
+        try:
+            reply = await self._placer.call(method, {"job": job, **payload}, timeout_s=timeout_s)
+        except RemoteError as exc:
+            if exc.kind == ProcessError.__name__:
+                raise ProcessError(exc.message) from exc
+            raise
+        return reply.payload
+
+    async def _free(self, job: str) -> None:
+        with contextlib.suppress(ProcessError):  # a placer that is gone has freed everything
+            await self._ask("free", job, {})
+
+    def _free_later(self, job: str) -> None:
+        self._later(self._free(job), name=f"free {job}")
+
+    def _signal(self, job: str, name: str, number: int) -> None:
+        async def send() -> None:
+            with contextlib.suppress(ProcessError):
+                await self._ask("signal", job, {"name": name, "number": number})
+
+        self._later(send(), name=f"signal {name}")
+
+    def _later(self, work: Coroutine[None, None, None], *, name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)
+
+
+def with_ranks(
+    specs: Sequence[ProcessSpec], nodes: Sequence[Mapping[str, JSON]]
+) -> list[ProcessSpec]:
+    """`specs` with the variables that torch.distributed reads. Rank 0's node is the master."""
+    placed = []
+    for rank, (spec, node) in enumerate(zip(specs, nodes, strict=True)):
+        before = [other["address"] for other in nodes[:rank]].count(node["address"])
+        env = {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(len(specs)),
+            # Ray shows each process only its own GPUs: its first one is its own.
+            "LOCAL_RANK": "0" if node["gpus"] else str(before),
+            "LOCAL_WORLD_SIZE": "1" if node["gpus"] else str(len(specs)),
+            "MASTER_ADDR": nodes[0]["address"],
+            "MASTER_PORT": str(nodes[0]["port"]),
+        }
+        placed.append(replace(spec, env={**env, **spec.env}))
+    return placed
+
+
+def _joined_name(spec: ProcessSpec, job: str) -> str:
+    """Under which the process connects: another one with each job, so that an old process that comes back
+    after its node was cut off is not taken for its successor."""
+    return f"{spec.name}@{job}"

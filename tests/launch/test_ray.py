@@ -1,0 +1,119 @@
+"""Processes on the nodes of a real Ray cluster."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from areal_sdk.config import ClusterSection
+from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
+from areal_sdk.launch import LauncherSetup, first_exit
+from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
+from areal_sdk.process import Child, ProcessSpec
+from areal_sdk.process.spec import Needs
+from tests.process.test_child import is_alive
+
+from .cluster import ray_cluster
+
+RANK = "tests.process.entries:rank"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with ray_cluster(3, cpus=1) as address:
+        yield address
+
+
+def setup_of(address: str, log_dir: Path) -> LauncherSetup:
+    cluster = ClusterSection(launcher="ray", address=address, placement_timeout_s=2)
+    return LauncherSetup(cluster, "test", 2, log_dir, print)
+
+
+@pytest.fixture
+async def launcher(address: str, tmp_path: Path) -> AsyncIterator[RayLauncher]:
+    launcher = await open_ray(setup_of(address, tmp_path))
+    yield launcher
+    await launcher.aclose()
+
+
+def ranks(count: int, *, needs: Needs | None = None, **args: str) -> list[ProcessSpec]:
+    return [
+        ProcessSpec(f"trainer-{rank}", RANK, args, needs=needs or Needs()) for rank in range(count)
+    ]
+
+
+async def close(children: list[Child]) -> None:
+    await asyncio.gather(*(child.aclose(grace_s=2.0) for child in children))
+
+
+async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
+    launcher: RayLauncher, tmp_path: Path
+) -> None:
+    children = await launcher.launch(ranks(3))
+    places = [child.hello for child in children]
+    assert [place["RANK"] for place in places] == ["0", "1", "2"]
+    assert len({(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in places}) == 1
+    assert [child.log_path for child in children] == [
+        tmp_path / f"trainer-{i}.log" for i in range(3)
+    ]
+
+    os.kill(children[1].pid, signal.SIGKILL)
+    async with asyncio.timeout(5):
+        assert await first_exit(children) is children[1]
+
+    # The room of all three is taken until the job has ended: then another one fits.
+    with pytest.raises(ProcessError, match="no room for 1 processes within 2 s: other jobs hold"):
+        await launcher.launch([ProcessSpec("engine", RANK, {})])
+    await close(children)
+    await close(await launcher.launch([ProcessSpec("engine", RANK, {})]))
+
+
+async def test_what_the_cluster_does_not_have_is_named_at_once(launcher: RayLauncher) -> None:
+    with pytest.raises(ProcessError, match="trainer-0 needs 2 CPUs on one node, the largest has 1"):
+        await launcher.launch(ranks(1, needs=Needs(cpus=2)))
+    with pytest.raises(ProcessError, match="4 processes need 4 CPUs, and only 3 of them fit"):
+        await launcher.launch(ranks(4))
+    with pytest.raises(ProcessError, match="needs 8 GPUs on one node, the largest has 0"):
+        await launcher.launch(ranks(1, needs=Needs(gpus=8)))
+
+
+async def test_a_rank_that_fails_to_start_is_named_and_frees_the_room(
+    launcher: RayLauncher,
+) -> None:
+    with pytest.raises(RemoteError, match=r"trainer-1 failed to start.*no such device"):
+        await launcher.launch(ranks(3, fails="1"))
+    await close(await launcher.launch(ranks(3)))
+
+
+async def test_a_process_that_hangs_is_killed_on_its_node(launcher: RayLauncher) -> None:
+    [child] = await launcher.launch([replace(ranks(1)[0], name="engine")])
+    os.kill(child.pid, signal.SIGSTOP)
+    await child.kill()
+    with pytest.raises(ChildDiedError):
+        await child.call("anything", timeout_s=1)
+    await gone(child.pid)
+
+
+async def test_processes_end_with_the_run_however_it_ends(address: str, tmp_path: Path) -> None:
+    launcher = await open_ray(setup_of(address, tmp_path))
+    children = await launcher.launch(ranks(2))
+    await launcher._placer.kill()
+    for child in children:
+        await gone(child.pid)
+    await close(children)
+    await launcher.aclose()
+
+
+async def gone(pid: int) -> None:
+    async with asyncio.timeout(30):
+        while is_alive(pid):  # noqa: ASYNC110 - another process's child
+            await asyncio.sleep(0.05)
+
+
+async def test_without_a_cluster_the_cure_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no Ray cluster answers.*ray start --head"):
+        await open_ray(setup_of("127.0.0.1:1", tmp_path))
