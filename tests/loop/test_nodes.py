@@ -64,7 +64,8 @@ def curve(directory: Path) -> list[tuple[float, float]]:
 def test_nodes_play_the_episodes_of_the_main_process_also_when_one_is_killed(
     tmp_path: Path,
 ) -> None:
-    steps: dict[str, Any] = {"run__deterministic": True, "run__steps": 6}
+    # Long enough that a node which is killed after two steps is missed before the end.
+    steps: dict[str, Any] = {"run__deterministic": True, "run__steps": 24}
     finish(start_training(tmp_path / "here", *SCRIPTED, **steps))
     process = start_training(tmp_path / "nodes", *SCRIPTED, **NODES, **steps)
     wait_for_steps(process, tmp_path / "nodes", 2)
@@ -73,9 +74,9 @@ def test_nodes_play_the_episodes_of_the_main_process_also_when_one_is_killed(
     assert "was killed by SIGKILL; log: " in output
     assert "node-0.log: another node takes its place" in output
     found = played(tmp_path / "nodes")
-    assert len(found) == 6 * 16
+    assert len(found) == 24 * 16
     assert found == played(tmp_path / "here")
-    check_books(tmp_path / "nodes", trained=6 * 16)
+    check_books(tmp_path / "nodes", trained=24 * 16)
 
 
 def test_what_nodes_cannot_do_is_refused_before_anything_starts(tmp_path: Path) -> None:
