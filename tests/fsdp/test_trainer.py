@@ -346,6 +346,21 @@ def test_a_disagreement_on_the_same_weights_is_named_once_with_the_cure(spec: Tr
     assert "dlogp_lag_0" not in trainer.step(wrong, version=1), "older samples may differ"
 
 
+def test_a_policy_that_runs_away_from_its_samples_is_named_once_with_the_cure(
+    spec: TrainerSpec,
+) -> None:
+    spec = replace(spec, publish_dtype="float32")
+    groups = relabel(spec.model_dir, make_groups(4))
+    trainer = RankTrainer(changed(spec, learning_rate=0.3, num_minibatches=4))
+    told = []
+    for version in range(4):
+        trainer.step(groups, version=version)
+        told += trainer.notices
+    (notice,) = told
+    assert "nats a token away from the one that sampled" in notice
+    assert "lower trainer.learning_rate" in notice
+
+
 @pytest.mark.parametrize("num_minibatches", [1, 3])
 def test_on_fresh_samples_decoupled_ppo_is_plain_ppo(
     spec: TrainerSpec, num_minibatches: int

@@ -20,6 +20,9 @@ LAGS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3_4": (3, 4), "5_8": (5, 8), "mo
 EXPLAINED = {"float32": 2e-3, "bfloat16": 5e-2}
 """Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts."""
 
+FAR = 0.5
+"""KL to the sampler, in nats a token, that runs seldom survive (`benchmarks/convergence_command.py`)."""
+
 
 @dataclass(slots=True)
 class Meter:
@@ -112,4 +115,16 @@ def disagreement_notice(metrics: Mapping[str, float], dtypes: Sequence[str]) -> 
         f"differ by {found:.3g} on average, where rounding explains {explained:g}. Run areal-sdk "
         "doctor model, compare engine.dtype with trainer.precision, and leave out engine options "
         'that change samples (kv_on_update = "keep", a quantized cache)'
+    )
+
+
+def moved_notice(metrics: Mapping[str, float]) -> str | None:
+    """The line for the user where the policy ran away from the one that sampled."""
+    found = metrics.get("kl_behaviour")
+    if found is None or not found > FAR:
+        return None
+    return (
+        f"after this step the policy is {found:.2g} nats a token away from the one that sampled, which often ends in a "
+        "policy that has forgotten everything: lower trainer.learning_rate, raise rollout.batch, or lower "
+        "rollout.max_staleness and trainer.num_minibatches (eval.keep_best keeps the best weights so far)"
     )

@@ -35,7 +35,13 @@ from areal_sdk.fsdp.reward_model import RewardModel, judged
 from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
-from areal_sdk.fsdp.step.metrics import Meter, describe, disagreement, disagreement_notice
+from areal_sdk.fsdp.step.metrics import (
+    Meter,
+    describe,
+    disagreement,
+    disagreement_notice,
+    moved_notice,
+)
 from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, scheduled, worst
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.scoring import plan_scores, score
@@ -128,7 +134,7 @@ class RankTrainer:
                 skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
                 metrics |= {**of_critic, "num_skipped_updates": skipped}
         self.num_steps += 1
-        self._notice_disagreement(metrics)
+        self._notice(metrics)
         return metrics | self._cost(plan.minibatches, meter, began)
 
     def learn(
@@ -225,12 +231,17 @@ class RankTrainer:
         self._named |= outliers.keys()
         return outliers
 
-    def _notice_disagreement(self, metrics: Mapping[str, float]) -> None:
+    def _notice(self, metrics: Mapping[str, float]) -> None:
+        """Tell the user of each kind of trouble once."""
         dtypes = (self.settings.precision, self.spec.publish_dtype)
-        notice = disagreement_notice(metrics, dtypes)
-        if notice is not None and "disagreement" not in self._named:
-            self.notices.append(notice)
-            self._named.add("disagreement")
+        found = {
+            "disagreement": disagreement_notice(metrics, dtypes),
+            "moved": moved_notice(metrics),
+        }
+        for kind, notice in found.items():
+            if notice is not None and kind not in self._named:
+                self.notices.append(notice)
+                self._named.add(kind)
 
     # the trust region's centre
 
