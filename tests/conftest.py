@@ -12,7 +12,13 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 
-FIRST = ("tests/loop/", "tests/rollout/", "tests/backends/", "tests/gateway/sampling/")
+FIRST = (
+    "tests/launch/",
+    "tests/loop/",
+    "tests/rollout/",
+    "tests/backends/",
+    "tests/gateway/sampling/",
+)
 """Folders of long modules, longest first: begun last, one would go on while other workers are idle."""
 
 # A shell makes its background jobs, and so what they start, deaf to Ctrl-C. Tests send it to processes.

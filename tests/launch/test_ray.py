@@ -1,4 +1,4 @@
-"""Processes on the nodes of a real Ray cluster."""
+"""Processes, and a whole run, on the nodes of a real Ray cluster."""
 
 import asyncio
 import os
@@ -6,6 +6,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from areal_sdk.launch import LauncherSetup, first_exit
 from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Needs
+from tests.loop.runs import finish, run_dir, start_training
+from tests.loop.test_resume import curve
 from tests.process.test_child import is_alive
 
 from .cluster import ray_cluster
@@ -24,7 +27,8 @@ RANK = "tests.process.entries:rank"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with ray_cluster(3, cpus=1) as address:
+    """Five nodes with one processor each: an engine, two ranks and two rollout nodes need one each."""
+    with ray_cluster(5, cpus=1) as address:
         yield address
 
 
@@ -53,19 +57,19 @@ async def close(children: list[Child]) -> None:
 async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
     launcher: RayLauncher, tmp_path: Path
 ) -> None:
-    children = await launcher.launch(ranks(3))
+    children = await launcher.launch(ranks(5))
     places = [child.hello for child in children]
-    assert [place["RANK"] for place in places] == ["0", "1", "2"]
+    assert [place["RANK"] for place in places] == ["0", "1", "2", "3", "4"]
     assert len({(place["MASTER_ADDR"], place["MASTER_PORT"]) for place in places}) == 1
     assert [child.log_path for child in children] == [
-        tmp_path / f"trainer-{i}.log" for i in range(3)
+        tmp_path / f"trainer-{i}.log" for i in range(5)
     ]
 
     os.kill(children[1].pid, signal.SIGKILL)
     async with asyncio.timeout(5):
         assert await first_exit(children) is children[1]
 
-    # The room of all three is taken until the job has ended: then another one fits.
+    # The room of all five is taken until the job has ended: then another one fits.
     with pytest.raises(ProcessError, match="no room for 1 processes within 2 s: other jobs hold"):
         await launcher.launch([ProcessSpec("engine", RANK, {})])
     await close(children)
@@ -75,8 +79,8 @@ async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
 async def test_what_the_cluster_does_not_have_is_named_at_once(launcher: RayLauncher) -> None:
     with pytest.raises(ProcessError, match="trainer-0 needs 2 CPUs on one node, the largest has 1"):
         await launcher.launch(ranks(1, needs=Needs(cpus=2)))
-    with pytest.raises(ProcessError, match="4 processes need 4 CPUs, and only 3 of them fit"):
-        await launcher.launch(ranks(4))
+    with pytest.raises(ProcessError, match="6 processes need 6 CPUs, and only 5 of them fit"):
+        await launcher.launch(ranks(6))
     with pytest.raises(ProcessError, match="needs 8 GPUs on one node, the largest has 0"):
         await launcher.launch(ranks(1, needs=Needs(gpus=8)))
 
@@ -86,7 +90,7 @@ async def test_a_rank_that_fails_to_start_is_named_and_frees_the_room(
 ) -> None:
     with pytest.raises(RemoteError, match=r"trainer-1 failed to start.*no such device"):
         await launcher.launch(ranks(3, fails="1"))
-    await close(await launcher.launch(ranks(3)))
+    await close(await launcher.launch(ranks(5)))
 
 
 async def test_a_process_that_hangs_is_killed_on_its_node(launcher: RayLauncher) -> None:
@@ -117,3 +121,22 @@ async def gone(pid: int) -> None:
 async def test_without_a_cluster_the_cure_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no Ray cluster answers.*ray start --head"):
         await open_ray(setup_of("127.0.0.1:1", tmp_path))
+
+
+def test_losses_on_five_nodes_are_those_of_one_machine_bit_for_bit(
+    address: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"run__deterministic": True, "trainer__ranks": 2, "run__steps": 3}
+    finish(start_training(tmp_path / "here", **settings))
+    there = ("--launcher", "ray", "--set", f"cluster.address={address}")
+    output = finish(start_training(tmp_path / "there", *there, rollout__nodes=2, **settings))
+    assert curve(tmp_path / "there") == curve(tmp_path / "here")
+    assert len(curve(tmp_path / "here")) == 3
+    logs = {path.stem for path in run_dir(tmp_path / "there").logs.glob("*.log")}
+    assert logs == {"engine", "node-0", "node-1", "placer", "trainer-0", "trainer-1"}, output
+
+
+def test_what_the_cluster_cannot_hold_ends_the_run_at_once(address: str, tmp_path: Path) -> None:
+    there = ("--launcher", "ray", "--set", f"cluster.address={address}")
+    output = finish(start_training(tmp_path, *there, trainer__ranks=6), code=1)
+    assert "6 processes need 6 CPUs, and only 5 of them fit on the 5 nodes" in output
