@@ -1,6 +1,9 @@
 """Task files of every format make the same tasks, and a bad row is named by its number."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -10,6 +13,7 @@ from pyarrow import parquet
 from areal_sdk import ConfigError, Task
 from areal_sdk.builtin.hub import is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
+from tests.builtin import hub_server
 
 
 def write(tmp_path: Path, *lines: str) -> Path:
@@ -182,3 +186,33 @@ def test_an_id_of_a_hub_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [task.data for task in read_tasks("org/name")] == [{"question": "here?"}]
     for source in ("org/gone.jsonl/x", "/org/name", "./org/other", "name", "org/name:a:b"):
         assert not is_hub_id(source)
+
+
+STREAM = """
+from itertools import islice
+from areal_sdk.builtin.tasks import read_tasks
+from tests.builtin import hub_server
+for source in ("org/sums", "org/sums:main", "org/sums:main@main"):
+    found = list(read_tasks(source, fields={"question": "problem"}))
+    print(len(found), found[0].id, found[-1].data)
+for source, split in (("org/gone", "train"), ("org/sums:other", "train"), ("org/sums", "eval")):
+    try:
+        list(read_tasks(source, split=split))
+    except Exception as exc:
+        print(type(exc).__name__, exc)
+"""
+
+
+def test_a_dataset_of_a_hub_is_streamed(tmp_path: Path) -> None:
+    """In a process of its own: `datasets` reads the address of the hub when it is imported."""
+    with hub_server.serving() as address:
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
+        words = [sys.executable, "-c", STREAM]
+        lines = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    said = lines.stdout.splitlines()
+    whole = "50 sums-1 {'solution': '50', 'question': '49+1?'}"
+    assert said[:3] == [whole] * 3, lines.stderr
+    assert "the dataset 'org/gone' cannot be read: " in said[3]
+    assert "ConfigError the dataset 'org/sums:other' cannot be read: " in said[4]
+    assert "'other' not found" in said[4]
+    assert "org/sums has no split 'eval', only train" in said[5]
