@@ -42,6 +42,9 @@ verify: install sglang-cpu
 	$(BIN)/python scripts/sglang_soak.py
 	$(BIN)/python scripts/clients/run.py
 	$(BIN)/python scripts/clients/suites.py
+	rm -rf build/wheels && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheels .
+	PYTHON=$(BIN)/python bash scripts/plugin_path.sh build/wheels/areal_sdk-*.whl
+	PYTHON=$(BIN)/python bash scripts/stranger_path.sh build/wheels/areal_sdk-*.whl
 
 docs: install
 	$(BIN)/python scripts/generate_docs.py
