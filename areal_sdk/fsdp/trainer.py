@@ -30,8 +30,8 @@ from areal_sdk.process import (
     Buffer,
     Child,
     ChildReply,
-    Needs,
     ProcessSpec,
+    Reservation,
     gpus_of,
 )
 from areal_sdk.process.threads import in_thread
@@ -132,7 +132,7 @@ class FSDPTrainer(Trainer):
                 args={"spec": self.spec.to_json(), **surroundings},
                 env=KEEP_FREED_MEMORY | (REPEATABLE_MATH if self.spec.run.deterministic else {}),
                 threads=self.spec.trainer.threads,
-                needs=Needs(self.spec.trainer.threads, gpus_of(self.spec.trainer.device)),
+                reserves=Reservation(self.spec.trainer.threads, gpus_of(self.spec.trainer.device)),
             )
             for rank in range(self.spec.trainer.ranks)
         ]

@@ -5,7 +5,7 @@ from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.family import end_own_family, found_family
 from areal_sdk.process.frames import JSON, Buffer, clean_text
 from areal_sdk.process.spawn import spawn
-from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, Needs, ProcessSpec, gpus_of
+from areal_sdk.process.spec import REPEATABLE_MATH, ChildExit, ProcessSpec, Reservation, gpus_of
 
 __all__ = [
     "REPEATABLE_MATH",
@@ -16,7 +16,7 @@ __all__ = [
     "Child",
     "ChildExit",
     "ChildReply",
-    "Needs",
+    "Reservation",
     "ProcessSpec",
     "Request",
     "clean_text",

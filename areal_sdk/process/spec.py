@@ -12,8 +12,8 @@ alignment of a matrix, and cuBLAS by concurrent work, which changes the last dig
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
-    """What a process needs of the machine that it is placed on. Launchers of one machine do not count."""
+class Reservation:
+    """What a launcher of several machines keeps free for a process. On one machine nothing is counted."""
 
     cpus: float = 1
     gpus: int | None = 0
@@ -21,7 +21,7 @@ class Needs:
 
 
 def gpus_of(device: str) -> int | None:
-    """The GPUs that a process with `device = "..."` needs: `Needs.gpus`.
+    """The GPUs that a process with `device = "..."` needs: `Reservation.gpus`.
 
     >>> gpus_of("cpu"), gpus_of("cuda:1"), gpus_of("auto")
     (0, 1, None)
@@ -42,8 +42,7 @@ class ProcessSpec:
     """Added to the environment of the main process."""
     threads: int = 1
     """Threads of its math libraries. More than one collapses when cores are shared."""
-    needs: Needs = Needs()
-    """What a launcher of several machines reserves for it."""
+    reserves: Reservation = Reservation()
     python: str = ""
     """The Python of another environment, which has areal-sdk and what the entry needs; empty: this one."""
 

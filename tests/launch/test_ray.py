@@ -15,7 +15,7 @@ from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteEr
 from areal_sdk.launch import LauncherSetup, first_exit
 from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
 from areal_sdk.process import Child, ProcessSpec
-from areal_sdk.process.spec import Needs
+from areal_sdk.process.spec import Reservation
 from tests.loop.runs import finish, run_dir, start_training
 from tests.loop.test_resume import curve
 from tests.process.test_child import is_alive
@@ -44,9 +44,10 @@ async def launcher(address: str, tmp_path: Path) -> AsyncIterator[RayLauncher]:
     await launcher.aclose()
 
 
-def ranks(count: int, *, needs: Needs | None = None, **args: str) -> list[ProcessSpec]:
+def ranks(count: int, *, reserves: Reservation | None = None, **args: str) -> list[ProcessSpec]:
     return [
-        ProcessSpec(f"trainer-{rank}", RANK, args, needs=needs or Needs()) for rank in range(count)
+        ProcessSpec(f"trainer-{rank}", RANK, args, reserves=reserves or Reservation())
+        for rank in range(count)
     ]
 
 
@@ -78,11 +79,11 @@ async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
 
 async def test_what_the_cluster_does_not_have_is_named_at_once(launcher: RayLauncher) -> None:
     with pytest.raises(ProcessError, match="trainer-0 needs 2 CPUs on one node, the largest has 1"):
-        await launcher.launch(ranks(1, needs=Needs(cpus=2)))
+        await launcher.launch(ranks(1, reserves=Reservation(cpus=2)))
     with pytest.raises(ProcessError, match="6 processes need 6 CPUs, and only 5 of them fit"):
         await launcher.launch(ranks(6))
     with pytest.raises(ProcessError, match="needs 8 GPUs on one node, the largest has 0"):
-        await launcher.launch(ranks(1, needs=Needs(gpus=8)))
+        await launcher.launch(ranks(1, reserves=Reservation(gpus=8)))
 
 
 async def test_a_rank_that_fails_to_start_is_named_and_frees_the_room(

@@ -30,7 +30,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint
-from areal_sdk.process import JSON, REPEATABLE_MATH, Child, Needs, ProcessSpec, gpus_of
+from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, Reservation, gpus_of
 from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
@@ -109,7 +109,7 @@ class LocalEngine(ConfiguredEngine):
             args={"model_dir": str(model_dir), "options": options.model_dump(mode="json")},
             env=REPEATABLE_MATH if options.deterministic else {},
             threads=options.threads,
-            needs=Needs(options.threads, gpus_of(options.device)),
+            reserves=Reservation(options.threads, gpus_of(options.device)),
         )
         self._child: Child | None = None
         self._info: EngineInfo | None = None

@@ -89,7 +89,8 @@ class RayLauncher:
 
     async def _place(self, job: str, specs: Sequence[ProcessSpec]) -> Sequence[Mapping[str, JSON]]:
         wanted = [
-            {"name": spec.name, "cpus": spec.needs.cpus, "gpus": spec.needs.gpus} for spec in specs
+            {"name": spec.name, "cpus": spec.reserves.cpus, "gpus": spec.reserves.gpus}
+            for spec in specs
         ]
         payload = {"processes": wanted, "timeout_s": self._placement_timeout_s}
         what = f"Ray: room for {', '.join(spec.name for spec in specs)}"
