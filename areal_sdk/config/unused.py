@@ -89,6 +89,11 @@ _RULES = (
         "each rollout node has a gateway, and takes a free port (rollout.nodes)",
     ),
     _Rule(
+        ("curriculum.floor", "curriculum.every"),
+        lambda c: c.curriculum.target is None,
+        "the shares of a mixture stay as they are without curriculum.target",
+    ),
+    _Rule(
         ("rollout.wait_s",),
         lambda c: c.rollout.stale != "wait",
         'nothing is waited for unless rollout.stale = "wait"',

@@ -169,6 +169,14 @@ def test_a_curriculum_leads_the_mixture_of_two_levels_of_one_dataset(files: Path
     assert "many/6" not in {task.id for task in stream.first}
 
 
+def test_settings_of_a_curriculum_without_a_target_are_told_to_change_nothing() -> None:
+    idle = idle_settings(parse_config({"curriculum": {"every": 8}}), engine="local")
+    assert [line for line in idle if "curriculum" in line] == [
+        "curriculum.every = 8 changes nothing: the shares of a mixture stay as they are without "
+        "curriculum.target"
+    ]
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "both": ({"tasks": "sums"}, "make the tasks one more"),
     "passes": ({"rollout": {"epochs": 2}}, "a mixture has no end"),

@@ -204,3 +204,13 @@ def test_options_that_cannot_be_kept_are_refused(options: dict[str, Any], messag
         pytest.skip("needs bubblewrap")
     with pytest.raises(ConfigError, match=message):
         CommandAgent("true", **options)
+
+
+@needs_bubblewrap
+def test_a_shim_is_refused_with_the_program_to_name(tmp_path: Path) -> None:
+    shim = tmp_path / "shims" / "python3"
+    shim.parent.mkdir()
+    shim.write_text("#!/bin/sh\nexec elsewhere\n")
+    shim.chmod(0o755)
+    with pytest.raises(ConfigError, match=f"name the program itself, such as {sys.executable}"):
+        CommandAgent(f"{shim} agent.py", sandbox=True)

@@ -6,6 +6,7 @@ reaches the session of its episode and nothing else.
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,6 +34,13 @@ class CommandSandbox:
                 raise ConfigError(f"agent.readable: there is no {path}")
         files = {word: str(Path(word).resolve()) for word in words[1:] if os.path.isfile(word)}
         program = shutil.which(words[0]) or words[0]
+        if (
+            Path(program).parent.name == "shims"
+        ):  # of pyenv, asdf and the like: scripts that seek the program
+            raise ConfigError(
+                f"agent.sandbox: {program} stands for a program that a sandbox does not see: name the program "
+                f"itself, such as {sys.executable}"
+            )
         self._words = [os.path.abspath(program), *(files.get(word, word) for word in words[1:])]
         seen = [*_installation(Path(self._words[0])), *files.values()]
         seen += [str(Path(path).expanduser()) for path in readable]
