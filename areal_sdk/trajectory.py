@@ -160,10 +160,10 @@ class Trajectory:
             branch = Branch(tokens, before=branch.before, num_before=branch.num_before)
         tokens = branch.tokens
         given = locals()
-        for field in fields(self):
-            value = given[field.name]
-            dtype = PER_TOKEN.get(field.name)
-            object.__setattr__(self, field.name, value if dtype is None else _frozen(value, dtype))
+        for name in Trajectory.__dataclass_fields__:
+            value = given[name]
+            dtype = PER_TOKEN.get(name)
+            object.__setattr__(self, name, value if dtype is None else _frozen(value, dtype))
         lengths = {len(given[name]) for name in PER_TOKEN}
         if len(lengths) != 1:
             raise ValueError(f"the per-token fields of a trajectory differ in length: {lengths}")

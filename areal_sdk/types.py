@@ -252,13 +252,12 @@ def unpack_turns(rows: Sequence[list[Any]], known: Sequence[Turn] = ()) -> list[
 
 def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
     """The values of the fields for a pickle, some of them changed."""
-    names = [f.name for f in fields(item)]
-    return [changed[name] if name in changed else getattr(item, name) for name in names]
+    return [changed[n] if n in changed else getattr(item, n) for n in item.__dataclass_fields__]
 
 
 def _restore(item: "Turn | Episode", state: Sequence[Any]) -> None:
-    for f, value in zip(fields(item), state, strict=True):
-        object.__setattr__(item, f.name, value)
+    for name, value in zip(item.__dataclass_fields__, state, strict=True):
+        object.__setattr__(item, name, value)
 
 
 class OutcomeKind(StrEnum):

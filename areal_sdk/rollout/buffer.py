@@ -94,6 +94,11 @@ class TrajectoryBuffer:
         """Slots of the groups cut so far."""
         self._pending: dict[str, PendingGroup] = {}
         self._finished: list[FinishedGroup] = []
+        self._num_running = 0
+        """Siblings of the pending groups that have not ended."""
+        self._shed_for: tuple[int, int] | None = None
+        """The version and the number of ended groups for which nothing is left to shed."""
+        self._num_resolved = 0
         self._changed = asyncio.Event()
         self._exhausted = False
         self._is_held = False
@@ -119,7 +124,7 @@ class TrajectoryBuffer:
 
     @property
     def num_running(self) -> int:
-        return sum(group.num_running for group in self._pending.values())
+        return self._num_running
 
     @property
     def num_slots_held(self) -> int:
@@ -152,11 +157,13 @@ class TrajectoryBuffer:
         )
         assert group.id not in self._pending, f"group {group.id} was admitted twice"
         self._pending[group.id] = group
+        self._num_running += group.size
         return group
 
     def accept(self, group: PendingGroup, member: ScoredEpisode) -> None:
         """A sibling ended with a reward. It no longer counts as running."""
         group.num_ended += 1
+        self._num_running -= 1
         group.members.append(member)
         self.ledger.buffer(1)
         self.recent.kept(member.duration_s, truncated=member.truncated)
@@ -165,6 +172,7 @@ class TrajectoryBuffer:
     def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:
         """A sibling will not be trained. The group keeps its slot."""
         group.num_ended += 1
+        self._num_running -= 1
         self._drop(rejection.reason, 1, buffered=False)
         self._notify()
         if rejection.reason is DropReason.STALE:
@@ -179,6 +187,8 @@ class TrajectoryBuffer:
     def resolve(self, group: PendingGroup) -> None:
         """All siblings have ended: finish the group if enough of them are valid, else drop it."""
         del self._pending[group.id]
+        self._num_running -= group.num_running
+        self._num_resolved += 1
         reason, cause = group.give_up, group.rejection
         if reason is None and len(group.members) < self._min_members:
             reason = DropReason.GROUP_INCOMPLETE
@@ -238,15 +248,19 @@ class TrajectoryBuffer:
         began = clock()
         enough_at: float | None = None
         num_refilled = 0
+        self._shed_for = None
         name = f"rollouts: the {self.gate.batch} episodes of step {version + 1}"
         async with waiting(name, timeout_s=timeout_s):
             while True:
                 changed = self._changed
                 if self._failure is not None:
                     raise self._failure
-                self._shed_stale(version)
-                if self.dynamic_sampling:
-                    num_refilled += self._shed_idle(num_refilled)
+                # The end of any episode wakes this loop; only that of a group gives it something to shed.
+                if self._shed_for != (version, self._num_resolved):
+                    self._shed_for = (version, self._num_resolved)
+                    self._shed_stale(version)
+                    if self.dynamic_sampling:
+                        num_refilled += self._shed_idle(num_refilled)
                 if self._is_enough():
                     enough_at = clock() if enough_at is None else enough_at
                     left_s = enough_at + self.wait_s - clock()

@@ -144,11 +144,12 @@ class FinishedGroup:
     id: str
     issued: IssuedTask
     members: tuple[ScoredEpisode, ...]
+    oldest_version: int | None = field(init=False)
 
-    @property
-    def oldest_version(self) -> int | None:
+    def __post_init__(self) -> None:
         versions = (member.oldest_version for member in self.members)
-        return min((v for v in versions if v is not None), default=None)
+        oldest = min((v for v in versions if v is not None), default=None)
+        object.__setattr__(self, "oldest_version", oldest)
 
     @property
     def trajectories(self) -> tuple[Trajectory, ...]:

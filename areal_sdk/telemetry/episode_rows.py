@@ -28,6 +28,11 @@ _T = TypeVar("_T")
 
 Row = Mapping[str, Any]
 
+_TRAJECTORY_FIELDS = [f.name for f in fields(Trajectory) if f.name != "branch"]
+_PUBLIC = {
+    cls: [f.name for f in fields(cls) if not f.name.startswith("_")] for cls in (Turn, Episode)
+}
+
 
 def episode_row(episode: Episode) -> dict[str, Any]:
     messages = _Messages()
@@ -59,7 +64,7 @@ def trajectory_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
     places = {id(trajectory.branch): place for place, trajectory in enumerate(trajectories)}
     return [
         {
-            **{f.name: getattr(t, f.name) for f in fields(t) if f.name != "branch"},
+            **{name: getattr(t, name) for name in _TRAJECTORY_FIELDS},
             "before": None if t.branch.before is None else places[id(t.branch.before)],
             "num_before": t.branch.num_before,
         }
@@ -117,7 +122,7 @@ class _Messages:
 
 
 def _public(item: Turn | Episode) -> dict[str, Any]:
-    return {f.name: getattr(item, f.name) for f in fields(item) if not f.name.startswith("_")}
+    return {name: getattr(item, name) for name in _PUBLIC[type(item)]}
 
 
 def _turns(rows: Sequence[Row], messages: Sequence[Message] | None) -> Iterator[Turn]:

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 SILENT_S = 300.0
 """A node whose event loop reports nothing for so long is killed, and replaced. Agents may block it for a
 while, as they may in the main process."""
+SEND_AFTER_S = 0.002
+"""Requests of this time go together, and so do acknowledgements."""
 TAKES_WITHIN_S = 60.0
 """A node takes requests in a thread, also while an agent blocks its event loop."""
 CLOSE_GRACE_S = 3.0
@@ -41,7 +43,7 @@ class Playing:
 
 
 class RolloutNode:
-    """A node and the episodes that it plays. What is sent within one tick of the loop goes together."""
+    """A node and the episodes that it plays. What is sent within 2 ms goes together."""
 
     def __init__(self, child: Child) -> None:
         self.playing: dict[int, Playing] = {}
@@ -119,7 +121,7 @@ class RolloutNode:
     def _flush_soon(self) -> None:
         if not self._is_flushing:
             self._is_flushing = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_later(SEND_AFTER_S, self._flush)
 
     def _flush(self) -> None:
         self._is_flushing = False

@@ -17,7 +17,7 @@ from areal_sdk.errors import InfrastructureError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process.frames import Buffer
 from areal_sdk.rollout.tasks import EpisodeRequest
-from areal_sdk.types import Episode, Turn, pack_turns, unpack_turns
+from areal_sdk.types import Episode, Task, Turn, pack_turns, unpack_turns
 
 _TURN_FIELDS = tuple(Turn.__dataclass_fields__)
 _ARRAYS = tuple(
@@ -37,7 +37,9 @@ class Stage:
 
 def pack_request(request: EpisodeRequest) -> bytes:
     try:
-        return pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        task = request.task
+        plain = (task.id, task.data, request.group, request.sibling, request.epoch, request.attempt)
+        return pickle.dumps((request.id, *plain), protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as exc:
         raise InfrastructureError(  # no agent is to blame
             f"task {request.task.id!r} cannot be sent to a rollout node ({exc}): keep to plain values "
@@ -47,13 +49,13 @@ def pack_request(request: EpisodeRequest) -> bytes:
 
 def unpack_request(packed: bytes | memoryview) -> EpisodeRequest:
     try:
-        request: EpisodeRequest = pickle.loads(packed)
+        name, task_id, data, *rest = pickle.loads(packed)
     except Exception as exc:
         raise InfrastructureError(
             f"a task cannot be read in a rollout node ({type(exc).__name__}: {exc}): keep to plain "
             "values and importable classes in Task.data, or set rollout.nodes = 1"
         ) from exc
-    return request
+    return EpisodeRequest(name, Task(task_id, data), *rest)
 
 
 def pack_episode(episode: Episode) -> list[Buffer]:
