@@ -29,13 +29,14 @@ from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.groups import Rejection, ScoredEpisode
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource
 from areal_sdk.telemetry import EpisodeWriter, Ledger
 from areal_sdk.types import Episode, Task
 
+DOCUMENT = Path(__file__).parents[1] / "docs" / "nodes.md"
 GROUP_SIZE = 8
 BATCH = 2_000
 IN_FLIGHT = 10_000
@@ -92,12 +93,14 @@ async def measure(
     writer = EpisodeWriter(scratch / f"episodes-{nodes}")
     tokens = num_ended = most = 0
 
-    def ended(episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
-        nonlocal tokens, num_ended
+    def ended(episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
+        nonlocal tokens, num_ended, most
+        most = max(most, buffer.num_running + 1)
         assert isinstance(triaged, ScoredEpisode), triaged
+        assert isinstance(episode, TriagedEpisode)
         num_ended += 1
         tokens += sum(len(t.tokens) for t in triaged.trajectories)
-        writer.write(episode, trajectories=triaged.trajectories, version=0)
+        writer.append(episode.record, version=0)
 
     gate = StalenessGate(BATCH, IN_FLIGHT // BATCH, IN_FLIGHT)
     buffer = TrajectoryBuffer(gate=gate, ledger=Ledger(), group_size=GROUP_SIZE)
@@ -106,7 +109,7 @@ async def measure(
     source = TaskSource(tasks, seed=0, epochs=1)
     profiler = cProfile.Profile(time.process_time)
     try:
-        async with pool.runner(split="train", sampling=SamplingPolicy()) as runner:
+        async with pool.training_runner(sampling=SamplingPolicy(), truncated="score") as runner:
             # The first episodes open the runners of the nodes and load what is loaded late.
             wire.received = wire.sent = 0
             before, began = pool_cpu(pool), time.process_time()
@@ -116,7 +119,6 @@ async def measure(
                 version = 0
                 while num_ended < episodes:
                     batch = await buffer.cut_batch(version=version)
-                    most = max(most, buffer.num_running)
                     buffer.mark_trained(batch)
                     version += 1
                     buffer.set_version(version)
@@ -189,7 +191,7 @@ def main() -> None:
     lines = table(header, rows)
     print(lines)
     if options.write:
-        write_section("nodes", lines)
+        write_section("nodes", lines, document=DOCUMENT)
 
 
 if __name__ == "__main__":

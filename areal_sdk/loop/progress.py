@@ -12,7 +12,7 @@ from areal_sdk.loop.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport
-from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode
+from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode, TriagedEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
 from areal_sdk.telemetry.terminal import RunStatus, StatusWriter
@@ -120,16 +120,23 @@ class Progress:
         """The run ended by itself, and has written all that it writes."""
         self._metrics.log("end", summary.to_json())
 
-    def finished(self, episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
+    def finished(
+        self, episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection
+    ) -> None:
         """A training episode ended, and this became of it."""
         version = self._state.version
-        self._count(episode)
-        if isinstance(triaged, Rejection):
-            self._episodes.write(episode, dropped=triaged.reason, version=version)
-            self._notify.on_episode(episode, dropped=triaged.reason.value)
+        reason = triaged.reason if isinstance(triaged, Rejection) else None
+        if isinstance(episode, TriagedEpisode):
+            self._sampled.add(episode.num_sampled)
+            self._episodes.append(episode.record, version=version)
+            if not self._notify.hear_episodes:
+                return
+            episode = episode.read()
         else:
-            self._episodes.write(episode, trajectories=triaged.trajectories, version=version)
-            self._notify.on_episode(episode, dropped="")
+            self._count(episode)
+            trained = () if isinstance(triaged, Rejection) else triaged.trajectories
+            self._episodes.write(episode, trajectories=trained, dropped=reason, version=version)
+        self._notify.on_episode(episode, dropped="" if reason is None else reason.value)
 
     def measured(self, episode: Episode) -> None:
         """A caller's episode of the split `eval`."""

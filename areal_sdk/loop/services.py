@@ -22,15 +22,16 @@ from areal_sdk.loop.node import node_specs
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.players import Players, open_players
+from areal_sdk.loop.players import Players, open_players, rollout_sampling
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.rollout.dispatcher import WatchesEpisodes
 from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.rewards import RewardSpec
-from areal_sdk.rollout.tasks import WatchesEpisodes
+from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
 from areal_sdk.types import WeightUpdate
@@ -66,11 +67,20 @@ class Services:
 
     def runner(
         self, *, split: str, sampling: SamplingPolicy
-    ) -> AbstractAsyncContextManager[WatchesEpisodes]:
+    ) -> AbstractAsyncContextManager[PlaysEpisodes]:
         """Plays this program's episodes: `async with` it."""
         players = self.players or self.nodes
         assert players is not None, "one of them plays"
         return players.runner(split=split, sampling=sampling)
+
+    def training_runner(self) -> AbstractAsyncContextManager[WatchesEpisodes]:
+        """Plays training episodes; nodes triage them too."""
+        rollout = self.config.rollout
+        sampling = rollout_sampling(rollout)
+        if self.nodes is not None:
+            return self.nodes.training_runner(sampling=sampling, truncated=rollout.truncated)
+        assert self.players is not None, "one of them plays"
+        return self.players.runner(split="train", sampling=sampling)
 
 
 @asynccontextmanager

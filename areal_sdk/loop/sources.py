@@ -4,7 +4,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from areal_sdk.loop.players import rollout_sampling
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services
 from areal_sdk.loop.serving import announce
@@ -14,7 +13,7 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.dispatcher import Dispatcher
-from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode
+from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
@@ -40,7 +39,7 @@ async def play_tasks(
     if curriculum is not None:
         buffer.source_metrics = curriculum.metrics
         finished = _observed(curriculum, finished)
-    async with services.runner(split="train", sampling=rollout_sampling(rollout)) as runner:
+    async with services.training_runner() as runner:
         yield Dispatcher(
             buffer,
             runner=runner,
@@ -54,7 +53,7 @@ async def play_tasks(
 def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
     """Also tells the curriculum, of every episode that was scored."""
 
-    def finished(episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
+    def finished(episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
         if isinstance(triaged, ScoredEpisode):
             curriculum.observe(episode.task, is_success=triaged.success)
         tell(episode, triaged)

@@ -361,6 +361,11 @@ class Observers:
     def on_run_start(self, name: str, run_dir: str, settings: Mapping[str, Any]) -> None:
         self._notify("on_run_start", name=name, run_dir=run_dir, settings=settings)
 
+    @property
+    def hear_episodes(self) -> bool:
+        """Whether any of them has `on_episode`."""
+        return bool(self._hooks.hook.on_episode.get_hookimpls())
+
     def on_episode(self, episode: Episode, dropped: str) -> None:
         self._notify("on_episode", episode=episode, dropped=dropped)
 

@@ -9,16 +9,36 @@ import asyncio
 import logging
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
+from areal_sdk.rollout.groups import (
+    EpisodeObserver,
+    PendingGroup,
+    Rejection,
+    TriagedEpisode,
+    Truncated,
+)
 from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
-from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource, WatchesEpisodes
+from areal_sdk.rollout.tasks import EpisodeRequest, TaskSource
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.waits import waiting
+from areal_sdk.types import Episode
 
 logger = logging.getLogger(__name__)
+
+
+class WatchesEpisodes(Protocol):
+    """The part of a runner that the dispatcher uses."""
+
+    async def run(self, request: EpisodeRequest) -> Episode | TriagedEpisode:
+        """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
+        ...
+
+    def oldest_version(self, episode_id: str) -> int | None:
+        """The version of the first token of a running episode; None if there is no token yet."""
+        ...
+
 
 STALLED_S = 4 * 3600.0
 

@@ -13,10 +13,11 @@ from areal_sdk.errors import RolloutError
 from areal_sdk.rollout.staleness import oldest_version
 from areal_sdk.rollout.tasks import IssuedTask
 from areal_sdk.rollout.trajectory import to_trajectories
+from areal_sdk.telemetry.episode_log import PreparedRecord
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trainer import IdleGroups
 from areal_sdk.trajectory import Trajectory, TrajectoryGroup
-from areal_sdk.types import Episode, ErrorKind, OutcomeKind
+from areal_sdk.types import Episode, ErrorKind, OutcomeKind, Task
 
 Truncated = Literal["score", "mask", "drop"]
 
@@ -53,7 +54,22 @@ class Rejection:
     message: str
 
 
-EpisodeObserver = Callable[[Episode, ScoredEpisode | Rejection], None]
+@dataclass(frozen=True, slots=True)
+class TriagedEpisode:
+    """An episode that a rollout node has triaged, and prepared for the records."""
+
+    id: str
+    task: Task
+    triaged: ScoredEpisode | Rejection
+    duration_s: float
+    num_sampled: int
+    """Tokens, those of excluded turns included."""
+    record: PreparedRecord
+    read: Callable[[], Episode]
+    """Makes the episode from its record: most runs have nobody who asks for it."""
+
+
+EpisodeObserver = Callable[[Episode | TriagedEpisode, ScoredEpisode | Rejection], None]
 """Is told of every episode after its triage."""
 
 

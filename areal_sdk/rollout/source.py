@@ -17,6 +17,7 @@ from areal_sdk.rollout.groups import (
     PendingGroup,
     Rejection,
     ScoredEpisode,
+    TriagedEpisode,
     Truncated,
     triage,
 )
@@ -95,9 +96,14 @@ class EpisodeSource(ABC):
         self.buffer.ledger.start(1)
         group.ages[sibling] = age
 
-    def end(self, group: PendingGroup, sibling: int, episode: Episode) -> ScoredEpisode | Rejection:
+    def end(
+        self, group: PendingGroup, sibling: int, episode: Episode | TriagedEpisode
+    ) -> ScoredEpisode | Rejection:
         """An episode has ended: give it to the buffer, or drop it for the reason that is returned."""
-        triaged = triage(episode, truncated=self._truncated)
+        if isinstance(episode, TriagedEpisode):
+            triaged = episode.triaged
+        else:
+            triaged = triage(episode, truncated=self._truncated)
         if isinstance(triaged, ScoredEpisode):
             del group.ages[sibling]
             self.buffer.accept(group, triaged)
@@ -113,6 +119,6 @@ class EpisodeSource(ABC):
         del group.ages[sibling]
         self.buffer.reject(group, rejection, ran_s=ran_s)
 
-    def tell(self, episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
+    def tell(self, episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
         """Tell the observers what became of an episode."""
         self._on_episode(episode, triaged)

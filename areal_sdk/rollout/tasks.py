@@ -358,18 +358,10 @@ class EpisodeRequest:
 
 
 class PlaysEpisodes(Protocol):
-    """The part of `EpisodeRunner` that an evaluation uses."""
+    """The part of a runner that an evaluation uses."""
 
     async def run(self, request: EpisodeRequest) -> Episode:
         """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
-        ...
-
-
-class WatchesEpisodes(PlaysEpisodes, Protocol):
-    """The part of `EpisodeRunner` that the dispatcher uses: it also tells the age of an episode."""
-
-    def oldest_version(self, episode_id: str) -> int | None:
-        """The version of the first token of a running episode; None if there is no token yet."""
         ...
 
 

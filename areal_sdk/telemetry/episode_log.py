@@ -20,7 +20,7 @@ from areal_sdk.telemetry.episode_rows import (
     read_trajectory_rows,
     trajectory_rows,
 )
-from areal_sdk.telemetry.files import JsonLines, read_json_lines
+from areal_sdk.telemetry.files import JsonLines, read_json_lines, to_json
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import Episode, OutcomeKind
@@ -80,6 +80,36 @@ class EpisodeSummary:
     turn_advantages: tuple[float | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedRecord:
+    """An episode as the writer appends it: two JSON objects without what only the writer knows.
+
+    Any process can `prepare` it, so that the main process need not.
+    """
+
+    line: bytes
+    """Up to the closing brace, as in `index`."""
+    index: bytes
+
+
+def prepare(
+    episode: Episode,
+    *,
+    trajectories: Sequence[Trajectory] = (),
+    dropped: DropReason | None = None,
+    split: str = "train",
+) -> PreparedRecord:
+    """The record of an episode, for `EpisodeWriter.append`."""
+    line = {
+        "episode": episode_row(episode),
+        "trajectories": trajectory_rows(trajectories),
+        "dropped": dropped,
+        "split": split,
+    }
+    index = _summary_row(episode, dropped=dropped, split=split)
+    return PreparedRecord(to_json(line)[:-1], to_json(index)[:-1])
+
+
 class EpisodeWriter:
     """Appends episodes to a directory. One writer a run; any number of readers, live."""
 
@@ -103,11 +133,17 @@ class EpisodeWriter:
         split: str = "train",
     ) -> None:
         """Append one episode, and its line to the index."""
+        record = prepare(episode, trajectories=trajectories, dropped=dropped, split=split)
+        self.append(record, version=version)
+
+    def append(self, record: PreparedRecord, *, version: int | None) -> None:
+        """Append what `prepare` made of an episode; `version` is the policy's when it ended."""
         if self._lines.size >= self._file_bytes:
             self._rotate()
-        record = EpisodeRecord(episode, tuple(trajectories), dropped, version, split, time.time())
-        offset, length = self._lines.append(_row(record))
-        self._index.append(_summarise(record, self._lines.path.name, offset, length))
+        now = {"version": version, "time": time.time()}
+        offset, length = self._lines.append_line(record.line + b"," + to_json(now)[1:])
+        place = {"file": self._lines.path.name, "offset": offset, "length": length}
+        self._index.append_line(record.index + b"," + to_json({**now, **place})[1:])
 
     def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
         """Note which episodes `step` trained: each by its id, with what the step made of it."""
@@ -177,39 +213,23 @@ def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
     )
 
 
-def _row(record: EpisodeRecord) -> dict[str, Any]:
-    return {
-        "episode": episode_row(record.episode),
-        "trajectories": trajectory_rows(record.trajectories),
-        "dropped": record.dropped,
-        "version": record.version,
-        "split": record.split,
-        "time": record.time,
-    }
-
-
-def _summarise(record: EpisodeRecord, file: str, offset: int, length: int) -> EpisodeSummary:
-    episode = record.episode
+def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> dict[str, Any]:
+    """The fields of an `EpisodeSummary` that the episode itself has."""
     outcome = episode.outcome
-    return EpisodeSummary(
-        id=episode.id,
-        task_id=episode.task.id,
-        group=episode.group,
-        split=record.split,
-        time=record.time,
-        version=record.version,
-        reward=outcome.reward,
-        success=outcome.success,
-        dropped=record.dropped,
-        error=outcome.message if outcome.kind is OutcomeKind.ERROR else None,
-        num_turns=len(episode.turns),
-        num_tokens=sum(len(turn.output_tokens) for turn in episode.turns),
-        duration_s=episode.duration_s,
-        file=file,
-        offset=offset,
-        length=length,
-        text=_beginning(episode),
-    )
+    return {
+        "id": episode.id,
+        "task_id": episode.task.id,
+        "group": episode.group,
+        "split": split,
+        "reward": outcome.reward,
+        "success": outcome.success,
+        "dropped": dropped,
+        "error": outcome.message if outcome.kind is OutcomeKind.ERROR else None,
+        "num_turns": len(episode.turns),
+        "num_tokens": sum(len(turn.output_tokens) for turn in episode.turns),
+        "duration_s": episode.duration_s,
+        "text": _beginning(episode),
+    }
 
 
 def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

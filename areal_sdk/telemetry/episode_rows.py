@@ -43,12 +43,13 @@ def episode_row(episode: Episode) -> dict[str, Any]:
     return {**_public(episode), "turns": turns, "messages": messages.written}
 
 
-def read_episode_row(row: Row) -> Episode:
+def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
+    """The episode of a row; of `task`, unless JSON is to say what was in its data."""
     outcome = row["outcome"]
     return from_json(
         Episode,
         row,
-        task=Task(row["task"]["id"], row["task"]["data"]),
+        task=task or Task(row["task"]["id"], row["task"]["data"]),
         turns=tuple(_turns(row["turns"], row.get("messages"))),
         outcome=from_json(
             Outcome,

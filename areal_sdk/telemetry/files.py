@@ -71,7 +71,11 @@ class JsonLines:
 
     def append(self, record: Any) -> tuple[int, int]:
         """Write one line; returns where it begins and how long it is."""
-        line = to_json(record) + b"\n"
+        return self.append_line(to_json(record))
+
+    def append_line(self, text: bytes) -> tuple[int, int]:
+        """The same for a record that is JSON already."""
+        line = text + b"\n"
         start = self.size
         try:
             _write_all(self._file, line)

@@ -18,7 +18,7 @@ from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
-from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode
+from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import DropReason, Ledger
@@ -152,7 +152,7 @@ async def test_a_fault_of_ours_is_no_bad_episode(start_gateway: StartGateway) ->
 async def test_a_bug_after_an_episode_reaches_who_waits_for_a_batch(
     start_gateway: StartGateway,  # noqa: F811
 ) -> None:
-    def broken(episode: Episode, verdict: ScoredEpisode | Rejection) -> None:
+    def broken(episode: Episode | TriagedEpisode, verdict: ScoredEpisode | Rejection) -> None:
         raise OSError("the disk is full")
 
     async with learn(start_gateway, on_episode=broken) as run:

@@ -12,10 +12,13 @@ from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.process import ChildReply, ProcessSpec
 from areal_sdk.process.frames import view_of
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode, Truncated, triage
 from areal_sdk.rollout.nodes.link import RolloutNode
 from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner
+from areal_sdk.rollout.nodes.triaged import pack_triaged, unpack_triaged
 from areal_sdk.rollout.nodes.wire import pack_episode, unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.telemetry.episode_log import prepare
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 from tests.rollout.test_agent_workers import until
@@ -32,7 +35,7 @@ def spec(model_dir: Path) -> Callable[[int, Mapping[str, Any]], ProcessSpec]:
 @asynccontextmanager
 async def pool_of(
     size: int, model_dir: Path, log_dir: Path, **options: Any
-) -> AsyncIterator[tuple[NodePool, NodeRunner, list[str]]]:
+) -> AsyncIterator[tuple[NodePool, NodeRunner[Episode], list[str]]]:
     said: list[str] = []
     launcher = LocalLauncher(log_dir=log_dir)
     pool = NodePool(spec(model_dir), size=size, launcher=launcher, say=said.append, **options)
@@ -87,6 +90,34 @@ def test_an_episode_without_turns_comes_back(tmp_path: Path) -> None:
     sent = episode(outcome=Outcome.failed(ErrorKind.AGENT, "no", trace="line 1"))
     parts = [view_of(part) for part in pack_episode(sent)]
     assert unpack_episode(request(), parts) == sent
+
+
+@pytest.mark.parametrize("truncated", ["score", "mask"])
+def test_a_training_episode_comes_back_triaged_as_here(truncated: Truncated) -> None:
+    first = Turn((1, 2, 3), (4, 5), (-0.5, -0.1), (3, 4), {"role": "assistant", "content": "é"})
+    second = Turn((9,), (6,), (-1.0,), (5,), num_shared=5, shares_with=0, parent=0, _before=first)
+    fork = Turn((8,), (7, 7), (-1.0, -2.0), (5, 5), num_shared=3, shares_with=0, _before=first)
+    for sent in (
+        episode(first, second, fork),
+        episode(first, outcome=Outcome.abstained("why not")),
+        episode(outcome=Outcome.failed(ErrorKind.AGENT, "no", trace="line 1")),
+    ):
+        buffers = [
+            memoryview(bytearray(view_of(b))) for b in pack_triaged(sent, truncated=truncated)
+        ]
+        found = unpack_triaged(request(), buffers)
+        here = triage(sent, truncated=truncated)
+        assert found.triaged == here
+        assert found.read() == sent
+        if isinstance(here, ScoredEpisode):
+            assert isinstance(found.triaged, ScoredEpisode)
+            assert not any(t.tokens.flags.writeable for t in found.triaged.trajectories)
+            assert len(found.triaged.trajectories) == 2
+        assert found.record == prepare(
+            sent,
+            trajectories=() if isinstance(here, Rejection) else here.trajectories,
+            dropped=here.reason if isinstance(here, Rejection) else None,
+        )
 
 
 async def test_nodes_play_follow_the_news_and_survive_a_lost_one(

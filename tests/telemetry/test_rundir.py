@@ -122,7 +122,7 @@ def test_an_index_of_an_older_version_is_read_with_empty_fields(tmp_path: Path) 
     index = tmp_path / "000001.index"
     row = orjson.loads(index.read_bytes())
     for name in ("text", "step", "advantage", "turn_advantages"):
-        del row[name]
+        row.pop(name, None)
     index.write_bytes(orjson.dumps(row) + b"\n")
     [summary] = list_episodes(tmp_path)
     assert (summary.text, summary.step, summary.advantage) == ("", None, None)

@@ -10,6 +10,8 @@ from typing import Any
 
 from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
 from areal_sdk.process import Child, ChildReply
+from areal_sdk.rollout.groups import TriagedEpisode
+from areal_sdk.rollout.nodes.triaged import unpack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_request, unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.waits import note_waits
@@ -20,7 +22,7 @@ logger = logging.getLogger(__name__)
 SILENT_S = 300.0
 """A node whose event loop reports nothing for so long is killed, and replaced. Agents may block it for a
 while, as they may in the main process."""
-SEND_AFTER_S = 0.002
+SEND_AFTER_S = 0.02
 """Requests of this time go together, and so do acknowledgements."""
 TAKES_WITHIN_S = 60.0
 """A node takes requests in a thread, also while an agent blocks its event loop."""
@@ -36,14 +38,15 @@ class Playing:
     """An episode that a node plays."""
 
     request: EpisodeRequest
-    ended: "asyncio.Future[Episode]"
+    stage: Stage
+    ended: "asyncio.Future[Episode | TriagedEpisode]"
     began: float
     age: int | None = None
     """Version of its first token, as last reported."""
 
 
 class RolloutNode:
-    """A node and the episodes that it plays. What is sent within 2 ms goes together."""
+    """A node and the episodes that it plays. What is sent within 20 ms goes together."""
 
     def __init__(self, child: Child) -> None:
         self.playing: dict[int, Playing] = {}
@@ -80,18 +83,18 @@ class RolloutNode:
         """Show what it waits for: its episodes, each of which ends within `longest_s`, and what it reported."""
         waits = list(self._waits)
         if self.playing:
-            first = min(self.playing.values(), key=lambda playing: playing.began)
+            first = next(iter(self.playing.values()))
             lasted_s = asyncio.get_running_loop().time() - first.began
             what = f"{len(self.playing)} episodes, the oldest is {first.request.id}"
             waits.append((what, lasted_s, longest_s))
         note_waits(self.name, waits)
 
-    async def play(self, request: EpisodeRequest, stage: Stage, playing: Playing) -> Episode:
+    async def play(self, playing: Playing) -> Episode | TriagedEpisode:
         """The episode. `NodeLostError` if the node is gone before it has ended."""
         if self._lost:
             raise NodeLostError(self._lost)
         number = next(self._numbers)
-        self._orders.append((number, stage, pack_request(request)))
+        self._orders.append((number, playing.stage, pack_request(playing.request)))
         self.playing[number] = playing
         self._flush_soon()
         try:
@@ -133,7 +136,7 @@ class RolloutNode:
         if orders or acknowledged:
             places = {stage: place for place, stage in enumerate({o[1]: None for o in orders})}
             payload = {
-                "stages": [[stage.split, astuple(stage.sampling)] for stage in places],
+                "stages": [astuple(stage) for stage in places],
                 "orders": [[number, places[stage]] for number, stage, _ in orders],
                 "acknowledged": acknowledged,
             }
@@ -162,6 +165,9 @@ class RolloutNode:
             self._lose(str(death))
         except ProcessError as exc:
             await self._give_up(str(exc))
+        except Exception as exc:
+            logger.exception("a report of %s", self.name)
+            await self._give_up(f"its report cannot be read: {exc!r}")
 
     async def _give_up(self, why: str) -> None:
         """It does not answer: end it, and have its episodes played elsewhere."""
@@ -193,7 +199,9 @@ class RolloutNode:
             text = bytes(buffers[0]).decode()
             playing.ended.set_exception(RolloutError(f"{self.name}: {text}"))
             return
-        playing.ended.set_result(unpack_episode(playing.request, buffers))
+        is_whole = playing.stage.truncated is None
+        unpack = unpack_episode if is_whole else unpack_triaged
+        playing.ended.set_result(unpack(playing.request, buffers))
 
     def _lose(self, why: str) -> None:
         """Fail the episodes that it plays, and all later ones."""

@@ -14,13 +14,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, cast
 
 from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, RemoteError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.supervision import Places
+from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.link import NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.nodes.wire import Stage
 from areal_sdk.rollout.tasks import EpisodeRequest
@@ -33,6 +34,9 @@ WATCH_EVERY_S = 0.5
 TELL_WITHIN_S = 5.0
 """How long the engine waits for nodes that do not say that they have heard its news."""
 START_TIMEOUT_S = 300.0
+
+Ended = TypeVar("Ended")
+"""An `Episode`, or one that is triaged too."""
 
 
 class NodePool:
@@ -63,7 +67,7 @@ class NodePool:
             size, start=self._start_node, is_lost=lambda node: node.is_lost, name="node"
         )
         self._nodes: set[RolloutNode] = set()
-        """Every node that was started and not closed."""
+        """Those that were started and not closed; some of them may be lost."""
         self._chores: set[asyncio.Task[None]] = set()
         self.size = size
 
@@ -92,9 +96,15 @@ class NodePool:
             raise
         self._own(self._watch(), "watch rollout nodes")
 
-    def runner(self, *, split: str, sampling: SamplingPolicy) -> "NodeRunner":
+    def runner(self, *, split: str, sampling: SamplingPolicy) -> "NodeRunner[Episode]":
         """Plays episodes of one stage: `async with` it."""
         return NodeRunner(self, Stage(split, sampling))
+
+    def training_runner(
+        self, *, sampling: SamplingPolicy, truncated: Truncated
+    ) -> "NodeRunner[Episode | TriagedEpisode]":
+        """Plays training episodes, which the nodes triage."""
+        return NodeRunner(self, Stage("train", sampling, truncated))
 
     async def tell(self, state: Mapping[str, Any]) -> None:
         """Tell every node news of the engine, and wait for those that answer in time."""
@@ -117,15 +127,15 @@ class NodePool:
 
     async def play(
         self, request: EpisodeRequest, stage: Stage, watch: Callable[[Playing], None]
-    ) -> Episode:
+    ) -> Episode | TriagedEpisode:
         """The episode, from the first node that does not die under it; `watch` is told of each attempt."""
         loop = asyncio.get_running_loop()
         while True:
             node = await self._pick()
-            playing = Playing(request, loop.create_future(), loop.time())
+            playing = Playing(request, stage, loop.create_future(), loop.time())
             watch(playing)
             try:
-                return await node.play(request, stage, playing)
+                return await node.play(playing)
             except InfrastructureError as exc:
                 is_last = request.attempt >= self._infra_retries
                 if is_last or not isinstance(exc, NodeLostError):
@@ -134,7 +144,7 @@ class NodePool:
 
     async def _pick(self) -> RolloutNode:
         """The node with the fewest episodes. If all are lost, waits for the first replacement."""
-        nodes = self._places.workers
+        nodes = [node for node in self._nodes if not node.is_lost]
         if not nodes:
             try:
                 async with waiting("rollouts: a node to play on", timeout_s=START_TIMEOUT_S):
@@ -149,10 +159,14 @@ class NodePool:
         state = self._state
         (child,) = await self._launcher.launch([self._make_spec(index, state)])
         node = RolloutNode(child)
+        try:
+            while state is not self._state:  # there was news while it started
+                state = self._state
+                await node.tell(state, timeout_s=TELL_WITHIN_S)
+        except BaseException:
+            await node.aclose()
+            raise
         self._nodes.add(node)
-        while state is not self._state:  # there was news while it started
-            state = self._state
-            await node.tell(state, timeout_s=TELL_WITHIN_S)
         return node
 
     async def _watch(self) -> None:
@@ -173,7 +187,7 @@ class NodePool:
         task.add_done_callback(self._chores.discard)
 
 
-class NodeRunner:
+class NodeRunner(Generic[Ended]):
     """Plays the episodes of one stage on the nodes of a pool."""
 
     def __init__(self, pool: NodePool, stage: Stage) -> None:
@@ -181,14 +195,14 @@ class NodeRunner:
         self._stage = stage
         self._playing: dict[str, Playing] = {}
 
-    async def run(self, request: EpisodeRequest) -> Episode:
+    async def run(self, request: EpisodeRequest) -> Ended:
         """Play an episode. Failures of the episode are in its outcome; only bugs raise."""
 
         def watch(playing: Playing) -> None:
             self._playing[request.id] = playing
 
         try:
-            return await self._pool.play(request, self._stage, watch)
+            return cast(Ended, await self._pool.play(request, self._stage, watch))
         finally:
             self._playing.pop(request.id, None)
 

@@ -17,6 +17,7 @@ from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
 from areal_sdk.process.frames import Buffer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
+from areal_sdk.rollout.nodes.triaged import pack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_episode, unpack_request
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.waits import current_waits
@@ -24,7 +25,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 logger = logging.getLogger(__name__)
 
-REPORT_AFTER_S = 0.005
+REPORT_AFTER_S = 0.02
 """Episodes that end within this time are reported together."""
 BEAT_S = 0.25
 """Ages and waits are reported so often."""
@@ -50,6 +51,7 @@ class NodeServer:
         self._told = told
         self._loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
+        self._bug: Exception | None = None
         self._runners: dict[Stage, asyncio.Task[EpisodeRunner]] = {}
         self._stack = AsyncExitStack()
         self._playing: dict[int, asyncio.Task[None]] = {}
@@ -74,6 +76,8 @@ class NodeServer:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
+        if self._bug is not None:
+            raise self._bug
 
     def _receive(self) -> None:
         """Runs in a thread: an agent that blocks the event loop is not taken for a dead node."""
@@ -81,12 +85,19 @@ class NodeServer:
             while True:
                 request = self._channel.receive()
                 if request is not None:
-                    self._loop.call_soon_threadsafe(self._handle, request)
+                    self._loop.call_soon_threadsafe(self._take, request)
                     if request.method in ("play", "stop"):
                         request.reply()
         except ChannelClosedError:
             with suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._closed.set)
+
+    def _take(self, request: Request) -> None:
+        try:
+            self._handle(request)
+        except Exception as exc:  # noqa: BLE001 - a bug, of which nobody else would hear
+            self._bug = exc
+            self._closed.set()
 
     def _handle(self, request: Request) -> None:
         match request.method:
@@ -109,7 +120,8 @@ class NodeServer:
         for number in request.payload["acknowledged"]:
             self._kept.pop(number, None)
         stages = [
-            Stage(split, SamplingPolicy(*sampling)) for split, sampling in request.payload["stages"]
+            Stage(split, SamplingPolicy(*sampling), truncated)
+            for split, sampling, truncated in request.payload["stages"]
         ]
         orders = request.payload["orders"]
         for (number, stage), packed in zip(orders, request.buffers, strict=True):
@@ -127,9 +139,9 @@ class NodeServer:
             request = unpack_request(packed)
             runner = await self._runner(stage)
             self._ages[number] = lambda: runner.oldest_version(request.id)
-            buffers = pack_episode(await runner.run(request))
+            buffers = _packed(await runner.run(request), stage)
         except InfrastructureError as exc:
-            buffers = pack_episode(_failed(request, ErrorKind.INFRASTRUCTURE, str(exc)))
+            buffers = _packed(_failed(request, str(exc)), stage)
         except Exception as exc:
             logger.exception("episode %s", request.id)
             message = f"{type(exc).__name__}: {exc}"
@@ -186,6 +198,12 @@ class NodeServer:
         task.add_done_callback(self._chores.discard)
 
 
-def _failed(request: EpisodeRequest, kind: ErrorKind, message: str) -> Episode:
-    outcome = Outcome.failed(kind, message)
+def _packed(episode: Episode, stage: Stage) -> Sequence[Buffer]:
+    if stage.truncated is None:
+        return pack_episode(episode)
+    return pack_triaged(episode, truncated=stage.truncated)
+
+
+def _failed(request: EpisodeRequest, message: str) -> Episode:
+    outcome = Outcome.failed(ErrorKind.INFRASTRUCTURE, message)
     return Episode(request.id, request.task, (), outcome, attempt=request.attempt)

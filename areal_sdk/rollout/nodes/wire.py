@@ -1,8 +1,8 @@
-"""Requests and episodes between the main process and a rollout node.
+"""Requests and whole episodes between the main process and a rollout node.
 
 A request travels as a pickle, because a task holds values of users. An episode comes back without its
 task, which the main process has: one array for each per-token field, and a pickle of the rest, which is
-of types of the SDK only.
+of types of the SDK only. Training episodes come back triaged (`triaged.py`).
 """
 
 import pickle
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from areal_sdk.errors import InfrastructureError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process.frames import Buffer
+from areal_sdk.rollout.groups import Truncated
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.types import Episode, Task, Turn, pack_turns, unpack_turns
 
@@ -33,6 +34,8 @@ class Stage:
 
     split: str
     sampling: SamplingPolicy
+    truncated: Truncated | None = None
+    """How training episodes are triaged that a limit has ended; None: the episodes are not triaged."""
 
 
 def pack_request(request: EpisodeRequest) -> bytes:
