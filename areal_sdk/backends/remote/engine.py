@@ -1,11 +1,9 @@
 """`RemoteEngine`: a pool of inference servers, their weights, their failures."""
 
 import asyncio
-import itertools
 import logging
-import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import aiohttp
 
 from areal_sdk.backends.remote.client import (
-    Attempt,
-    Delta,
-    RequestRefusedError,
     ServerClient,
-    ServerFailedError,
 )
 from areal_sdk.backends.remote.connect import (
     check_agreement,
@@ -26,13 +20,14 @@ from areal_sdk.backends.remote.connect import (
     connect,
     read_model_info,
 )
-from areal_sdk.backends.remote.failover import ResumableRequest, fitted
-from areal_sdk.backends.remote.http import HttpClient
+from areal_sdk.backends.remote.http import HttpClient, open_session
 from areal_sdk.backends.remote.lending import lend, take_back
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerLauncher, ServerProcess
 from areal_sdk.backends.remote.router import Router
+from areal_sdk.backends.remote.sampling import PoolSampler
+from areal_sdk.backends.remote.sharing import Entrance
 from areal_sdk.backends.remote.supervisor import Supervisor
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.backends.remote.weights.sender import WeightSender
@@ -40,17 +35,23 @@ from areal_sdk.backends.remote.weights.swap import SwapTimes, interrupt
 from areal_sdk.backends.remote.weights.transport import DiskTransport
 from areal_sdk.backends.remote.weights.verify import Canary, CanaryScorer, Verifier
 from areal_sdk.config import EngineSection
-from areal_sdk.engine import EngineInfo, GenerateChunk, GenerateRequest, InferenceEngine
-from areal_sdk.errors import EngineError, StaleWeightsError
-from areal_sdk.types import FinishReason, WeightUpdate
+from areal_sdk.engine import (
+    EngineEntrance,
+    EngineInfo,
+    GenerateChunk,
+    GenerateRequest,
+    InferenceEngine,
+    Tell,
+)
+from areal_sdk.errors import ConfigError, EngineError
+from areal_sdk.types import WeightUpdate
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    pass
 
 logger = logging.getLogger(__name__)
 
-_KEEPALIVE_S = 3.0
-"""Servers close idle connections after 5 s: a call on a closed one would look like a failure."""
+CLIENT = "areal_sdk.backends.remote.sharing:RemoteEngineClient"
 
 
 class RemoteEngine(InferenceEngine):
@@ -62,6 +63,7 @@ class RemoteEngine(InferenceEngine):
     """
 
     client: ClassVar[type[HttpClient]]
+    is_shareable = True
 
     def __init__(
         self,
@@ -97,9 +99,9 @@ class RemoteEngine(InferenceEngine):
         self._supervisor: Supervisor
         self._watches: list[asyncio.Task[None]] = []
         self._checking: asyncio.Future[list[None]] | None = None
-        self._request_ids = itertools.count()
-        self.num_failovers = 0
-        """Attempts that ended in a fault and were continued."""
+        self._sampler: PoolSampler
+        self._entrance: Entrance | None = None
+        """Where rollout nodes are told of the servers, if there are any."""
 
     # life
 
@@ -117,13 +119,7 @@ class RemoteEngine(InferenceEngine):
                 "requests keep the KV of old weights over a swap: logprobs of the tokens they sample "
                 "then are those of no version (num_stale_kv of a turn counts them)"
             )
-        session = await self._exit.enter_async_context(
-            aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
-                read_bufsize=1 << 20,
-                trust_env=False,
-            )
-        )
+        session = await self._exit.enter_async_context(open_session())
         started: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
         if self._launcher is not None:
             started += [(process.address, process) for process in self._launcher.start_all()]
@@ -152,6 +148,18 @@ class RemoteEngine(InferenceEngine):
             self._pool.entry = router
             self._exit.push_async_callback(router.leave)
             self._watches = [asyncio.create_task(router.keep(self._pool), name="keep the router")]
+        self._sampler = PoolSampler(
+            self._pool,
+            self.info,
+            self._model,
+            mode=self.interrupt_mode,
+            reserved_tokens=self.client.reserved_tokens,
+            max_failovers=self.limits.max_failovers,
+            wait_s=self.settings.request_wait_s,
+            label=self._distributor.label,
+            version_of=self._distributor.version_of,
+            suspect=self._suspect,
+        )
         supervisor = self._supervisor = Supervisor(
             self._pool,
             self._distributor,
@@ -242,6 +250,8 @@ class RemoteEngine(InferenceEngine):
 
     async def update_weights(self, update: WeightUpdate) -> None:
         await self._started().publish(update)
+        if self._entrance is not None:
+            self._entrance.tell_soon()
 
     async def drain(self, address: str, *, timeout_s: float) -> None:
         """Send nothing new to a server and wait until it is idle."""
@@ -253,6 +263,8 @@ class RemoteEngine(InferenceEngine):
     async def pause(self) -> None:
         """Requests wait here, not in a server, so that no deadline runs out meanwhile."""
         self._pool.running.clear()
+        if self._entrance is not None:
+            await self._entrance.tell()
         ready, router = self._pool.ready, self._pool.entry
         if router is not None:
             await interrupt(router, ready)
@@ -260,6 +272,27 @@ class RemoteEngine(InferenceEngine):
 
     async def resume(self) -> None:
         self._pool.running.set()
+        if self._entrance is not None:
+            await self._entrance.tell()
+
+    async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
+        """Nodes send requests to the servers themselves, and hear of their state."""
+        if self.interrupt_mode != "retract" or self.settings.router or self.settings.colocated:
+            raise ConfigError(
+                "rollout.nodes needs servers that hold requests while they take new weights, and that are "
+                'reached directly: interrupt = "retract", and neither router, colocated nor kv_on_update = "keep"'
+            )
+        self._entrance = Entrance(
+            self._pool,
+            tell,
+            client=self.client,
+            run=self._started().run,
+            model=self._model,
+            settings=self.settings,
+            limits=self.limits,
+        )
+        self._exit.push_async_callback(self._entrance.aclose)
+        return EngineEntrance(CLIENT, self._entrance.state())
 
     async def release_memory(self) -> None:
         """Every server lends its memory; see `lending`."""
@@ -282,79 +315,16 @@ class RemoteEngine(InferenceEngine):
 
     # generation
 
-    async def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
-        resumable = ResumableRequest(
-            fitted(request, self.info, reserved_tokens=self.client.reserved_tokens), self._decode
-        )
-        num_faults = 0
-        while True:
-            server = await self._pool.acquire(
-                request.session, timeout_s=self.settings.request_wait_s
-            )
-            resumable.begin_attempt()
-            server.began()
-            final: Delta | None = None
-            try:
-                async with aclosing(self._attempt(server, resumable)) as deltas:
-                    async for delta in deltas:
-                        if delta.finish_reason is None:
-                            yield delta.chunk()
-                        else:
-                            final = delta
-            except RequestRefusedError as exc:
-                raise server.client.explain_refusal(request, exc) from exc
-            except (ServerFailedError, StaleWeightsError) as exc:
-                num_faults += 1
-                await self._suspect(server, exc)
-                if num_faults > self.limits.max_failovers:
-                    raise EngineError(
-                        f"gave up after {num_faults} faults, the last: {exc}"
-                    ) from exc
-            finally:
-                server.ended()
-            if final is not None and final.finish_reason is not FinishReason.ABORT:
-                yield final.chunk(num_stale_kv=resumable.num_stale_kv)
-                return
-            if final is not None and final.tokens:  # we aborted it ourselves, for a swap
-                yield replace(final, finish_reason=None).chunk()
-            if resumable.budget == 0:
-                yield Delta(finish_reason=FinishReason.LENGTH).chunk()
-                return
-            if request.json_schema is not None and resumable.sampled:
-                raise EngineError(
-                    "new weights or a fault interrupted an answer with a JSON schema, and such an answer "
-                    'cannot be continued: interrupt = "retract" keeps new weights from interrupting it'
-                )
-            self.num_failovers += 1
+    def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        return self._sampler.stream(request)
 
-    async def _attempt(
-        self, server: Server, resumable: ResumableRequest
-    ) -> AsyncGenerator[Delta, None]:
-        """One server's part of a request. Ends after a final delta, `ABORT` included."""
-        distributor = self._started()
-        keeps_kv = self.interrupt_mode == "in_place"
-        attempt = Attempt(
-            resumable.request,
-            resumable.sampled,
-            f"{resumable.request.request_id or 'areal'}-{next(self._request_ids)}",
-            submitted_version=self._pool.least_version(server),
-            version_of=distributor.version_of,
-            cache_key=distributor.label(server.version) if keeps_kv else None,
-        )
-        async with aclosing(server.client.generate(attempt)) as deltas:
-            async for delta in deltas:
-                server.last_token_at = time.monotonic()
-                if not delta.tokens and delta.finish_reason is None:
-                    continue
-                delta = resumable.add(delta)
-                if delta.finish_reason is FinishReason.ABORT and not server.is_interrupting:
-                    if delta.tokens:
-                        yield replace(delta, finish_reason=None)
-                    raise ServerFailedError(f"{server.address} aborted a request: {delta.message}")
-                yield delta
-                if delta.finish_reason is not None:
-                    return
-        raise ServerFailedError(f"{server.address} ended a request without a reason")
+    @property
+    def num_failovers(self) -> int:
+        """Attempts that ended in a fault and were continued."""
+        return self._sampler.num_failovers
+
+    def _decode(self, tokens: list[int]) -> str:
+        return self._sampler.decode(tokens)
 
     async def _suspect(self, server: Server, error: EngineError) -> None:
         if server is self._pool.entry:
@@ -376,16 +346,6 @@ class RemoteEngine(InferenceEngine):
         with suppress(TimeoutError):
             async with asyncio.timeout(self.settings.request_wait_s):
                 await asyncio.shield(self._checking)
-
-    def _decode(self, tokens: list[int]) -> str:
-        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
-        return text
-
-    @cached_property
-    def _tokenizer(self) -> "Tokenizer":
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(self._model / "tokenizer.json"))
 
     def _started(self) -> WeightDistributor:
         if self._distributor is None:

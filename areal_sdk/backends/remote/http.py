@@ -18,9 +18,20 @@ from areal_sdk.backends.remote.client import (
 JSON = dict[str, Any]
 
 _NUM_ERROR_CHARACTERS = 300
+_KEEPALIVE_S = 3.0
+"""Servers close idle connections after 5 s: a call on a closed one would look like a failure."""
 _SUCCESS = (200, 202)
 """202: a router will do it soon."""
 _ALIVE = Delta()
+
+
+def open_session() -> aiohttp.ClientSession:
+    """The connections to all servers of an engine."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEPALIVE_S),
+        read_bufsize=1 << 20,
+        trust_env=False,
+    )
 
 
 class HttpClient(ServerClient, ABC):

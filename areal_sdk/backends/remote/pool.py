@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from areal_sdk.backends.remote.client import ServerClient, ServerInfo
@@ -91,6 +91,8 @@ class Pool:
         self.running.set()
         self.entry: Server | None = None
         """Where requests go instead: a router, which places them itself."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the state of a server has changed."""
         self._tie_break = random.Random(0)
 
     @property
@@ -102,6 +104,7 @@ class Pool:
             server.state = state
             server.reason = reason
             self._changed.notify_all()
+        self.on_change()
         if self.entry is not None:
             self.entry.gate.clear()
             self.entry.wake.set()

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import make_tiny_model
 from areal_sdk.testing import check_engine
@@ -76,3 +78,46 @@ def test_an_agent_trains_on_it_and_a_killed_server_comes_back(tmp_path: Path) ->
     books = run_dir(tmp_path).read_ledger()
     assert books is not None
     assert books["trained"] == 5 * 16
+
+
+@pytest.mark.slow
+def test_rollout_nodes_sample_from_its_servers_through_swaps_and_a_death(tmp_path: Path) -> None:
+    process = start_training(
+        tmp_path,
+        "--plugin",
+        plugin.__file__,
+        "--set",
+        "engine.toy-vllm.interrupt=retract",
+        engine__name="toy-vllm",
+        engine__dtype="auto",
+        engine__max_slots=32,
+        rollout__nodes=2,
+        run__steps=5,
+    )
+    wait_for_steps(process, tmp_path, 1)
+    os.killpg(server_of(process.pid), signal.SIGKILL)
+    output = finish(process)
+    assert "restarting the toy server of" in output
+    books = run_dir(tmp_path).read_ledger()
+    assert books is not None
+    assert books["trained"] == 5 * 16
+    found = [run_dir(tmp_path).find_episode(e.id) for e in run_dir(tmp_path).list_episodes()]
+    versions = {v for record in found for t in record.episode.turns for v in t.versions}
+    assert {0, 1, 2} <= versions, "tokens name the weights that sampled them"
+
+
+@pytest.mark.slow
+def test_nodes_need_servers_that_hold_their_requests(tmp_path: Path) -> None:
+    output = finish(
+        start_training(
+            tmp_path,
+            "--plugin",
+            plugin.__file__,
+            engine__name="toy-vllm",
+            engine__dtype="auto",
+            engine__max_slots=32,
+            rollout__nodes=2,
+        ),
+        code=2,
+    )
+    assert 'interrupt = "retract"' in output

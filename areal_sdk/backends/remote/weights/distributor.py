@@ -18,6 +18,22 @@ from areal_sdk.types import WeightUpdate
 logger = logging.getLogger(__name__)
 
 
+def label_of(run: str, version: int) -> str:
+    """The label of a version in the run whose token is `run`."""
+    return f"{run}:{version}"
+
+
+def version_of(run: str, label: str) -> int:
+    """The version of a label; StaleWeightsError unless the run gave it."""
+    theirs, separator, version = label.partition(":")
+    if theirs != run or not separator:
+        raise StaleWeightsError(
+            f"a server samples from weights {label!r}, which this run did not publish: it was "
+            "restarted, or is used by another run"
+        )
+    return int(version)
+
+
 class WeightDistributor:
     """Owns the current version. A server is ready only while it serves that one.
 
@@ -50,20 +66,15 @@ class WeightDistributor:
         self._mode: InterruptMode = mode
         self._drain_timeout_s = drain_timeout_s
         self._no_server_timeout_s = no_server_timeout_s
-        self._run = os.urandom(4).hex()
+        self.run = os.urandom(4).hex()
+        """In all labels of this run."""
         self._lock = asyncio.Lock()
 
     def label(self, version: int) -> str:
-        return f"{self._run}:{version}"
+        return label_of(self.run, version)
 
     def version_of(self, label: str) -> int:
-        run, separator, version = label.partition(":")
-        if run != self._run or not separator:
-            raise StaleWeightsError(
-                f"a server samples from weights {label!r}, which this run did not publish: it was "
-                "restarted, or is used by another run"
-            )
-        return int(version)
+        return version_of(self.run, label)
 
     @property
     def sender_pid(self) -> int | None:

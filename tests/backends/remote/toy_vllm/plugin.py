@@ -4,6 +4,7 @@ import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Literal
 
 import areal_sdk
 from areal_sdk.backends.remote.client import (
@@ -24,10 +25,10 @@ SERVER = Path(__file__).with_name("server.py")
 
 
 class ToyClient(HttpClient):
-    """The routes of `server.py`. It can hold no requests: a swap aborts them."""
+    """The routes of `server.py`."""
 
     kind = "toy"
-    capabilities = Capabilities(interrupts=("abort", "drain"), transports=("disk",))
+    capabilities = Capabilities(interrupts=("retract", "abort", "drain"), transports=("disk",))
 
     async def probe(self, *, is_busy: bool = False) -> None:
         deadlines = self.deadlines
@@ -71,6 +72,12 @@ class ToyClient(HttpClient):
     async def abort_all(self) -> None:
         await self._post("/abort_requests", {})
 
+    async def pause(self, mode: str) -> None:
+        await self._post("/hold", {})
+
+    async def resume(self) -> None:
+        await self._post("/go_on", {})
+
     async def weight_label(self) -> str:
         return str((await self._get("/weights"))["tag"])
 
@@ -94,12 +101,19 @@ class ToyLauncher(ServerLauncher):
 class ToyEngine(RemoteEngine):
     client = ToyClient
 
-    def __init__(self, *, model_dir: Path, log_dir: Path, servers: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        model_dir: Path,
+        log_dir: Path,
+        servers: int = 1,
+        interrupt: Literal["abort", "retract"] = "abort",
+    ) -> None:
         super().__init__(
             model_dir,
             log_dir=log_dir,
             launcher=ToyLauncher(model_dir, log_dir, servers=servers),
-            settings=RemoteSection(interrupt="abort"),
+            settings=RemoteSection(interrupt=interrupt),
             limits=ServerLimits(supervision=SupervisionOptions(check_every_s=0.5)),
         )
 

@@ -41,6 +41,8 @@ class ToyServer:
                 web.post("/ping_sampler", self.ping),
                 web.post("/score", self.score),
                 web.post("/abort_requests", self.abort),
+                web.post("/hold", self.hold),
+                web.post("/go_on", self.go_on),
                 web.post("/weights/tag", self.update),
                 web.post("/weights/reload", self.update),
                 web.get("/weights", self.weights),
@@ -96,6 +98,14 @@ class ToyServer:
     async def abort(self, request: web.Request) -> web.Response:
         for request_id in tuple(self._running):
             await self._engine.abort(request_id)
+        return web.json_response({})
+
+    async def hold(self, request: web.Request) -> web.Response:
+        await self._engine.pause()
+        return web.json_response({})
+
+    async def go_on(self, request: web.Request) -> web.Response:
+        await self._engine.resume()
         return web.json_response({})
 
     async def update(self, request: web.Request) -> web.Response:

@@ -1,0 +1,191 @@
+"""Rollout nodes on a pool of servers: they send requests themselves, and the main process tells the rest.
+
+The main process alone supervises servers and changes weights. A node mirrors the pool: which servers
+there are, which of them are ready, and whether the engine is paused. Versions of tokens come from the
+labels in the servers' answers, so that a node that hears late of a version mislabels nothing.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.backends.remote.client import Deadlines
+from areal_sdk.backends.remote.http import HttpClient, open_session
+from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
+from areal_sdk.backends.remote.pool import Pool, Server, State
+from areal_sdk.backends.remote.sampling import PoolSampler
+from areal_sdk.backends.remote.weights.distributor import label_of, version_of
+from areal_sdk.backends.remote.weights.swap import interrupt
+from areal_sdk.engine import EngineClient, EngineInfo, GenerateChunk, GenerateRequest, Tell
+from areal_sdk.errors import EngineError
+from areal_sdk.process.user_code import load_user_object, reference_to
+
+logger = logging.getLogger(__name__)
+
+PROBE_EVERY_S = 1.0
+"""A server that a request met a fault at is asked again so often, until it answers."""
+
+
+class Entrance:
+    """Tells the nodes of the pool, in the main process."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        tell: Tell,
+        *,
+        client: type[HttpClient],
+        run: str,
+        model: Path,
+        settings: RemoteSection,
+        limits: ServerLimits,
+    ) -> None:
+        self._pool = pool
+        self._tell = tell
+        self._constant = {
+            "client": reference_to(client),
+            "run": run,
+            "model": str(model),
+            "api_key": settings.api_key,
+            "wait_s": settings.request_wait_s,
+            "max_failovers": limits.max_failovers,
+            "deadlines": asdict(limits.deadlines),
+        }
+        self._telling: asyncio.Task[None] | None = None
+        self._is_due = False
+        pool.on_change = self.tell_soon
+
+    def state(self) -> dict[str, Any]:
+        """What nodes know of the pool, as JSON."""
+        servers = [
+            {
+                "address": server.address,
+                "state": server.state.value,
+                "reason": server.reason,
+                "version": server.version,
+            }
+            for server in self._pool.servers
+        ]
+        return {**self._constant, "servers": servers, "is_running": self._pool.running.is_set()}
+
+    async def tell(self) -> None:
+        await self._tell(self.state())
+
+    def tell_soon(self) -> None:
+        """Tell what is true by then. Nobody waits: a node that hears late meets faults, and goes on elsewhere."""
+        self._is_due = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_all(), name="news of the servers")
+
+    async def aclose(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.wait({self._telling})
+
+    async def _tell_all(self) -> None:
+        while self._is_due:
+            self._is_due = False
+            await self.tell()
+
+
+class RemoteEngineClient(EngineClient):
+    """Samples from the servers of the main process's engine."""
+
+    def __init__(self, info: EngineInfo, *, name: str) -> None:
+        super().__init__(info, name=name)
+        self._pool = Pool([])
+        self._session = open_session()
+        self._sampler: PoolSampler | None = None
+        self._hearing = asyncio.Lock()
+        self._probes: dict[Server, asyncio.Task[None]] = {}
+        self._told: dict[str, State] = {}
+        """The state of each server, as the main process sees it."""
+
+    @property
+    def version(self) -> int:
+        return max((server.version for server in self._pool.servers), default=0)
+
+    async def told(self, state: Mapping[str, Any]) -> None:
+        async with self._hearing:
+            await self._follow(state)
+
+    async def _follow(self, state: Mapping[str, Any]) -> None:
+        if self._sampler is None:
+            self._sampler = self._make_sampler(state)
+        known = {server.address: server for server in self._pool.servers}
+        for told in state["servers"]:
+            server = known.get(told["address"])
+            if server is None:
+                server = await self._add(told["address"], state)
+            server.version = told["version"]
+            self._told[server.address] = State(told["state"])
+            if server not in self._probes:
+                await self._pool.set_state(server, State(told["state"]), told["reason"])
+        if state["is_running"]:
+            self._pool.running.set()
+        else:
+            self._pool.running.clear()
+            await asyncio.gather(*(interrupt(server) for server in self._pool.servers))
+
+    def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
+        assert self._sampler is not None, "the first news come before the first request"
+        return self._sampler.stream(request)
+
+    async def aclose(self) -> None:
+        probes = list(self._probes.values())
+        for probe in probes:
+            probe.cancel()
+        await asyncio.gather(*probes, return_exceptions=True)
+        await self._session.close()
+
+    def _make_sampler(self, state: Mapping[str, Any]) -> PoolSampler:
+        client: type[HttpClient] = load_user_object(state["client"])
+        return PoolSampler(
+            self._pool,
+            self.info,
+            Path(state["model"]),
+            mode="retract",
+            reserved_tokens=client.reserved_tokens,
+            max_failovers=state["max_failovers"],
+            wait_s=state["wait_s"],
+            label=partial(label_of, state["run"]),
+            version_of=partial(version_of, state["run"]),
+            suspect=self._suspect,
+            name=f"{self.name}.{os.getpid()}.",
+        )
+
+    async def _add(self, address: str, state: Mapping[str, Any]) -> Server:
+        make: type[HttpClient] = load_user_object(state["client"])
+        deadlines = Deadlines(**state["deadlines"])
+        client = make(address, self._session, deadlines=deadlines, api_key=state["api_key"])
+        server = Server(client)
+        server.info = await client.inspect(Path(state["model"]))
+        self._pool.servers.append(server)
+        return server
+
+    async def _suspect(self, server: Server, error: EngineError) -> None:
+        """Send nothing there until it answers. What must be done about it, the main process sees by itself."""
+        if server in self._probes:
+            return
+        logger.warning("requests on %s continue elsewhere: %s", server.address, error)
+        await self._pool.set_state(server, State.SUSPECT, str(error))
+        self._probes[server] = asyncio.create_task(self._probe(server), name=server.address)
+
+    async def _probe(self, server: Server) -> None:
+        try:
+            while True:
+                try:
+                    await server.client.probe()
+                except EngineError:
+                    await asyncio.sleep(PROBE_EVERY_S)
+                else:
+                    break
+        finally:
+            del self._probes[server]
+        state = self._told[server.address]
+        await self._pool.set_state(server, state, "" if state is State.READY else "as told")
