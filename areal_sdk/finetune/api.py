@@ -38,7 +38,7 @@ TEACHER_KEY = "OPENAI_API_KEY"
 
 def finetune(config: Config, *, quiet: bool = False) -> RunSummary:
     """Learn from `finetune.data`."""
-    return run_to_its_end(Training(_plan(config), quiet=quiet))
+    return run_to_its_end(Training(_plan(config), _plan, quiet=quiet))
 
 
 def check(config: Config) -> Config:

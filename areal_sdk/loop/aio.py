@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_sdk.loop.api import endpoint_at, plan_evaluation, plan_training
 from areal_sdk.loop.plan.given import TasksLike, read_call
-from areal_sdk.loop.runs import begun, cause_of
+from areal_sdk.loop.runs import Training, begun, cause_of
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
@@ -40,12 +40,14 @@ async def train(
         ),
         name="plan of the run",
     )
-    if isinstance(training, RunSummary):
-        return training
-    with begun(training) as run:
-        async with Watchdog():
-            run.summary = await run.main()
-    return run.whole_summary
+    while isinstance(training, Training):
+        with begun(training) as run:
+            async with Watchdog():
+                run.summary = await run.main()
+        if run.loss is None:
+            return run.whole_summary
+        training = await in_thread(run.rest, name="plan of the run")
+    return training
 
 
 async def evaluate(

@@ -8,6 +8,7 @@ Each function runs an event loop of its own. Those of `aio` use the one that run
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def evaluate(
 
 
 def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
-    return run_to_its_end(Training(_plan(config), quiet=quiet))
+    return run_to_its_end(Training(_plan(config), _plan, quiet=quiet))
 
 
 def resume_training(
@@ -139,7 +140,7 @@ def check(config: Config) -> None:
 def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | None:
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
-        return run_to_its_end(Training(_plan(config)))
+        return run_to_its_end(Training(_plan(config), _plan))
     run_dir = model = None
     plugins = load_plugins_of(config)
     if config.serve.upstream is not None:
@@ -204,8 +205,9 @@ def plan_training(
         overrides = {join_key(*parts): value for parts, value in leaves(given.settings)}
         return _resumed(RunDir.open(Path(resume)), overrides, given=given, quiet=quiet)
     chosen = {} if model is None else {"model": model}
-    plan = _plan(parse_config({**given.settings, **chosen}), given)
-    return Training(plan, call=given.call, quiet=quiet)
+    make = partial(_plan, given=given)
+    plan = make(parse_config({**given.settings, **chosen}))
+    return Training(plan, make, call=given.call, quiet=quiet)
 
 
 def _resumed(
@@ -219,7 +221,7 @@ def _resumed(
     return resumed(
         run_dir,
         overrides,
-        lambda config: _plan(config, given),
+        partial(_plan, given=given),
         settings=settings,
         call=given.call if given else None,
         quiet=quiet,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
-from areal_sdk.errors import ArealError, ConfigError, StorageError
+from areal_sdk.errors import ArealError, ChildDiedError, ConfigError, StorageError
 from areal_sdk.loop.plan.models import find_base
 from areal_sdk.loop.plan.parts import engine_tables
 from areal_sdk.loop.progress import Progress
@@ -70,6 +70,8 @@ class Training:
     """A run that can begin, or go on: all that it needs was found."""
 
     plan: Plan
+    make_plan: "Callable[[Config], Plan]"
+    """Made `plan` from its settings. A run that goes on after a loss plans again."""
     run_dir: RunDir | None = None
     """Of a run that goes on; a new run gets a new one."""
     checkpoint: Path | None = None
@@ -78,6 +80,8 @@ class Training:
     changes: Sequence[Change] = ()
     """The settings that have another value in a run that goes on."""
     quiet: bool = False
+    restarts: int = 0
+    """After the loss of a process, so far."""
 
 
 def resumed(
@@ -110,15 +114,19 @@ def resumed(
         return finished_summary(run_dir)
     if config.trainer.lora.rank and run_dir.origin.is_file():
         find_base(run_dir, config)
-    return Training(make(config), run_dir, checkpoint, changes=changes, quiet=quiet)
+    return Training(
+        make(config), make, run_dir, checkpoint, call=call or {}, changes=changes, quiet=quiet
+    )
 
 
 def run_to_its_end(training: Training | RunSummary) -> RunSummary:
-    if isinstance(training, RunSummary):
-        return training
-    with begun(training) as run:
-        run.summary = run_to_the_end(run.main())
-    return run.whole_summary
+    while isinstance(training, Training):
+        with begun(training) as run:
+            run.summary = run_to_the_end(run.main())
+        if run.loss is None:
+            return run.whole_summary
+        training = run.rest()
+    return training
 
 
 @dataclass(slots=True)
@@ -131,6 +139,8 @@ class BegunRun:
     progress: Progress
     summary: RunSummary | None = None
     """None until the run has ended by itself."""
+    loss: ChildDiedError | None = None
+    """The loss of a process after which the run goes on by itself: with `rest`."""
 
     def main(self) -> Coroutine[Any, Any, RunSummary]:
         return self.training.plan.run(
@@ -139,6 +149,26 @@ class BegunRun:
             progress=self.progress,
             checkpoint=self.training.checkpoint,
         )
+
+    def can_go_on(self) -> bool:
+        """Whether a run that has just lost a process goes on by itself."""
+        has_saved = latest_checkpoint(self.run_dir.checkpoints) is not None
+        return has_saved and self.training.restarts < self.training.plan.config.run.restarts
+
+    def rest(self) -> Training | RunSummary:
+        """What is left of a run that lost a process, from its last checkpoint."""
+        training = self.training
+        most = training.plan.config.run.restarts
+        self.progress.say(
+            f"warning: {self.loss}; going on from the last checkpoint (restart "
+            f"{training.restarts + 1} of {most})"
+        )
+        rest = resumed(
+            self.run_dir, {}, training.make_plan, call=training.call, quiet=training.quiet
+        )
+        if isinstance(rest, RunSummary):
+            return rest
+        return replace(rest, restarts=training.restarts + 1)
 
     @property
     def whole_summary(self) -> RunSummary:
@@ -150,7 +180,8 @@ class BegunRun:
 def begun(training: Training) -> Iterator[BegunRun]:
     """Make and lock the run's directory; after the block, tell the observers how the run ended.
 
-    Ctrl-C leaves the block without an error: the summary then says that it was interrupted.
+    Ctrl-C leaves the block without an error: the summary then says that it was interrupted. So does the loss of a
+    process after which the run goes on by itself (`run.restarts`).
     """
     plan, config, run_dir = training.plan, training.plan.config, training.run_dir
     new_dir = None
@@ -181,11 +212,15 @@ def begun(training: Training) -> Iterator[BegunRun]:
             raise
         except KeyboardInterrupt:
             pass
-        except ExceptionGroup as group:
-            raise _with_way_on(cause_of(group), run_dir) from group
-        except ArealError as error:
-            _with_way_on(error, run_dir)
-            raise
+        except (ExceptionGroup, ArealError) as error:
+            cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
+            if isinstance(cause, ChildDiedError) and run.can_go_on():
+                run.loss = cause
+            elif cause is error:
+                _with_way_on(error, run_dir)
+                raise
+            else:
+                raise _with_way_on(cause, run_dir) from error
         finally:  # whatever the reason
             numbers = run.whole_summary.numbers()
             plan.plugins.notify.on_run_end(run_dir=str(run_dir.path), summary=numbers)

@@ -5,6 +5,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.loop.runs import (
     start_training,
     wait_for_steps,
 )
+from tests.loop.test_resume import curve
 
 BUSY = 4
 """How much slower than a quiet machine the one that runs the tests may be."""
@@ -47,6 +49,22 @@ def test_a_killed_trainer_ends_the_run_at_once_and_names_its_log(tmp_path: Path)
     output = finish(process, code=1, deadline_s=BUSY * 10.0)
     assert re.search(r"trainer-0 .*was killed by SIGKILL", output)
     assert "trainer-0.log" in output
+
+
+def test_a_run_that_may_restart_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "run__deterministic": True,
+        "run__steps": 40,
+        "run__checkpoint_every": 1,
+    }
+    finish(start_training(tmp_path / "whole", *SCRIPTED_ENGINE, **settings))
+    process = start_training(tmp_path / "lost", *SCRIPTED_ENGINE, **settings, run__restarts=1)
+    wait_for_steps(process, tmp_path / "lost", 3)
+    (trainer,) = children_of(process.pid, "trainer-0")
+    os.kill(trainer, signal.SIGKILL)
+    output = finish(process)
+    assert re.search(r"trainer-0 .*was killed by SIGKILL.*checkpoint \(restart 1 of 1\)", output)
+    assert curve(tmp_path / "lost") == curve(tmp_path / "whole")
 
 
 SLOW_AGENT = """

@@ -31,7 +31,7 @@ class NoPlan:
 @pytest.fixture
 def training(tmp_path: Path) -> Training:
     config = parse_config({"model": "tiny", "run": {"dir": str(tmp_path), "name": "run"}})
-    return Training(NoPlan(config), quiet=True)
+    return Training(NoPlan(config), NoPlan, quiet=True)
 
 
 @pytest.mark.parametrize("error", [EngineError("out of memory"), RuntimeError("out of memory")])
