@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 SILENT_S = 300.0
 """A node whose event loop reports nothing for so long is killed, and replaced. Agents may block it for a
 while, as they may in the main process."""
-SEND_AFTER_S = 0.02
+SEND_AFTER_S = 0.05
 """Requests of this time go together, and so do acknowledgements."""
 TAKES_WITHIN_S = 60.0
 """A node takes requests in a thread, also while an agent blocks its event loop."""
@@ -46,7 +46,7 @@ class Playing:
 
 
 class RolloutNode:
-    """A node and the episodes that it plays. What is sent within 20 ms goes together."""
+    """A node and the episodes that it plays. What is sent within 50 ms goes together."""
 
     def __init__(self, child: Child) -> None:
         self.playing: dict[int, Playing] = {}
@@ -180,10 +180,8 @@ class RolloutNode:
             self._acknowledged.append(number)
             buffers = report.buffers[place : place + count]
             place += count
-            playing = self.playing.pop(number, None)
-            if (
-                playing is not None and not playing.ended.done()
-            ):  # else it was stopped, or is told again
+            playing = self.playing.pop(number, None)  # None: it was stopped, or is told again
+            if playing is not None and not playing.ended.done():
                 self._settle(playing, buffers)
         if self._acknowledged:
             self._flush_soon()

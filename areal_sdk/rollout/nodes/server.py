@@ -25,7 +25,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 logger = logging.getLogger(__name__)
 
-REPORT_AFTER_S = 0.02
+REPORT_AFTER_S = 0.05
 """Episodes that end within this time are reported together."""
 BEAT_S = 0.25
 """Ages and waits are reported so often."""
