@@ -1,5 +1,9 @@
 """Ranks: how they find one another, and agree on sums."""
 
+import fcntl
+import os
+import socket
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -11,6 +15,8 @@ from torch.distributed.tensor import DTensor
 
 from areal_sdk.errors import ArealError
 from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
+
+_SIOCGIFADDR = 0x8915  # "the address of an interface", see netdevice(7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +107,8 @@ def join_ranks(
         return Ranks(rank, size, device)
     timeout = timedelta(seconds=timeout_s)
     backend = "nccl" if device.type == "cuda" else "gloo"
+    if interface := interface_towards(os.environ["MASTER_ADDR"]):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
     dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout)
     side_group = dist.new_group(timeout=timeout, backend="gloo")
     if sequence_ranks == 1:
@@ -109,6 +117,29 @@ def join_ranks(
     return Ranks(
         rank, size, device, side_group=side_group, sequence=sequence, rows_group=rows_group
     )
+
+
+def interface_towards(host: str) -> str:
+    """The network interface that reaches `host`; empty if it is not known.
+
+    Without it gloo listens where this machine's name leads: on many machines that is 127.0.0.1, which no
+    other machine reaches.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect((host, 9))  # sends nothing: it only chooses a route
+        except OSError:
+            return ""  # IPv6, or a name that is not known here: gloo chooses
+        address = sock.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            try:
+                asked = struct.pack("256s", name.encode())
+                found = fcntl.ioctl(sock.fileno(), _SIOCGIFADDR, asked)[20:24]
+            except OSError:
+                continue  # it has no address
+            if socket.inet_ntoa(found) == address:
+                return name
+    return ""
 
 
 def _neighbours(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.fsdp.checkpoint import load_checkpoint
+from areal_sdk.fsdp.collectives import interface_towards
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.trainer import FSDPTrainer
@@ -59,3 +60,8 @@ async def test_ranks_agree_on_reference_values_screen_and_shares(
     together = RankTrainer(spec)
     load_checkpoint(together, tmp_path / "step-2")
     assert_same_learning(alone, together)
+
+
+def test_ranks_listen_where_the_others_reach_them() -> None:
+    assert interface_towards("127.0.0.1") == "lo"
+    assert interface_towards("::1") == "", "gloo chooses"

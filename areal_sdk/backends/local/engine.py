@@ -10,6 +10,7 @@ from pathlib import Path
 
 from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.protocol import LocalOptions
+from areal_sdk.backends.local.push import push
 from areal_sdk.backends.local.requests import Requester, engine_errors
 from areal_sdk.engine import (
     ConfiguredEngine,
@@ -250,6 +251,13 @@ class LocalEngine(ConfiguredEngine):
                 "files back"
             )
         payload = asdict(update)
+        if (
+            update.path is not None
+            and self.child.host
+            and not await self._call("sees", update.path)
+        ):
+            with engine_errors():
+                payload["path"] = await push(self.child, Path(update.path))
         reply = await self._call("update_weights", payload, timeout_s=UPDATE_TIMEOUT_S)
         self.last_pause_s = float(reply["paused_s"])
         self._version = update.version

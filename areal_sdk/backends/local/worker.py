@@ -11,6 +11,7 @@ import torch
 from areal_sdk.backends.local.checkpoint import Weights, open_weights
 from areal_sdk.backends.local.core import EngineCore, SampledToken
 from areal_sdk.backends.local.protocol import LocalOptions, decode_generate, encode_chunk
+from areal_sdk.backends.local.push import Received
 from areal_sdk.backends.local.sequence import Finish, Sequence
 from areal_sdk.engine import GenerateChunk
 from areal_sdk.errors import EngineError
@@ -99,6 +100,7 @@ class Worker:
         self._is_paused = False
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="check-weights")
         self._update: _Update | None = None
+        self._received = Received()
 
     def run(self) -> None:
         """Until the main process closes the channel."""
@@ -118,6 +120,8 @@ class Worker:
         handlers = {
             "generate": self._generate,
             "abort": self._abort,
+            "sees": self._sees,
+            "receive_weights": self._receive_weights,
             "update_weights": self._update_weights,
             "pause": self._pause,
             "resume": self._resume,
@@ -151,6 +155,20 @@ class Worker:
                 answer.send(Finish(FinishReason.ABORT))
         request.reply()
 
+    def _sees(self, request: Request) -> None:
+        request.reply(Path(request.payload).exists())
+
+    def _receive_weights(self, request: Request) -> None:
+        """In the thread that also checks them: it may have to wait for a disk."""
+
+        def write() -> None:
+            try:
+                request.reply(self._received.write(request.buffers[0], **request.payload))
+            except (EngineError, OSError) as exc:
+                request.fail(exc)
+
+        self._checker.submit(write)
+
     def _update_weights(self, request: Request) -> None:
         """Check the new weights beside generation; `_apply_update` pauses it for the copy only."""
         path, checksum = request.payload["path"], request.payload["checksum"]
@@ -180,6 +198,7 @@ class Worker:
             return
         started = time.monotonic()
         self._core.update_weights(request.payload["version"], weights)
+        self._received.forget()
         request.reply({"paused_s": time.monotonic() - started})
 
     def _pause(self, request: Request) -> None:

@@ -23,8 +23,10 @@ LAST_BYTES = 2000
 class RayHost:
     """One process of a run. Ray calls the methods, several at a time."""
 
+    _process: subprocess.Popen[bytes] | None = None
+    """Of the class too: Ray also makes an object without calling `__init__`, and deletes it."""
+
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
         self._log = Path()
 
     def facts(self, packages: list[str]) -> dict[str, Any]:

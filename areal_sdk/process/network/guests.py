@@ -98,6 +98,7 @@ def _introduced(address: str, token: str, name: str, timeout_s: float) -> socket
     except OSError as exc:
         raise ProcessError(f"no process answers at {address} ({exc})") from exc
     try:
+        notice_dead_peers(sock)
         introduce(sock, address, token=token, name=name, roles=(_GUEST, _HOST))
     except BaseException:
         sock.close()

@@ -1,0 +1,118 @@
+"""A Ray cluster whose nodes are machines of `tests.netns.network`, and runs on it."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.loop.runs import training
+from tests.netns.network import Machine, machines
+
+RAY = str(Path(sys.executable).with_name("ray"))
+PORT = 6379
+UP_WITHIN_S = 120.0
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The main machine has the head of Ray and no room; the others have room for one process each."""
+
+    main: Machine
+    others: list[Machine]
+    directory: Path
+    """What the nodes of Ray print."""
+
+    @property
+    def sockets(self) -> Path:
+        return self.directory / "ray"
+
+    @property
+    def address(self) -> str:
+        return f"{self.main.address}:{PORT}"
+
+    def start_node(self, machine: Machine) -> None:
+        where = ["--address", self.address, "--num-cpus", "1"]
+        if machine is self.main:
+            where = ["--head", "--port", str(PORT), "--num-cpus", "0"]
+            where += ["--temp-dir", str(self.sockets), "--include-dashboard", "false"]
+        where += ["--node-ip-address", machine.address, "--object-store-memory", str(100 * 2**20)]
+        with (self.directory / f"{machine.name}.txt").open("a") as output:
+            machine.start(
+                *(RAY, "start", "--block", "--disable-usage-stats", *where),
+                env={"RAY_worker_niceness": "0"},
+                stdout=output,
+            )
+
+    def wait_for_head(self) -> None:
+        """Until something listens where the head will."""
+        check = (
+            f"import socket; socket.create_connection(({self.main.address!r}, {PORT}), timeout=1)"
+        )
+        deadline = time.monotonic() + UP_WITHIN_S
+        while self.main.start(sys.executable, "-c", check, stdout=subprocess.DEVNULL).wait():
+            assert time.monotonic() < deadline, f"no head within {UP_WITHIN_S:g} s"
+            time.sleep(0.2)
+
+    def wait_for(self, count: int) -> None:
+        """Until `count` nodes are up."""
+        check = (
+            "import ray, time\n"
+            f"ray.init(address={self.address!r}, logging_level='ERROR', log_to_driver=False)\n"
+            f"deadline = time.monotonic() + {UP_WITHIN_S}\n"
+            "while (up := sum(node['Alive'] for node in ray.nodes())) != "
+            f"{count} and time.monotonic() < deadline:\n"
+            "    time.sleep(0.2)\n"
+            "print(up)"
+        )
+        asking = self.main.start(sys.executable, "-c", check, stdout=subprocess.PIPE)
+        found, _ = asking.communicate(timeout=2 * UP_WITHIN_S)
+        assert found.split()[-1:] == [str(count)], (
+            f"no {count} nodes within {UP_WITHIN_S:g} s: {found}"
+        )
+
+    def machine_of(self, process: str) -> Machine:
+        """The machine where a process of a run is, by the name that it joined under."""
+        found = [m for m in self.others if any(_joins(pid, f"{process}@") for pid in m.pids())]
+        assert len(found) == 1, f"{process} is on {[machine.name for machine in found]}"
+        return found[0]
+
+    def start_training(
+        self, directory: Path, *arguments: str, **settings: Any
+    ) -> "subprocess.Popen[str]":
+        """`areal-sdk train` on the main machine; its processes are placed on the others."""
+        there = ("--launcher", "ray", "--set", f"cluster.address={self.address}")
+        return self.start_command(*training(directory, *there, *arguments, **settings))
+
+    def start_command(self, *arguments: str) -> "subprocess.Popen[str]":
+        return self.main.start(
+            *(sys.executable, "-m", "areal_sdk", *arguments),
+            env={"OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+        )
+
+
+def _joins(pid: int, name: str) -> bool:
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return False  # it ended meanwhile
+    return "areal_sdk.launch.ray.join" in arguments and arguments[-2].startswith(name)
+
+
+@contextmanager
+def cluster(count: int, directory: Path) -> Iterator[Cluster]:
+    """A cluster of the main machine and `count` others."""
+    sockets = directory / "ray"
+    sockets.mkdir(parents=True)
+    with machines(1 + count, own=[sockets]) as (main, *others):
+        made = Cluster(main, others, directory)
+        made.start_node(main)
+        made.wait_for_head()
+        for machine in others:
+            made.start_node(machine)
+        made.wait_for(1 + count)
+        yield made
