@@ -38,6 +38,7 @@ async def play_tasks(
     curriculum = train_tasks.curriculum if isinstance(train_tasks, TaskStream) else None
     if curriculum is not None:
         buffer.source_metrics = curriculum.metrics
+        buffer.on_trained = curriculum.end_step
         finished = _observed(curriculum, finished)
     async with services.training_runner() as runner:
         yield Dispatcher(
@@ -55,7 +56,7 @@ def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
 
     def finished(episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
         if isinstance(triaged, ScoredEpisode):
-            curriculum.observe(episode.task, is_success=triaged.success)
+            curriculum.observe(episode.task, epoch=episode.epoch, is_success=triaged.success)
         tell(episode, triaged)
 
     return finished

@@ -87,6 +87,8 @@ class TrajectoryBuffer:
         """A group with fewer valid members than this is dropped."""
         self.on_consumed: Callable[[TaskKey], None] = lambda key: None
         """Called when a group is trained or given up, so that a resumed run does not repeat its task."""
+        self.on_trained: Callable[[], None] = lambda: None
+        """Called when all groups of a batch were trained, and consumed."""
         self.source_metrics: Callable[[], dict[str, float]] = dict
         """What the source of the tasks adds to the metrics of a batch."""
         self._version = version
@@ -278,6 +280,7 @@ class TrajectoryBuffer:
         self.ledger.train(batch.num_episodes)
         for group in batch.finished:
             self.on_consumed(group.issued.key)
+        self.on_trained()
 
     # --- internals ---------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """Shares of the sources of a mixture that follow success (`[curriculum]`).
 
 A source that the model always or never solves teaches little. Shares change only between blocks of tasks, and
-every share that was used is kept. So a resumed run draws the tasks that it would have drawn.
+every share that was used is kept. Episodes count at the end of the step in which their task was trained or dropped, so
+which of them ended first does not matter, and none counts twice. So a resumed run draws the tasks that it would
+have drawn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +34,29 @@ class Curriculum:
         """Successes and episodes, older ones at a lower rate."""
         self._fresh = {label: [0.0, 0.0] for label in weights}
         """The same since the latest block began. Sums, so that their order does not count."""
+        self._open: dict[tuple[int, str], list[float]] = {}
+        """The same of each task that is not consumed: a resumed run plays it again."""
+        self._consumed: list[tuple[str, list[float]]] = []
+        """The same of the tasks that were consumed since the latest step."""
 
-    def observe(self, task: Task, *, is_success: bool) -> None:
+    def observe(self, task: Task, *, epoch: int, is_success: bool) -> None:
         """An episode of `task` was scored."""
-        label = max((one for one in self._weights if task.id.startswith(f"{one}/")), key=len)
-        self._fresh[label][0] += is_success
-        self._fresh[label][1] += 1.0
+        seen = self._open.setdefault((epoch, task.id), [0.0, 0.0])
+        seen[0] += is_success
+        seen[1] += 1.0
+
+    def consume(self, key: tuple[int, str]) -> None:
+        """The task of this epoch and id was trained or given up."""
+        if (seen := self._open.pop(key, None)) is not None:
+            self._consumed.append((key[1], seen))
+
+    def end_step(self) -> None:
+        """Count the tasks that were consumed since the step before."""
+        for task_id, (successes, episodes) in self._consumed:
+            label = max((one for one in self._weights if task_id.startswith(f"{one}/")), key=len)
+            self._fresh[label][0] += successes
+            self._fresh[label][1] += episodes
+        self._consumed.clear()
 
     def shares(self, block: int) -> Sequence[float]:
         """The shares of the sources in a block, which add up to 1. Blocks are asked for in order."""
@@ -57,12 +76,12 @@ class Curriculum:
         return found
 
     def state(self) -> dict[str, Any]:
-        """JSON for a checkpoint."""
+        """JSON for a checkpoint, as of now: the checkpoint is written later."""
         return {
             "every": self.every,
-            "shares": self._shares,
-            "recent": self._recent,
-            "fresh": self._fresh,
+            "shares": [list(one) for one in self._shares],
+            "recent": {label: list(seen) for label, seen in self._recent.items()},
+            "fresh": {label: list(seen) for label, seen in self._fresh.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -60,6 +60,7 @@ class TriagedEpisode:
 
     id: str
     task: Task
+    epoch: int
     triaged: ScoredEpisode | Rejection
     duration_s: float
     num_sampled: int

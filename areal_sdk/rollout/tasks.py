@@ -203,6 +203,8 @@ class TaskSource:
     def consume(self, key: TaskKey) -> None:
         """That task will not be attempted again in its epoch."""
         epoch, _ = key
+        if self._stream is not None and self._stream.curriculum is not None:
+            self._stream.curriculum.consume(key)
         position = self._issued.pop(key, None)
         if position is None:
             position = self._find(key)

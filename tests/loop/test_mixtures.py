@@ -159,7 +159,10 @@ def test_a_curriculum_leads_the_mixture_of_two_levels_of_one_dataset(files: Path
     source = TaskSource(stream)
     for issued in islice(iter(source.next, None), 36):
         assert issued is not None
-        stream.curriculum.observe(issued.task, is_success=issued.task.source == "few")
+        is_success = issued.task.source == "few"
+        stream.curriculum.observe(issued.task, epoch=issued.epoch, is_success=is_success)
+        source.consume(issued.key)
+        stream.curriculum.end_step()
     shares = stream.curriculum.metrics()
     assert (
         shares["source/few/share"] == shares["source/many/share"] == 0.5

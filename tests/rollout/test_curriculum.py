@@ -1,5 +1,6 @@
 """Shares of a mixture follow success, are repeatable, and go on after a resume."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 
@@ -8,8 +9,10 @@ import pytest
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.mixture import Part, mixed
 from areal_sdk.rollout.curriculum import Curriculum
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
-from areal_sdk.types import Task
+from areal_sdk.types import Episode, Task
+from tests.rollout.simulation import Run, simulate
 
 EVERY = 8
 
@@ -20,7 +23,10 @@ def curriculum(**weights: float) -> Curriculum:
 
 def observe(found: Curriculum, label: str, *, successes: int, episodes: int) -> None:
     for number in range(episodes):
-        found.observe(Task(f"{label}/{number}"), is_success=number < successes)
+        task = Task(f"{label}/{number}")
+        found.observe(task, epoch=0, is_success=number < successes)
+        found.consume((0, task.id))
+    found.end_step()
 
 
 def test_a_source_that_is_solved_or_hopeless_gives_way() -> None:
@@ -91,8 +97,10 @@ def play(tasks: TaskSource, led_by: Curriculum, number: int) -> list[str]:
         name = issued.task.id
         ids.append(name)
         for sibling in range(4):
-            led_by.observe(issued.task, is_success=name.startswith("easy/") or sibling < 2)
+            is_success = name.startswith("easy/") or sibling < 2
+            led_by.observe(issued.task, epoch=issued.epoch, is_success=is_success)
         tasks.consume(issued.key)
+        led_by.end_step()
     return ids
 
 
@@ -110,6 +118,52 @@ def test_a_resumed_run_is_issued_what_it_would_have_been() -> None:
         resumed = source(other)
         resumed.restore(state)
         assert play(resumed, other, 120 - stop) == ids[stop:]
+
+
+def test_a_checkpoint_holds_the_curriculum_of_its_step_alone() -> None:
+    led_by = curriculum(easy=1.0, hard=1.0)
+    tasks = source(led_by)
+    play(tasks, led_by, 5)
+    state = tasks.state()
+    asked = json.dumps(state)
+    issued = tasks.next()
+    assert issued is not None
+    led_by.observe(issued.task, epoch=issued.epoch, is_success=True)  # in flight: is played again
+    assert json.dumps(tasks.state()) == asked
+    play(tasks, led_by, 20)
+    assert json.dumps(state) == asked
+    assert json.dumps(tasks.state()) != asked
+
+
+def issued_in_a_run(*, clock: int) -> list[str]:
+    """The tasks of a deterministic run whose episodes take as long as `clock` says, and may fail."""
+    led_by = curriculum(easy=1.0, hard=1.0)
+    tasks, ids = source(led_by), list[str]()
+
+    def seen(episode: Episode, triaged: ScoredEpisode | Rejection) -> None:
+        ids.append(episode.id)
+        if isinstance(triaged, ScoredEpisode):
+            is_success = episode.task.id.startswith("easy/") or triaged.success
+            led_by.observe(episode.task, epoch=episode.epoch, is_success=is_success)
+
+    run = Run(
+        batch=8,
+        eta=0,
+        source=tasks,
+        in_order=True,
+        runner={"clock_seed": clock, "failure_rate": 0.2},
+        dispatcher={"on_episode": seen},
+    )
+    run.buffer.on_trained = led_by.end_step
+    simulate(run.steps(30))
+    return sorted(ids)
+
+
+def test_which_episode_ends_first_does_not_move_a_share() -> None:
+    first = issued_in_a_run(clock=0)
+    assert len({name.split("/")[0] for name in first}) == 2
+    for clock in range(1, 7):
+        assert issued_in_a_run(clock=clock) == first
 
 
 def test_another_mixture_than_that_of_the_checkpoint_is_refused() -> None:

@@ -83,6 +83,7 @@ def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Tr
     return TriagedEpisode(
         request.id,
         request.task,
+        request.epoch,
         triaged,
         duration_s,
         num_sampled,
