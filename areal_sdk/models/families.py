@@ -57,6 +57,9 @@ _REASONS = {
 }
 """Why families that users ask for are not trained, and the way out where there is one."""
 
+_CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
+"""Fields that some trained families know too, and leave unset."""
+
 _ROPE_OF_LENGTH = ("dynamic", "longrope", "su")
 """Rotary scalings that depend on the longest position of a row: the trainer packs samples of all
 lengths into one row, so that a short sample would be rotated as a long one."""
@@ -176,10 +179,14 @@ def _problem(config: dict[str, Any]) -> str | None:
         return f"{model_type!r} models with layers of the kinds {', '.join(sorted(kinds))}"
     if config.get("use_bidirectional_attention"):
         return f"{model_type!r} models whose tokens see later ones (use_bidirectional_attention)"
+    if capped := [name for name in _CAPS if config.get(name) is not None]:
+        return f"{model_type!r} models{_CAPPED} ({capped[0]})"
     if config.get("quantization_config"):
         return "quantized weights"
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type")
-    if kind in _ROPE_OF_LENGTH:
-        return f"rotary embeddings that depend on the length of the text (rope_type {kind!r})"
+    # Families with windows may have a table for each kind of layer.
+    for table in (rope, *(value for value in rope.values() if isinstance(value, dict))):
+        kind = table.get("rope_type") or table.get("type")
+        if kind in _ROPE_OF_LENGTH:
+            return f"rotary embeddings that depend on the length of the text (rope_type {kind!r})"
     return None

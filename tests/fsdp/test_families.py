@@ -181,6 +181,18 @@ def test_what_is_published_and_exported_of_every_trained_family_is_a_checkpoint_
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
             "rope_type 'dynamic'",
         ),
+        (
+            "gemma3_text",
+            {
+                "rope_parameters": {
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                    "full_attention": {"rope_type": "dynamic", "rope_theta": 1e6, "factor": 2.0},
+                }
+            },
+            "rope_type 'dynamic'",
+        ),
+        ("gemma3_text", {"final_logit_softcapping": 30.0}, "capped .final_logit_softcapping"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "capped .attn_logit_softcapping"),
         ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantized"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
