@@ -13,7 +13,10 @@ _UNSIGNED = (
     r"(?:(?:(?<!\d,)[1-9]\d{0,2}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
 )
 """With a comma at each thousand or at none: 1,234,567 is one number, 1,2,3 and 12,34 are lists."""
-_NUMBER = re.compile(rf"(?<![\w.])[-+{_MINUS}]?{_UNSIGNED}(?:/{_UNSIGNED})?")
+_SIGN, _CURRENCY = f"[-+{_MINUS}]", r"\\?[$€£¥]"
+_NUMBER = re.compile(rf"(?<![\w.]){_SIGN}?(?:{_CURRENCY})?{_UNSIGNED}(?: ?/ ?{_SIGN}?{_UNSIGNED})?")
+_NO_PART = re.compile(rf"[, ]|{_CURRENCY}")
+"""Of what is read, this says nothing about the value."""
 _LIST_BEFORE = re.compile(r"\d,\s*\Z")
 
 
@@ -37,8 +40,8 @@ def contains_answer(episode: Episode, *, field: str = "answer", ignore_case: boo
 def numeric_match(episode: Episode, *, field: str = "answer", tolerance: float = 1e-6) -> float:
     """1.0 when the last number of the final text equals the answer.
 
-    `1,000`, `0.5`, `1/2`, `5e-1` and the minus sign U+2212 are read; of a list such as `1,2,3` the last
-    number counts. `tolerance` is relative to the answer.
+    `1,000`, `0.5`, `1/2`, `5e-1`, `-$5` and the minus sign U+2212 are read; of a list such as `1,2,3` the last
+    number counts. `tolerance` is relative to the answer; where the answer is 0 it is the largest number.
     """
     answer = _answer(episode, field)
     expected = _number(answer)
@@ -54,7 +57,7 @@ def numeric_match(episode: Episode, *, field: str = "answer", tolerance: float =
     said = _number(episode.final_text)
     if said is None:
         return 0.0  # the model's output, not a fault
-    return float(math.isclose(said, expected, rel_tol=tolerance, abs_tol=tolerance))
+    return float(abs(said - expected) <= tolerance * (abs(expected) or 1.0))
 
 
 def _answer(episode: Episode, field: str) -> str:
@@ -76,7 +79,7 @@ def _number(text: str) -> float | None:
     last = _last_number(text)
     if last is None:
         return None
-    top, _, bottom = last[0].replace(",", "").replace(_MINUS, "-").partition("/")
+    top, _, bottom = _NO_PART.sub("", last[0]).replace(_MINUS, "-").partition("/")
     if bottom and float(bottom) == 0.0:
         return None
     value = float(top) / float(bottom) if bottom else float(top)  # too large a number is infinite

@@ -51,12 +51,42 @@ def test_contains_answer_wants_a_word_of_its_own() -> None:
         ("9" * 5000 + "/3", 7, 0.0),
         (".", 7, 0.0),
         ("0/0", 7, 0.0),
+        ("it costs -$5", -5, 1.0),
+        ("it costs -$5", 5, 0.0),
+        ("-\\$1,234.50", -1234.5, 1.0),
+        ("from $3 to $5", 5, 1.0),
+        ("1 / 2", 0.5, 1.0),
+        ("1 / 2", 2, 0.0),
+        ("1/-2", -2, 0.0),
+        ("1/-2", -0.5, 1.0),
+        ("1/-0", 7, 0.0),
+        ("3-$5", 5, 1.0),
     ],
 )
 def test_numeric_match_reads_the_last_number(
     text: str | None, answer: object, reward: float
 ) -> None:
     assert numeric_match(episode(text, answer=answer)) == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "tolerance", "reward"),
+    [
+        ("110", 100, 0.1, 1.0),
+        ("111", 100, 0.1, 0.0),
+        ("0", 0.05, 0.05, 0.0),
+        ("0.01", 0.05, 0.05, 0.0),
+        ("0", "1e-7", 1e-6, 0.0),
+        ("1e-7", 0, 1e-6, 1.0),
+        ("0.2", 0, 0.1, 0.0),
+        ("-105", -100, 0.05, 1.0),
+        ("3", 3, 0.0, 1.0),
+    ],
+)
+def test_a_tolerance_is_a_part_of_the_answer(
+    text: str, answer: object, tolerance: float, reward: float
+) -> None:
+    assert numeric_match(episode(text, answer=answer), tolerance=tolerance) == reward
 
 
 def test_a_task_without_an_answer_is_an_error() -> None:
