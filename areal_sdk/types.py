@@ -103,6 +103,12 @@ class Turn:
     num_stale_kv: int = 0
     """Trailing output tokens sampled on KV of older weights (engine option `kv_on_update = "keep"`)."""
     duration_s: float = 0.0
+    began_s: float = field(default=0.0, compare=False)
+    """Seconds from the opening of the session to the request: what lies between turns is the agent's."""
+    first_token_s: float = field(default=0.0, compare=False)
+    """Seconds from the request to its first token: the wait for a slot, and prefill."""
+    num_cached: int = field(default=0, compare=False)
+    """Tokens of the prompt that the engine did not compute again."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Of a call that another provider answered: `request` (model, sampling, metadata), `tools` where
     a conversation begins, `usage`. Empty for turns of our own engines."""

@@ -17,6 +17,7 @@ import click
 from areal_sdk.certificate.findings import Finding, Severity
 from areal_sdk.cli.certificate import check_model, label
 from areal_sdk.cli.memory import check_memory
+from areal_sdk.process.family import num_cores
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
 LOOPBACK = "127.0.0.1"
@@ -92,9 +93,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _machine() -> Iterator[Finding]:
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = num_cores()
     if cores < 2:
         cure = "generation and training want a core each; runs will take turns"
         yield Finding(Severity.NOTE, "cores", str(cores), cure)

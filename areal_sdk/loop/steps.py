@@ -26,6 +26,7 @@ from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.state import RunState
+from areal_sdk.process.family import num_cores
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.groups import RolloutBatch
 from areal_sdk.rollout.source import EpisodeSource
@@ -142,6 +143,7 @@ class TrainingLoop:
         )
         for name, seconds in self.services.cpu_seconds().items():
             metrics[f"cpu_{name}_s"] = seconds
+        metrics["cores"] = float(num_cores())
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
         self._report()
         if self._num_skipped >= MAX_SKIPPED_STEPS:

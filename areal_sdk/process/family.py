@@ -109,6 +109,16 @@ def _read(pid: int, what: str) -> bytes:
         return b""  # it has ended, or belongs to another user
 
 
+def num_cores() -> int:
+    """The cores that this process may run on.
+
+    >>> num_cores() >= 1
+    True
+    """
+    is_told = hasattr(os, "sched_getaffinity")  # not on every system
+    return len(os.sched_getaffinity(0)) if is_told else os.cpu_count() or 1
+
+
 def cpu_seconds(pid: int) -> float | None:
     """User and system time that process `pid` has used; None once it is gone.
 

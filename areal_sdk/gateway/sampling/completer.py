@@ -199,6 +199,8 @@ class Completer:
                                 deadline.wait()
                             chunk = await anext(stream)
                             latest = time.monotonic()
+                            if not reader.has_tokens:
+                                reader.first_token_s = latest - begun
                             if deltas := reader.read(chunk):
                                 deadline.rest()
                                 for delta in deltas:

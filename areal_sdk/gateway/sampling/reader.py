@@ -4,6 +4,7 @@ Text is cut at a stop string, also where the string is spread over several chunk
 """
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -177,6 +178,8 @@ class CompletionReader:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[Call] = []
+        self.first_token_s = 0.0
+        """From the request to its first token; whoever reads the stream sets it."""
         self._tokens: list[int] = []
         self._logprobs: list[float] = []
         self._versions: list[int] = []
@@ -296,6 +299,9 @@ class CompletionReader:
             excluded=self._exclusion(),
             num_stale_kv=last.num_stale_kv if last else 0,
             duration_s=duration_s,
+            began_s=max(0.0, time.monotonic() - duration_s - session.opened_at),
+            first_token_s=self.first_token_s,
+            num_cached=last.num_cached if last else 0,
             num_shared=num_shared,
             shares_with=keeper,
             _before=None if keeper is None else session.turns[keeper],

@@ -5,6 +5,7 @@ import random
 import re
 import secrets
 import string
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -130,6 +131,7 @@ class Session:
         self._sampling: dict[Callable[[], None], Callable[[], None] | None] = {}
         """Completions that are being sampled: what ends each, and what hands over its beginning."""
         self._closed = False
+        self.opened_at = time.monotonic()
 
     @property
     def turns(self) -> Sequence[Turn]:

@@ -311,6 +311,7 @@ class _Trace:
             parent=parent,
             fork=history.reason(placement) if parent == placement.parent else None,
             duration_s=time.monotonic() - self._began,
+            began_s=max(0.0, self._began - session.opened_at),
             details={
                 **({"request": dict(question.asked)} if question.asked else {}),
                 **({"tools": list(question.tools)} if question.tools and parent is None else {}),

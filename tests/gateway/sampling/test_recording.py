@@ -50,6 +50,24 @@ async def test_versions_and_logprobs_are_the_engines(start_gateway: StartGateway
     assert turn.logprobs == tuple(scripted_logprob(t, i) for i, t in enumerate(turn.output_tokens))
 
 
+async def test_a_turn_says_when_it_began_and_when_its_first_token_came(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, engine = await start_gateway("Hello there")
+
+    async def wait(request: object, index: int) -> None:
+        await asyncio.sleep(0.03)
+
+    engine._on_token = wait
+    session = gateway.sessions.open("e")
+    first, second = await session.generate(HI), await session.generate(HI)
+    assert 0.0 <= first.began_s < second.began_s
+    assert second.began_s >= first.began_s + first.duration_s - 0.001
+    for turn in (first, second):
+        assert 0.02 < turn.first_token_s < turn.duration_s
+        assert turn.num_cached == 0
+
+
 async def test_token_ids_are_taken_as_they_are(start_gateway: StartGateway) -> None:
     gateway, engine = await start_gateway(["a", "b", "c", "d"])
     session = gateway.sessions.open("e")
