@@ -36,6 +36,7 @@ COMMANDS = {
     "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
     "runs": "List runs, newest first, or compare some of them.",
+    "plan": "Predict what N GPUs will give, and how to split them.",
     "init": "Start an agent, an environment or a plugin, or settings from AReaL's.",
     "engine": "Install SGLang, and manage its servers.",
     "plugins": "List what is installed, or check that a plugin keeps its contracts.",

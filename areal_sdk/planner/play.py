@@ -1,0 +1,104 @@
+"""An episode and its group while the simulation plays them."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from areal_sdk.planner.workload import EpisodeShape, TurnShape
+
+if TYPE_CHECKING:
+    from areal_sdk.planner.servers import SimulatedServer
+
+
+class Player:
+    """One episode on its way: which turn it is in, and where."""
+
+    __slots__ = (
+        "began_at",
+        "ends_at",
+        "first_version",
+        "group",
+        "home",
+        "index",
+        "is_over",
+        "last_version",
+        "num_context",
+        "num_left",
+        "num_new",
+        "server",
+        "shape",
+        "ticket",
+        "turn",
+    )
+
+    def __init__(self, group: "SimulatedGroup", shape: EpisodeShape, *, began_at: float) -> None:
+        self.group = group
+        self.shape = shape
+        self.began_at = began_at
+        self.index = -1
+        """Of the turn it is in."""
+        self.turn: TurnShape = shape.turns[0] if shape.turns else TurnShape(0, 0, 0)
+        self.num_context = 0
+        self.num_new = 0
+        self.num_left = 0
+        """Tokens that the turn has still to sample."""
+        self.ticket = 0
+        """Of its running request; 0: none."""
+        self.ends_at = 0.0
+        """The clock of its server at which the turn ends."""
+        self.server: SimulatedServer | None = None
+        """Where its request waits or runs."""
+        self.home: SimulatedServer | None = None
+        """Where its prefix is cached."""
+        self.first_version: int | None = None
+        self.last_version: int | None = None
+        self.is_over = False
+
+    def next_turn(self) -> TurnShape | None:
+        """The turn that comes next; None after the last."""
+        self.index += 1
+        if self.index >= len(self.shape.turns):
+            return None
+        self.turn = turn = self.shape.turns[self.index]
+        self.num_context, self.num_new, self.num_left = (
+            turn.num_prompt,
+            turn.num_new,
+            turn.num_output,
+        )
+        return turn
+
+    def sampled_under(self, version: int) -> None:
+        """Its next tokens come from `version`."""
+        if self.first_version is None:
+            self.first_version = version
+            self.group.note_version(version)
+        self.last_version = version
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedGroup:
+    """Siblings of one task, pending or finished."""
+
+    order: int
+    players: list[Player] = field(default_factory=list)
+    members: list[Player] = field(default_factory=list)
+    """Those that ended with a reward."""
+    num_ended: int = 0
+    is_given_up: bool = False
+    is_idle: bool = False
+    """It teaches nothing."""
+    oldest: int | None = None
+    """Version of the oldest token sampled so far."""
+
+    @property
+    def num_running(self) -> int:
+        return len(self.players) - self.num_ended
+
+    def note_version(self, version: int) -> None:
+        if self.oldest is None:
+            self.oldest = version
+
+    def forget_lost(self) -> None:
+        """A sibling was dropped: its tokens age the group no more."""
+        alive = (p for p in self.players if not p.is_over or p in self.members)
+        versions = [p.first_version for p in alive if p.first_version is not None]
+        self.oldest = min(versions, default=None)

@@ -1,0 +1,31 @@
+"""What a simulated run is made of."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from areal_sdk.planner.books import BookRules
+from areal_sdk.planner.losses import LossRates
+from areal_sdk.planner.speeds import EngineSpeed, Machine, TrainerSpeed
+from areal_sdk.planner.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything that a simulated run depends on, but its seed."""
+
+    rules: BookRules
+    workload: Workload
+    engine: EngineSpeed
+    trainer: TrainerSpeed
+    num_engines: int = 1
+    machine: Machine | None = None
+    """Where all parts share the cores of one machine."""
+    is_colocated: bool = False
+    """Engines and trainer share their devices: while a step is trained nothing is sampled."""
+    losses: LossRates | None = None
+
+    def with_rules(self, **changed: Any) -> "Setup":
+        return replace(self, rules=replace(self.rules, **changed))
+
+    def with_gate(self, **changed: Any) -> "Setup":
+        return self.with_rules(gate=replace(self.rules.gate, **changed))

@@ -1,0 +1,401 @@
+"""A discrete-event simulation of a run: gate, groups, turns, tools, servers, trainer, weights.
+
+    has room -> group of players -> request -> server -> tool -> request ... -> end -> buffer
+       ^                                                                             |
+       +--- weights served <- publish <- step of the trainer <------ cut <-----------+
+
+Time is simulated, nothing waits. The same setup and seed give the same forecast.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from areal_sdk.errors import ConfigError
+from areal_sdk.planner.books import SimulatedBatch, SimulatedBooks, mark_idle
+from areal_sdk.planner.cores import SharedCores
+from areal_sdk.planner.forecast import Forecast, StepRecord
+from areal_sdk.planner.losses import LossRates
+from areal_sdk.planner.play import Player, SimulatedGroup
+from areal_sdk.planner.servers import ServerPool, SimulatedServer
+from areal_sdk.planner.setup import Setup
+from areal_sdk.planner.under_way import BatchWait, Delivery, StepUnderWay
+
+PATIENCE = 300
+"""Events for each model call of a batch, after which a run without a step makes no progress."""
+
+
+def simulate(setup: Setup, *, steps: int = 40, warm: int = 5, seed: int = 0) -> Forecast:
+    """What `steps` steps of the run would be like; the first `warm` of them are not counted."""
+    if not 0 <= warm < steps:
+        raise ConfigError(f"warm = {warm} steps of {steps} leave none to count")
+    run = _Simulation(setup, steps=steps, warm=warm, seed=seed)
+    run.play()
+    return run.forecast()
+
+
+def expected_step_s(setup: Setup, *, steps: int, warm: int, seeds: int = 8) -> float:
+    """Mean seconds of the counted steps over several seeds: what a short run is compared with.
+
+    A run begins with an empty buffer. With much staleness, many steps pass before its pace is steady.
+    """
+    seconds = [simulate(setup, steps=steps, warm=warm, seed=seed).step_s for seed in range(seeds)]
+    return sum(seconds) / seeds
+
+
+def simulated_steps(setup: Setup, *, steps: int, seed: int = 0) -> Sequence[StepRecord]:
+    """The steps one by one."""
+    run = _Simulation(setup, steps=steps, warm=0, seed=seed)
+    run.play()
+    return run.records
+
+
+@dataclass(slots=True)
+class _Simulation:
+    setup: Setup
+    steps: int
+    warm: int
+    seed: int
+    now: float = 0.0
+    version: int = 0
+    """Published updates."""
+    _generator: random.Random = field(init=False)
+    _events: list[tuple[float, int, Callable[[Any], None], Any]] = field(default_factory=list)
+    _numbers: Any = field(default_factory=count)
+    _orders: Any = field(default_factory=count)
+    _books: SimulatedBooks = field(init=False)
+    _servers: list[SimulatedServer] = field(init=False)
+    _pool: ServerPool = field(init=False)
+    _cores: SharedCores | None = field(init=False)
+    _touched: set[int] = field(default_factory=set)
+    """Servers whose next end is not planned yet."""
+    _homeless: list[Player] = field(default_factory=list)
+    """Requests that wait for a server to come back."""
+    _wait: BatchWait | None = None
+    _step: StepUnderWay | None = None
+    _trained: StepUnderWay | None = None
+    """A step whose weights are not published yet, because the last ones are still on their way."""
+    _delivery: Delivery = field(default_factory=lambda: Delivery(0, is_done=True))
+    records: list[StepRecord] = field(default_factory=list)
+    _debt: int = 0
+    """Steps that a lost trainer must make again."""
+    _trainer_down_until: float = 0.0
+
+    def play(self) -> None:
+        setup = self.setup
+        self._generator = random.Random(self.seed)
+        self._books = SimulatedBooks(setup.rules)
+        self._servers = [SimulatedServer(i, setup.engine) for i in range(setup.num_engines)]
+        self._pool = ServerPool(self._servers)
+        self._cores = SharedCores.of(setup)
+        if setup.losses is not None:
+            self._plan_losses(setup.losses)
+        self._begin_wait()
+        self._settle()
+        shapes = setup.workload.episodes
+        calls = 2 + sum(len(shape.turns) for shape in shapes) / len(shapes)
+        patience = 10_000 + round(PATIENCE * calls * setup.rules.gate.batch)
+        num_made, num_events = 0, 0
+        while len(self.records) < self.steps:
+            num_events += 1
+            if len(self.records) > num_made:
+                num_made, num_events = len(self.records), 0
+            if not self._events or num_events > patience:
+                raise ConfigError(_STUCK)
+            self.now, _, handle, subject = heapq.heappop(self._events)
+            handle(subject)
+            self._settle()
+
+    def _at(self, time: float, handle: Callable[[Any], None], subject: Any = None) -> None:
+        heapq.heappush(self._events, (time, next(self._numbers), handle, subject))
+
+    def _settle(self) -> None:
+        """After each event: who else may go on now?"""
+        if self._books.has_news:
+            self._try_cut()
+        self._admit()
+        if self._cores is not None:
+            self._share_cores(self._cores)
+        if self._touched:
+            for index in sorted(self._touched) if len(self._touched) > 1 else self._touched:
+                self._plan_end(self._servers[index])
+            self._touched.clear()
+
+    # --- episodes ----------------------------------------------------------------------------
+
+    def _admit(self) -> None:
+        books, workload = self._books, self.setup.workload
+        size = self.setup.rules.group_size
+        while books.has_room():
+            group = SimulatedGroup(next(self._orders))
+            shapes = workload.draw(self._generator, size)
+            group.players = [Player(group, shape, began_at=self.now) for shape in shapes]
+            mark_idle(group, workload.idle_share, self._generator)
+            books.admit(group)
+            for player in group.players:
+                self._go_on(player)
+
+    def _go_on(self, player: Player) -> None:
+        """Its next turn, after what the agent does before."""
+        turn = player.next_turn()
+        if turn is None:
+            self._later(player.shape.after_s, self._end, player)
+        elif self._cores is not None:
+            self._later(turn.before_s, self._pass_main, player)
+        else:
+            self._later(turn.before_s, self._request, player)
+
+    def _later(self, delay_s: float, handle: Callable[[Any], None], subject: Any) -> None:
+        if delay_s > 0.0:
+            self._at(self.now + delay_s, handle, subject)
+        else:
+            handle(subject)
+
+    def _pass_main(self, player: Player) -> None:
+        """The main process handles one call after the other."""
+        assert self._cores is not None
+        if not player.is_over:
+            self._later(self._cores.main_wait_s(self.now), self._request, player)
+
+    def _request(self, player: Player) -> None:
+        if player.is_over:
+            return
+        server = self._pool.choose(player.home)
+        if server is None:
+            self._homeless.append(player)
+            return
+        player.home = server
+        server.advance(self.now)
+        server.send(player)
+        self._touch(server)
+
+    def _end(self, player: Player) -> None:
+        if player.is_over:
+            return
+        for other in self._books.end(player, is_valid=player.shape.is_valid):
+            self._stop(other, "group_incomplete")
+
+    def _stop(self, player: Player, reason: str) -> None:
+        if (server := player.server) is not None:
+            server.advance(self.now)
+            server.cancel(player)
+            self._touch(server)
+        self._books.stop(player, reason)
+
+    # --- servers -----------------------------------------------------------------------------
+
+    def _touch(self, server: SimulatedServer) -> None:
+        self._touched.add(server.index)
+        self._pool.note(server)
+
+    def _plan_end(self, server: SimulatedServer) -> None:
+        server.stamp += 1
+        time = server.next_end()
+        if time < math.inf:
+            self._at(time, self._collect, (server, server.stamp))
+
+    def _collect(self, plan: tuple[SimulatedServer, int]) -> None:
+        server, stamp = plan
+        if stamp != server.stamp:
+            return
+        server.advance(self.now)
+        ended = server.collect()
+        self._touch(server)
+        delay_s = self.setup.engine.request_s
+        for player in ended:
+            self._later(delay_s, self._go_on, player)
+
+    def _share_cores(self, cores: SharedCores) -> None:
+        """A new pace for all, where somebody began or ceased to compute."""
+        num_computing = sum(server.is_computing for server in self._servers)
+        pace = cores.pace(self.now, num_engines=num_computing, is_training=self._step is not None)
+        if pace == cores.current:
+            return
+        cores.current = pace
+        for server in self._servers:
+            server.advance(self.now)
+            server.pace = pace if self.setup.engine.cores else 1.0
+            self._touched.add(server.index)
+        if self._step is not None:
+            self._plan_step_end(self._step)
+
+    # --- the trainer ---------------------------------------------------------------------------
+
+    def _begin_wait(self) -> None:
+        self._wait = BatchWait(self.now)
+        self._books.begin_cut(self.version)
+        self._try_cut()
+
+    def _try_cut(self) -> None:
+        wait, books = self._wait, self._books
+        if wait is None or not books.is_enough():
+            if wait is not None:
+                wait.enough_at = None
+            return
+        if self.setup.is_colocated and not self._delivery.is_done:
+            return  # the delivery asks again
+        if self.now < self._trainer_down_until:
+            self._at(self._trainer_down_until, lambda _: self._try_cut())
+            return
+        if wait.enough_at is None:
+            wait.enough_at = self.now
+            if books.should_hold(self.version):
+                self._at(self.now + self.setup.rules.wait_s, self._end_hold, wait)
+        if self.now < wait.enough_at + self.setup.rules.wait_s and books.should_hold(self.version):
+            return
+        self._begin_step(books.cut(self.version))
+
+    def _end_hold(self, wait: BatchWait) -> None:
+        if wait is self._wait:
+            self._try_cut()
+
+    def _begin_step(self, batch: SimulatedBatch) -> None:
+        assert self._wait is not None
+        wait, self._wait = self._wait, None
+        if self.setup.is_colocated:
+            for server in self._servers:
+                server.advance(self.now)
+                server.hold()
+                self._touch(server)
+        rows = sum(player.shape.num_trained_row for player in batch.players)
+        num_tokens = rows * self.setup.workload.trained_share
+        record = StepRecord(
+            waited_s=self.now - wait.began_at,
+            num_sampled=sum(player.shape.num_sampled for player in batch.players),
+            num_rows=num_tokens,
+            ages=tuple(batch.ages()),
+            num_running=self._books.num_running,
+            groups=tuple(group.order for group in batch.groups),
+        )
+        work_s = self.setup.trainer.step_s(num_tokens)
+        self._step = StepUnderWay(batch, record, work_s, began_at=self.now, paced_at=self.now)
+        self._plan_step_end(self._step)
+
+    def _plan_step_end(self, step: StepUnderWay) -> None:
+        pace = 1.0
+        if self._cores is not None:
+            step.left_s -= (self.now - step.paced_at) * self._cores.trainer_pace
+            self._cores.trainer_pace = pace = (
+                self._cores.current if self.setup.trainer.cores else 1.0
+            )
+        step.paced_at = self.now
+        step.stamp += 1
+        self._at(self.now + max(0.0, step.left_s) / pace, self._end_step, (step, step.stamp))
+
+    def _end_step(self, plan: tuple[StepUnderWay, int]) -> None:
+        step, stamp = plan
+        if step is not self._step or stamp != step.stamp:
+            return
+        self._step = None
+        step.record.step_s = self.now - step.began_at
+        self._trained = step
+        if self._delivery.is_done:
+            self._begin_publish()
+
+    def _begin_publish(self) -> None:
+        step, self._trained = self._trained, None
+        self._later(self.setup.trainer.whole_publish_s, self._publish, step)
+
+    def _publish(self, step: StepUnderWay) -> None:
+        self.version = step.batch.version + 1
+        if self._debt:
+            self._debt -= 1  # it only makes again what a lost trainer had made
+        else:
+            step.record.ended_at = self.now
+            self.records.append(step.record)
+        self._delivery = Delivery(self.version)
+        for server in self._servers:
+            server.advance(self.now)
+            server.hold()
+            self._touch(server)
+        self._later(self.setup.engine.swap_s, self._delivered, self._delivery)
+        self._begin_wait()
+
+    def _delivered(self, delivery: Delivery) -> None:
+        for server in self._servers:
+            server.advance(self.now)
+            server.take_weights(delivery.version)
+            server.resume()
+            self._touch(server)
+        delivery.is_done = True
+        for player in self._books.set_version(delivery.version):
+            self._stop(player, "stale")
+        if self._wait is not None:
+            self._try_cut()
+        if self._trained is not None:
+            self._begin_publish()
+
+    # --- lost nodes ------------------------------------------------------------------------------
+
+    def _plan_losses(self, losses: LossRates) -> None:
+        for server in self._servers:
+            if losses.engine_mtbf_s:
+                time = self._generator.expovariate(1.0 / losses.engine_mtbf_s)
+                self._at(self.now + time, self._lose_server, server)
+        if losses.trainer_mtbf_s:
+            time = self._generator.expovariate(1.0 / losses.trainer_mtbf_s)
+            self._at(self.now + time, self._lose_trainer)
+
+    def _lose_server(self, server: SimulatedServer) -> None:
+        losses = self.setup.losses
+        assert losses is not None
+        server.advance(self.now)
+        lost = server.fail()
+        self._pool.num_up -= 1
+        self._touch(server)
+        self._at(self.now + losses.engine_restart_s, self._recover_server, server)
+        for player in lost:
+            player.home = None
+            self._request(player)
+
+    def _recover_server(self, server: SimulatedServer) -> None:
+        losses = self.setup.losses
+        assert losses is not None
+        server.advance(self.now)
+        server.recover(self._books.version)
+        self._pool.num_up += 1
+        self._touch(server)
+        time = self._generator.expovariate(1.0 / losses.engine_mtbf_s)
+        self._at(self.now + time, self._lose_server, server)
+        homeless, self._homeless = self._homeless, []
+        for player in homeless:
+            self._request(player)
+
+    def _lose_trainer(self, _: None) -> None:
+        """The step that was being made is lost, and those since the last checkpoint are made again."""
+        losses = self.setup.losses
+        assert losses is not None
+        self._trainer_down_until = self.now + losses.trainer_restart_s
+        self._debt += len(self.records) % losses.checkpoint_every if losses.checkpoint_every else 0
+        if self._step is not None:
+            step = self._step
+            step.left_s = losses.trainer_restart_s + self.setup.trainer.step_s(step.record.num_rows)
+            step.paced_at = self.now
+            self._plan_step_end(step)
+        time = self._generator.expovariate(1.0 / losses.trainer_mtbf_s)
+        self._at(self._trainer_down_until + time, self._lose_trainer)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def forecast(self) -> Forecast:
+        for server in self._servers:
+            server.advance(self.now)
+        return Forecast.of(
+            self.setup,
+            self.records,
+            warm=self.warm,
+            lasted_s=self.now,
+            servers=self._servers,
+            dropped=dict(self._books.dropped),
+            num_started=self._books.num_started,
+        )
+
+
+_STUCK = (
+    "the simulated run makes no progress: every episode is dropped before it is trained. Raise "
+    "rollout.max_staleness or rollout.wait_s, or choose another workload"
+)

@@ -1,0 +1,100 @@
+"""How fast the parts of a run are: figures that are measured in a run, or follow from hardware."""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from areal_sdk.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCurve:
+    """Seconds of one decoding step by the number of requests that are decoded together.
+
+    Straight lines between the measured points; beyond them the first and the last line go on.
+
+    >>> curve = DecodeCurve(((1, 0.010), (33, 0.026)))
+    >>> curve.step_s(1), curve.step_s(17), curve.step_s(65)
+    (0.01, 0.018, 0.042)
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        if not sizes or sizes != sorted(set(sizes)) or sizes[0] < 1:
+            raise ConfigError(f"a decode curve needs rising numbers of requests, not {sizes}")
+        if any(seconds <= 0.0 for _, seconds in self.points):
+            raise ConfigError("a decode curve needs times above 0")
+
+    def step_s(self, num_requests: int) -> float:
+        points = self.points
+        if len(points) == 1:
+            return points[0][1]
+        right = min(max(1, bisect_right(points, (num_requests, float("inf")))), len(points) - 1)
+        (n0, s0), (n1, s1) = points[right - 1], points[right]
+        return max(1e-9, s0 + (s1 - s0) * (num_requests - n0) / (n1 - n0))
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpeed:
+    """One inference server: what a request costs it."""
+
+    decode: DecodeCurve
+    prefill_s: float = 0.0
+    """Seconds of each prompt token that is not cached. Nothing is decoded meanwhile."""
+    kv_read_s: float = 0.0
+    """Seconds that each token of context in flight adds to a decoding step."""
+    request_s: float = 0.0
+    """Seconds of each request that occupy nobody: the way there and back."""
+    max_slots: int = 256
+    """Requests that are decoded together; others wait."""
+    kv_tokens: int = 0
+    """Tokens that its memory holds; 0: as many as the slots need."""
+    swap_s: float = 0.0
+    """From the publication of weights until they are served. Nothing is sampled meanwhile."""
+    recomputes: bool = True
+    """After a swap the KV of running requests is computed again."""
+    cores: float = 0.0
+    """Cores of the common machine that it uses while it computes; 0: it has a machine of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpeed:
+    """All ranks of the trainer together: what a step costs."""
+
+    token_s: float
+    """Seconds of each token that is computed, if one rank computed all."""
+    fixed_s: float = 0.0
+    """Seconds of each step that no further rank makes shorter."""
+    ranks: int = 1
+    sync_s: float = 0.0
+    """Seconds of each step for the collectives of several ranks; 0 with one rank."""
+    publish_s: float = 0.0
+    """From the end of a step until its weights are published. The trainer does nothing else."""
+    gather_s: float = 0.0
+    """What publishing takes longer where several ranks hold the weights."""
+    cores: float = 0.0
+    """Cores of the common machine that each rank uses while it computes."""
+
+    def step_s(self, num_tokens: float) -> float:
+        """
+        >>> TrainerSpeed(token_s=0.001, fixed_s=0.5, ranks=4, sync_s=0.25).step_s(4000)
+        1.75
+        """
+        sync = self.sync_s if self.ranks > 1 else 0.0
+        return self.fixed_s + sync + self.token_s * num_tokens / self.ranks
+
+    @property
+    def whole_publish_s(self) -> float:
+        return self.publish_s + (self.gather_s if self.ranks > 1 else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The machine that all parts share, if they share one."""
+
+    cores: float
+    request_cpu_s: float = 0.0
+    """CPU time of the main process for each model call: agent, gateway, books. One thread does it."""
+    others: float = 0.0
+    """Threads of other programs that compute all the time."""

@@ -1,0 +1,35 @@
+"""What the simulated trainer and its weights are doing: waiting, training, being delivered."""
+
+from dataclasses import dataclass
+
+from areal_sdk.planner.books import SimulatedBatch
+from areal_sdk.planner.forecast import StepRecord
+
+
+@dataclass(slots=True)
+class StepUnderWay:
+    """The step that the trainer works on."""
+
+    batch: SimulatedBatch
+    record: StepRecord
+    left_s: float
+    """Work to do, in seconds at full pace."""
+    began_at: float
+    paced_at: float
+    stamp: int = 0
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Weights on their way to the servers."""
+
+    version: int
+    is_done: bool = False
+
+
+@dataclass(slots=True)
+class BatchWait:
+    """The trainer waits for a batch."""
+
+    began_at: float
+    enough_at: float | None = None
