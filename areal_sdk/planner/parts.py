@@ -1,7 +1,7 @@
 """The parts to plan with, and what is assumed of them: from runs, or from a table of hardware."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.planner.books import BookRules
@@ -127,9 +127,5 @@ def _common(parts: Parts) -> list[str]:
         f"{losses.engine_restart_s:g} s, the trainer after {losses.trainer_restart_s:g} s, and it makes "
         f"the steps since the last checkpoint (every {losses.checkpoint_every}) again",
         "evaluations and checkpoints hold nothing back",
+        "where engines and trainer are the same GPUs, they lend each other the memory at no cost",
     ]
-
-
-def with_workload(parts: Parts, workload: Workload) -> Parts:
-    """The same speeds with other episodes."""
-    return replace(parts, setup=replace(parts.setup, workload=workload))

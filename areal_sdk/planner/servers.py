@@ -9,11 +9,12 @@ Prefill stops the clock.
 import heapq
 import math
 from collections import OrderedDict, deque
+from functools import lru_cache
 from itertools import count
 
 from areal_sdk.backends.remote.pool import MAX_IMBALANCE
 from areal_sdk.planner.play import Player
-from areal_sdk.planner.speeds import EngineSpeed
+from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed
 
 MAX_PREFIXES = 512
 """Groups whose common prompt a server remembers."""
@@ -71,9 +72,7 @@ class SimulatedServer:
         self._tickets = 0
         self._ends: list[tuple[float, int, Player]] = []
         self._prefixes: OrderedDict[int, None] = OrderedDict()
-        self._steps = [math.inf] + [
-            speed.decode.step_s(n) for n in range(1, min(speed.max_slots, 4096) + 1)
-        ]
+        self._steps = _step_times(speed.decode, min(speed.max_slots, 4096))
 
     @property
     def load(self) -> int:
@@ -219,6 +218,12 @@ class SimulatedServer:
         if len(self._prefixes) > MAX_PREFIXES:
             self._prefixes.popitem(last=False)
         return player.num_new
+
+
+@lru_cache(maxsize=16)
+def _step_times(curve: DecodeCurve, most: int) -> tuple[float, ...]:
+    """Seconds of a decoding step by the number of requests, from none on."""
+    return (math.inf, *(curve.step_s(n) for n in range(1, most + 1)))
 
 
 class ServerPool:

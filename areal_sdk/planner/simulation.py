@@ -96,9 +96,8 @@ class _Simulation:
             self._plan_losses(setup.losses)
         self._begin_wait()
         self._settle()
-        shapes = setup.workload.episodes
-        calls = 2 + sum(len(shape.turns) for shape in shapes) / len(shapes)
-        patience = 10_000 + round(PATIENCE * calls * setup.rules.gate.batch)
+        calls = setup.rules.gate.batch * (2.0 + setup.workload.mean_turns())
+        patience = 10_000 + round(PATIENCE * calls)
         num_made, num_events = 0, 0
         while len(self.records) < self.steps:
             num_events += 1
@@ -121,7 +120,7 @@ class _Simulation:
         if self._cores is not None:
             self._share_cores(self._cores)
         if self._touched:
-            for index in sorted(self._touched) if len(self._touched) > 1 else self._touched:
+            for index in sorted(self._touched):
                 self._plan_end(self._servers[index])
             self._touched.clear()
 
@@ -143,7 +142,7 @@ class _Simulation:
         """Its next turn, after what the agent does before."""
         turn = player.next_turn()
         if turn is None:
-            self._later(player.shape.after_s, self._end, player)
+            self._at(self.now + player.shape.after_s, self._end, player)
         elif self._cores is not None:
             self._later(turn.before_s, self._pass_main, player)
         else:

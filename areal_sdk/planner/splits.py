@@ -18,9 +18,9 @@ from areal_sdk.planner.speeds import EngineSpeed
 ETAS = (0, 1, 2, 4)
 NEXT_TO_NOTHING = 0.03
 """A gain below this is not worth older samples or more episodes in flight."""
-MOST_CALLS = 150_000
+MOST_CALLS = 40_000
 """Model calls that one simulation plays: what bounds its time."""
-MOST_STEPS, LEAST_STEPS = 80, 14
+MOST_STEPS, LEAST_STEPS = 80, 16
 SEARCH_SHARE = 0.3
 """Of the steps of the final simulation, those that a candidate of the search gets."""
 
@@ -135,8 +135,7 @@ def best_split(parts: Parts, gpus: int, *, eta: int | None = None, seed: int = 0
 
 def num_steps(setup: Setup) -> int:
     """Steps to simulate: many, unless their episodes are very many."""
-    shapes = setup.workload.episodes
-    calls = setup.rules.gate.batch * sum(len(shape.turns) for shape in shapes) / len(shapes)
+    calls = setup.rules.gate.batch * setup.workload.mean_turns()
     return int(min(MOST_STEPS, max(LEAST_STEPS, MOST_CALLS / max(1.0, calls))))
 
 

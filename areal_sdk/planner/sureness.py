@@ -10,8 +10,8 @@ from areal_sdk.planner.splits import Split
 
 TABLE_ERROR = 0.35
 """Of a plan from hardware figures: published runs of one model and GPU differ by about so much."""
-MODEL_ERROR = 0.08
-"""Of a calibrated plan where nothing is extrapolated: the median of what benchmarks/plan.py measured."""
+MODEL_ERROR = 0.06
+"""Of a calibrated plan where nothing is extrapolated: root mean square of what benchmarks/plan.py measured."""
 PER_DOUBLING = 0.06
 """For each doubling beyond what the run had. A judgement: one machine cannot measure it."""
 SEEDS = (1, 2)

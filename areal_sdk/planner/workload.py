@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from areal_sdk.errors import ConfigError
 
@@ -92,6 +92,10 @@ class Workload:
     def episodes(self) -> Sequence[EpisodeShape]:
         return [shape for group in self.groups for shape in group]
 
+    def mean_turns(self) -> float:
+        """Calls of an episode."""
+        return _mean([len(shape.turns) for shape in self.episodes])
+
     def mean_sampled(self) -> float:
         """Sampled tokens of an episode."""
         return _mean([shape.num_sampled for shape in self.episodes])
@@ -115,10 +119,12 @@ class Workload:
         num_groups: int = 128,
         seed: int = 0,
         trained_share: float = 1.0,
+        shares_prompt: bool = True,
     ) -> "Workload":
         """Episodes of `turns` calls, whose outputs and tool times come from the given tails.
 
         `num_answered`: tokens that each tool result adds to the prompt. `context` cuts episodes off.
+        `shares_prompt`: an engine computes the prompt of siblings once.
         """
         generator = random.Random(seed)
         tool = tool or Tail(0.0)
@@ -132,7 +138,7 @@ class Workload:
                     num_output = min(num_output, context - length)
                 if num_output < 1:
                     break
-                shared = prompt if index == 0 else 0
+                shared = prompt if index == 0 and shares_prompt else 0
                 new = prompt if index == 0 else num_answered + 1
                 before_s = tool.draw(generator) if index else 0.0
                 made.append(TurnShape(length, new, num_output, before_s, shared))
@@ -141,19 +147,6 @@ class Workload:
 
         groups = tuple(tuple(episode() for _ in range(group_size)) for _ in range(num_groups))
         return cls(groups, trained_share=trained_share)
-
-    def scaled(self, *, tools: float = 1.0) -> "Workload":
-        """The same episodes with tools that take `tools` times as long."""
-        if tools == 1.0:
-            return self
-        return replace(
-            self, groups=tuple(tuple(_slower(s, tools) for s in group) for group in self.groups)
-        )
-
-
-def _slower(shape: EpisodeShape, factor: float) -> EpisodeShape:
-    turns = tuple(replace(turn, before_s=turn.before_s * factor) for turn in shape.turns)
-    return replace(shape, turns=turns, after_s=shape.after_s * factor)
 
 
 def _mean(values: Sequence[int]) -> float:

@@ -1,6 +1,7 @@
 """Tables and pictures of benchmarks are those of the curves that are committed beside them."""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,3 +49,18 @@ def test_table_and_picture_of_convergence_are_those_of_the_committed_curves(
     found = program.by_series(program.load_curves(program.CURVES))
     assert program.section_of(found) in DOCUMENT.read_text()
     assert program.picture_of(found) == program.PICTURE.read_text()
+
+
+def test_predictions_of_measured_runs_are_those_of_the_committed_figures(
+    load_program: Callable[[str], ModuleType],
+) -> None:
+    program = load_program("plan")
+    known = json.loads(program.RESULTS.read_text())
+    off = sorted(abs(error) for _, error in program.errors(known).values())
+    assert len(off) >= 12
+    assert off[len(off) // 2] <= 0.10
+    assert off[-1] <= 0.25
+    document = program.DOCUMENT.read_text()
+    for section in (program.measured_table, program.gpus_table):
+        assert section(known) in document
+    assert program.published_table() in document
