@@ -185,6 +185,24 @@ async def test_a_check_may_be_given_a_method_of_solution() -> None:
     assert not (await judge.judge("x = 1", check, entry_points=["Solution().twoSum"])).passed
 
 
+async def test_keys_that_json_cannot_say_are_compared_as_json_writes_them() -> None:
+    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    call = {"args": [[1, 1, 2]], "expected": json.loads('{"1": 2, "2": 1}')}
+    for code, passes in (
+        ("from collections import Counter\ndef f(x): return Counter(x)", True),
+        ("def f(x): return {'1': 2, '2': 1}", True),
+        ("def f(x): return {1: 2, 2: 2}", False),
+        ("def f(x): return {1: 2, '1': 2, 2: 1}", False),
+        ("def f(x): return {(1,): 2, 2: 1}", False),
+    ):
+        verdict = await judge.judge(code, [call], entry_points=["f"])
+        assert verdict.passed is passes, (code, verdict.message)
+    call = {"args": [0], "expected": {}}
+    assert not (
+        await judge.judge("def f(x): return {1: 1, '1': 1}", [call], entry_points=["f"])
+    ).passed
+
+
 ONLY_DEFINED = {
     "functions": "def test_a():\n    assert double(2) == 4\n",
     "an import": "from solution import double\ndef test_a():\n    assert double(2) == 4\n",
