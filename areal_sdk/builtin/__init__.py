@@ -1,13 +1,16 @@
 """The built-in plugin. It uses the same hooks as any other plugin."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.hookspecs import Register, hookimpl
-from areal_sdk.launch import OpenLauncher
 from areal_sdk.reward import RewardFn
 from areal_sdk.trainer import Trainer
+
+if TYPE_CHECKING:
+    from areal_sdk.launch import OpenLauncher
 
 ADDRESS_ENGINE = "sglang"
 """The engine of servers that are named by address alone (`engine.name = "http://..."`)."""

@@ -81,7 +81,10 @@ def train(
         if dry_run:
             check(config)
             print_settings(config)
-            click.echo("ok: everything that a run needs was found; nothing was started", err=True)
+            click.echo(
+                "ok: settings, plugins, model, agent and tasks were found; nothing was started or played",
+                err=True,
+            )
             return
         summary = train_config(config, quiet=as_json)
     if as_json:

@@ -64,6 +64,8 @@ def main(channel: Channel, args: Mapping[str, JSON]) -> None:
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for client in ("httpx", "httpx2"):  # a line for each call of a model would bury the rest
+        logging.getLogger(client).setLevel(logging.WARNING)
     run_to_the_end(_serve(channel, args))
 
 

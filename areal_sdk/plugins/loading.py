@@ -18,7 +18,6 @@ from areal_sdk.agent import AgentLike
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError, PluginError
-from areal_sdk.launch import Launcher, LauncherSetup, OpenLauncher
 from areal_sdk.options import validate_options
 from areal_sdk.plugins.checks import (
     HOOKS,
@@ -42,6 +41,8 @@ from areal_sdk.types import Episode, Task, WeightUpdate
 
 if TYPE_CHECKING:
     import click
+
+    from areal_sdk.launch import Launcher, LauncherSetup, OpenLauncher  # loads pydantic
 
 logger = logging.getLogger("areal_sdk.plugins")
 
@@ -94,7 +95,9 @@ class Plugins:
         self.trainers = Registry[Callable[..., Trainer]](
             "trainer", check=not_callable, absent=absent
         )
-        self.launchers = Registry[OpenLauncher]("launcher", check=not_callable, absent=absent)
+        self.launchers: Registry[OpenLauncher] = Registry(
+            "launcher", check=not_callable, absent=absent
+        )
         self.datasets = Registry[DatasetFn]("dataset", check=not_callable, absent=absent)
         self.algorithms = Registry[PresetFn]("algorithm", check=not_callable, absent=absent)
         self.observers = Registry[type]("observer", check=not_an_observer, absent=absent)
@@ -170,7 +173,7 @@ class Plugins:
     @overload
     def configure(
         self, kind: Literal["cluster"], name: str, options: Mapping[str, object] = ...
-    ) -> Callable[[LauncherSetup], Awaitable[Launcher]]: ...
+    ) -> "Callable[[LauncherSetup], Awaitable[Launcher]]": ...
     @overload
     def configure(
         self, kind: Literal["dataset"], name: str, options: Mapping[str, object] = ...

@@ -3,6 +3,7 @@
 In a terminal the view is repainted in place; elsewhere the view is one plain line a step.
 """
 
+import contextlib
 import itertools
 import math
 import os
@@ -183,15 +184,13 @@ class TerminalView:
             lines = render(state, width=width, color=self._color, unicode=self._unicode)
             self._repaint(lines)
         elif state.step != self._last_step:
-            self._stream.write(self._encodable(plain_line(state)) + "\n")
-            self._stream.flush()
+            self._write(self._encodable(plain_line(state)) + "\n")
         self._last_step = state.step
 
     def message(self, text: str) -> None:
         """Print a line that stays, above the view."""
         self._erase()
-        self._stream.write(self._encodable(_printable(text)) + "\n")
-        self._stream.flush()
+        self._write(self._encodable(_printable(text)) + "\n")
 
     def close(self) -> None:
         """Leave the last view on the screen; later output comes below the view."""
@@ -199,14 +198,19 @@ class TerminalView:
 
     def _repaint(self, lines: Sequence[str]) -> None:
         self._erase()
-        self._stream.write("".join(f"{line}\n" for line in lines))
-        self._stream.flush()
+        self._write("".join(f"{line}\n" for line in lines))
         self._num_painted = len(lines)
 
     def _erase(self) -> None:
         if self._num_painted:
-            self._stream.write(f"\x1b[{self._num_painted}F\x1b[J")
+            self._write(f"\x1b[{self._num_painted}F\x1b[J")
             self._num_painted = 0
+
+    def _write(self, text: str) -> None:
+        """Nobody may be there any more: a closed terminal, the end of a pipe. The run directory has it all."""
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
     def _encodable(self, text: str) -> str:
         return text if self._unicode else text.encode("ascii", "replace").decode()

@@ -1,6 +1,8 @@
 """The live view fits its terminal, and is plain lines where there is none."""
 
+import contextlib
 import io
+import os
 import re
 from dataclasses import replace
 
@@ -155,6 +157,17 @@ def test_a_pipe_gets_one_plain_line_a_step() -> None:
         "step 12/50  reward 0.900  staleness 0.7 (max 2)  321 tok/s  "
         "trained 16 of 40 episodes (14 buffered, 7 running, 3 dropped)  1:35\nsaved ? disk\n"
     )
+
+
+def test_a_run_goes_on_when_nobody_reads_its_output_any_more() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        view = TerminalView(stream, environ={})
+        os.close(reader)
+        view.message("step 1 is saved")
+        view.update(STATE)
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:

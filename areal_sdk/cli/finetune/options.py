@@ -138,7 +138,10 @@ def show_plan(config: "Config") -> None:
     from areal_sdk.finetune import check
 
     print_settings(check(config))
-    click.echo("ok: everything that a run needs was found; nothing was started", err=True)
+    click.echo(
+        "ok: settings, plugins, model, agent and tasks were found; nothing was started or played",
+        err=True,
+    )
 
 
 def print_finetuning(summary: "RunSummary", *, as_json: bool) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import importlib.metadata
 import os
 import platform
-import signal
 import socket
 import subprocess
 import sys
@@ -76,9 +75,6 @@ class RayHost:
                 return file.read().decode(errors="replace")
         except OSError:
             return ""
-
-    def __del__(self) -> None:
-        self.signal(signal.SIGKILL)
 
 
 def versions(packages: list[str]) -> dict[str, str]:

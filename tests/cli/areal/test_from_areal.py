@@ -118,7 +118,7 @@ def test_train_accepts_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         catch_exceptions=False,
     )
     assert result.exit_code == 0, result.output
-    assert "ok: everything that a run needs was found" in result.output
+    assert "ok: settings, plugins, model, agent and tasks were found" in result.output
 
 
 PLAIN: dict[str, Any] = {
