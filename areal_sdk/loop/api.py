@@ -8,6 +8,7 @@ Each function runs an event loop of its own. Those of `aio` use the one that run
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,7 @@ def plan_training(
     chosen = {} if model is None else {"model": model}
     make = partial(_plan, given=given)
     plan = make(parse_config({**given.settings, **chosen}))
-    return Training(plan, make, call=given.call, quiet=quiet)
+    return Training(plan, make, call=given.call, quiet=quiet, is_planned_once=given.is_read_once)
 
 
 def _resumed(
@@ -218,7 +219,7 @@ def _resumed(
     given: Given | None = None,
     quiet: bool,
 ) -> Training | RunSummary:
-    return resumed(
+    training = resumed(
         run_dir,
         overrides,
         partial(_plan, given=given),
@@ -226,6 +227,9 @@ def _resumed(
         call=given.call if given else None,
         quiet=quiet,
     )
+    if given is not None and given.is_read_once and isinstance(training, Training):
+        return replace(training, is_planned_once=True)
+    return training
 
 
 def endpoint_at(base_url: str | None, api_key: str | None) -> RemoteEndpoint | None:

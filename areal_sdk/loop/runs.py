@@ -82,6 +82,8 @@ class Training:
     quiet: bool = False
     restarts: int = 0
     """After the loss of a process, so far."""
+    is_planned_once: bool = False
+    """Its tasks cannot be read again, so it does not go on by itself."""
 
 
 def resumed(
@@ -152,8 +154,10 @@ class BegunRun:
 
     def can_go_on(self) -> bool:
         """Whether a run that has just lost a process goes on by itself."""
+        training = self.training
         has_saved = latest_checkpoint(self.run_dir.checkpoints) is not None
-        return has_saved and self.training.restarts < self.training.plan.config.run.restarts
+        is_left = training.restarts < training.plan.config.run.restarts
+        return has_saved and is_left and not training.is_planned_once
 
     def rest(self) -> Training | RunSummary:
         """What is left of a run that lost a process, from its last checkpoint."""

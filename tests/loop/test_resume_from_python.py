@@ -1,8 +1,9 @@
 """A run that began from Python with objects goes on from Python, and says so."""
 
 import re
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,7 +11,10 @@ import areal_sdk
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
+from areal_sdk.loop.plan.given import read_call
 from areal_sdk.loop.plan.models import find_model
+from areal_sdk.loop.runs import BegunRun, Training
+from areal_sdk.loop.state import RunState
 from areal_sdk.telemetry import RunDir
 from tests.loop.runs import AGENT, PLUGIN, inspect, refused
 from tests.loop.vowels import Vowels, tasks
@@ -72,3 +76,27 @@ def test_a_resumed_run_keeps_its_model(tmp_path: Path) -> None:
     run = begun(tmp_path, {"agent": "Vowels"})
     with pytest.raises(ConfigError, match="leave model out"):
         areal_sdk.train(str(AGENT), resume=run.path, model="smollm2")
+
+
+@pytest.mark.parametrize("is_read_once", [True, False])
+def test_a_run_whose_tasks_are_read_once_does_not_go_on_by_itself(
+    is_read_once: bool, tmp_path: Path
+) -> None:
+    rows = [{"number": number} for number in range(8)]
+    given = read_call(Vowels, {}, {"train": iter(rows) if is_read_once else rows}).tasks["train"]
+    first, again = (list(islice(iter(given), 4)) for _ in range(2))
+    assert [task.id for task in first] == [task.id for task in again]
+    assert (first == again) is not is_read_once  # other tasks under the same ids
+    training = api.plan_training(
+        Vowels,
+        {"run": {"restarts": 1}, **SMALL},
+        model="tiny",
+        tasks={"train": iter(TASKS) if is_read_once else TASKS},
+        resume=None,
+        quiet=True,
+    )
+    assert isinstance(training, Training)
+    run = RunDir.create(tmp_path, "run")
+    (run.checkpoints / "step-000001").mkdir(parents=True)
+    begun_run = BegunRun(training, run, RunState(), cast(Any, None))
+    assert begun_run.can_go_on() is not is_read_once

@@ -32,6 +32,14 @@ class Given:
     """By name; `settings` have the weights."""
 
     @property
+    def is_read_once(self) -> bool:
+        """Some tasks come from an iterator: a second plan would find the later ones under the ids of the first."""
+        return any(
+            isinstance(tasks, _Tasks) and isinstance(tasks.items, Iterator)
+            for tasks in self.tasks.values()
+        )
+
+    @property
     def call(self) -> dict[str, str]:
         """The arguments that were objects, with the name of the agent."""
         named = self.settings.get(
