@@ -67,7 +67,7 @@ class RunSummary:
     version: int
     train_seconds: float
     ended: str
-    """`steps`, `max_minutes`, `success`, `tasks`, `solved or hopeless`, or `interrupted`."""
+    """`steps`, `max_minutes`, `success`, `tasks`, `solved`, `hopeless`, `stuck`, or `interrupted`."""
     before: Mapping[str, EvalReport] = field(default_factory=dict)
     """What was measured before training, by split."""
     after: Mapping[str, EvalReport] = field(default_factory=dict)

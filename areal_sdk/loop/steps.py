@@ -56,6 +56,8 @@ class TrainingLoop:
     _began: float = 0.0
     _num_empty: int = 0
     _num_skipped: int = 0
+    _success: float = 0.0
+    """Of the last batch."""
 
     @property
     def state(self) -> RunState:
@@ -120,7 +122,10 @@ class TrainingLoop:
         if self.evaluator.reached:
             return "success"
         if self._num_empty >= run.max_empty_batches:
-            return "solved or hopeless"
+            ended = ended_empty(self._success)
+            if ended == "stuck":
+                self.progress.say(STUCK.format(run=self.services.run_dir.path))
+            return ended
         return None
 
     async def _train_on(self, batch: RolloutBatch) -> None:
@@ -165,6 +170,7 @@ class TrainingLoop:
         )
         books.mark_trained(batch)
         metrics["step_s"] = time.monotonic() - began
+        self._success = batch.metrics.get("success", 0.0)
         self._count_idle(metrics, has_update=bool(metrics.get("num_updates")))
         self.state.step += 1
         self.state.train_seconds = time.monotonic() - self._began
@@ -278,3 +284,22 @@ def cut_timeout_s(config: Config) -> float:
 def stalled_s(config: Config) -> float:
     """Deadline of a slot in the gate: a batch is cut and trained, and its weights reach the engine."""
     return cut_timeout_s(config) + 2 * config.trainer.step_timeout_s
+
+
+ALMOST = 0.01
+STUCK = (
+    "note: the attempts at each task all earn the same, as of a policy that has one answer only: areal-sdk inspect "
+    "{run} --worst 5. Go on from better weights (--init-from {run} takes the best), with a lower "
+    "trainer.learning_rate, or with an entropy bonus where the algorithm has one"
+)
+
+
+def ended_empty(success: float) -> str:
+    """Why a run ends whose batches have no gradient any more, by the success of its last batch.
+
+    >>> ended_empty(1.0), ended_empty(0.0), ended_empty(0.6)
+    ('solved', 'hopeless', 'stuck')
+    """
+    if success >= 1 - ALMOST:
+        return "solved"
+    return "hopeless" if success <= ALMOST else "stuck"

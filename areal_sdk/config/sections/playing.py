@@ -44,8 +44,8 @@ class RunSection(Section):
     """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint. If a batch system
     kills the job earlier, set the time that it allows. A second Ctrl-C waits for neither."""
     max_empty_batches: Positive = 10
-    """The run ends after this many batches in a row without a gradient: the tasks are solved or
-    hopeless."""
+    """The run ends after this many batches in a row without a gradient: it ends as `solved`,
+    `hopeless` (nothing succeeds) or `stuck` (the attempts at each task all earn the same)."""
 
     @property
     def is_endless(self) -> bool:
