@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from areal_sdk.backends.local.requests import Requester, engine_errors
@@ -14,10 +14,13 @@ from areal_sdk.engine import (
     GenerateResult,
     collect,
 )
+from areal_sdk.errors import EngineError
 from areal_sdk.process import Child
 from areal_sdk.process.network.guests import visit
 
 CONNECT_TIMEOUT_S = 30.0
+RETURN_EVERY_S = 1.0
+"""How often a node that lost its connection tries to connect again."""
 
 
 class LocalEngineClient(EngineClient):
@@ -29,10 +32,17 @@ class LocalEngineClient(EngineClient):
     def __init__(self, info: EngineInfo, *, name: str) -> None:
         super().__init__(info, name=name)
         self._requester: Requester | None = None
+        self._state: Mapping[str, Any] | None = None
+        """The latest news of the engine."""
         self._news = asyncio.Event()
+        self._returning = asyncio.Lock()
         self._version = 0
 
     async def told(self, state: Mapping[str, Any]) -> None:
+        self._state = state
+        await self._connect(state)
+
+    async def _connect(self, state: Mapping[str, Any]) -> None:
         with engine_errors():
             child = await visit(
                 state["address"],
@@ -41,6 +51,9 @@ class LocalEngineClient(EngineClient):
                 host="engine",
                 timeout_s=CONNECT_TIMEOUT_S,
             )
+        if state is not self._state:  # there was news meanwhile
+            await child.aclose()
+            return
         former, self._requester = (
             self._requester,
             Requester(child, self.info, state["deterministic"]),
@@ -77,8 +90,22 @@ class LocalEngineClient(EngineClient):
     async def _connected(self) -> Requester:
         """Who calls has a deadline: that of its request."""
         while self._requester is None or _is_gone(self._requester.child):
-            await self._news.wait()
+            await self._return()
         return self._requester
+
+    async def _return(self) -> None:
+        """Connect again: the engine may live, and only the link to it was down. Else wait for news of it."""
+        news = self._news
+        async with self._returning:
+            if news.is_set():
+                return  # connected meanwhile
+            assert self._state is not None, "a client is told where the engine is, and then asked"
+            try:
+                await self._connect(self._state)
+            except EngineError:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(RETURN_EVERY_S):
+                        await news.wait()
 
 
 def _is_gone(child: Child) -> bool:

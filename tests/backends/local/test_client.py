@@ -48,6 +48,10 @@ async def test_a_client_samples_like_its_engine_through_updates_pauses_and_death
         assert not held.done()
         await engine.resume()
         await held
+        # The link was down, the engine was not.
+        await client._requester.child.kill()  # type: ignore[attr-defined]
+        assert (await client.generate(request)).versions == (7,) * 12
+        assert not told
         with pytest.raises(EngineError, match="the main process"):
             await client.update_weights(WeightUpdate(8, None))
         with pytest.raises(RemoteError, match="is for the main process"):
