@@ -47,6 +47,18 @@ class Cluster:
                 stdout=output,
             )
 
+    def mend(self) -> None:
+        """Bring links back, and start the nodes of machines that were cut off anew: Ray gives those up."""
+        cut = [machine for machine in self.others if machine.was_cut]
+        for machine in cut:
+            machine.stop()
+            machine.heal()
+        self.wait_for(1 + len(self.others) - len(cut))
+        for machine in cut:
+            machine.was_cut = False
+            self.start_node(machine)
+        self.wait_for(1 + len(self.others))
+
     def wait_for_head(self) -> None:
         """Until something listens where the head will."""
         check = (

@@ -37,7 +37,10 @@ class Machine:
         for directory in self._own.values():
             directory.mkdir()
         self._switch = switch
+        self._started: list[subprocess.Popen[str]] = []
         self._port = f"port{number}"
+        self.was_cut = False
+        """Until its owner says otherwise: what ran on it may have been given up."""
         _ip("netns", "add", self.name)
         inside = ("-n", self.name)
         _ip(*inside, "link", "set", "lo", "up")
@@ -58,7 +61,7 @@ class Machine:
             shlex.join(["mount", "--bind", str(own), str(path)]) for path, own in self._own.items()
         ]
         script = " && ".join([*mounts, f"exec {shlex.join(command)}"])
-        return subprocess.Popen(
+        process = subprocess.Popen(
             ["ip", "netns", "exec", self.name, "unshare", "--mount", "sh", "-c", script],
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -66,9 +69,12 @@ class Machine:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self._started.append(process)
+        return process
 
     def cut(self) -> None:
         """Take the link down."""
+        self.was_cut = True
         _ip("-n", self._switch, "link", "set", self._port, "down")
 
     def heal(self) -> None:
@@ -100,6 +106,10 @@ class Machine:
 
     def remove(self) -> None:
         self.stop()
+        for process in self._started:
+            process.wait(GONE_WITHIN_S)
+            if process.stdout is not None:
+                process.stdout.close()
         _ip("netns", "del", self.name)
         for directory in self._own.values():
             shutil.rmtree(directory, ignore_errors=True)

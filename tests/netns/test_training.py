@@ -1,8 +1,5 @@
 """A run over real addresses: the main process has a machine of its own, and so has each other process."""
 
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +8,10 @@ import pytest
 from tests.loop.runs import finish, run_dir, start_training
 from tests.loop.test_nodes import check_books
 from tests.loop.test_resume import curve
-from tests.netns.cluster import Cluster, cluster
+from tests.netns.cluster import Cluster
 from tests.netns.network import why_not
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(why := why_not()), reason=why or "can")]
-
-
-@pytest.fixture(scope="module")
-def machines() -> Iterator[Cluster]:
-    """Room for the engine, two ranks, two rollout nodes."""
-    directory = Path(tempfile.mkdtemp(prefix="areal-"))
-    try:
-        with cluster(5, directory) as made:
-            yield made
-    finally:
-        shutil.rmtree(directory)
 
 
 def test_losses_over_real_addresses_are_those_of_one_machine_bit_for_bit(
