@@ -94,6 +94,11 @@ def _csv(path: Path) -> Iterator[Row]:
                 raise ConfigError(
                     f"{path}, line 1: a column needs a name of its own: {list(names)}"
                 )
+            if len(names) == 1 and (other := next((c for c in ";\t|" if c in names[0]), None)):
+                raise ConfigError(
+                    f"{path}, line 1: one column {names[0]!r}: its values are separated by {other!r}, and a CSV file "
+                    "of areal-sdk by commas: save it with commas"
+                )
             for number, values in enumerate(reader, start=1):
                 where = f"{path}, row {number} (line {reader.line_num})"
                 if None in values or None in values.values():
@@ -104,7 +109,9 @@ def _csv(path: Path) -> Iterator[Row]:
                         "line break into quotes"
                     )
                 yield Row(where, number, values)
-        except (csv.Error, UnicodeDecodeError) as exc:
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"{path} is not UTF-8 ({exc}): save the file as UTF-8") from None
+        except csv.Error as exc:
             raise ConfigError(f"{path}, line {reader.line_num}: not valid CSV: {exc}") from None
 
 

@@ -140,6 +140,8 @@ BAD_FILES = {
     "too few values": ("t.csv", "problem,b\n1\n", r"row 1 \(line 2\): 1 values for 2 columns"),
     "an open quote": ("t.csv", 'problem\n"a', "not valid CSV: unexpected end of data"),
     "a column twice": ("t.csv", "problem,problem\n1,2", "a column needs a name of its own"),
+    "semicolons": ("t.csv", "problem;b\n1;2\n", "separated by ';'.*save it with commas"),
+    "Latin-1": ("t.csv", "problem\n\udcfc\n", "is not UTF-8 .*save the file as UTF-8"),
     "no Parquet": ("t.parquet", "PAR", "not valid Parquet"),
     "a list of texts": (
         "t.json",
@@ -152,7 +154,7 @@ BAD_FILES = {
 
 @pytest.mark.parametrize(("name", "text", "error"), BAD_FILES.values(), ids=BAD_FILES)
 def test_a_bad_file_is_named_with_its_row(name: str, text: str, error: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
+    (tmp_path / name).write_text(text, errors="surrogateescape")
     with pytest.raises(ConfigError, match=error):
         list(read_tasks(tmp_path / name, fields={"question": "problem"}))
 

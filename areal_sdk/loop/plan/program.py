@@ -160,6 +160,11 @@ def _pick(module: ModuleType, where: str, name: str) -> object:
             return getattr(module, name)
         raise ConfigError(f"no {name!r} in {where}; agents there: {', '.join(found) or 'none'}")
     if not found:
+        if unfinished := [key for key, item in vars(module).items() if _lacks_run(item, module)]:
+            raise ConfigError(
+                f"{unfinished[0]} in {where} has no `async def run(self, task, context)` (an Agent) or "
+                "`run_episode` (a RolloutWorkflow): is the method called otherwise?"
+            )
         raise ConfigError(
             f"no agent in {where}: define `class MyAgent(areal_sdk.Agent)` "
             "or `async def agent(task, context)`"
@@ -170,6 +175,16 @@ def _pick(module: ModuleType, where: str, name: str) -> object:
             f"pick one, as in {where}::{min(found)}"
         )
     return next(iter(found.values()))
+
+
+def _lacks_run(item: object, module: ModuleType) -> bool:
+    """Whether it is meant as an agent, and has no method that plays."""
+    return (
+        inspect.isclass(item)
+        and issubclass(item, (Agent, RolloutWorkflow))
+        and inspect.isabstract(item)
+        and item.__module__ == module.__name__
+    )
 
 
 def _is_agent(item: object, module: ModuleType) -> bool:
