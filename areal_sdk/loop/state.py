@@ -208,6 +208,10 @@ _FIXED_ONCE_SAVED = {
 _NOT_SET = "not set"
 
 
+ENDED_EMPTY = ("solved", "hopeless", "stuck")
+"""How runs end whose batches have no gradient any more: all succeed, none does, or siblings earn the same."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A setting that a resumed run has another value for."""
@@ -262,6 +266,11 @@ def why_finished(run_dir: RunDir, config: Config, changes: Sequence[Change]) -> 
         return (
             f"it has trained for its {run.max_minutes:g} minutes, {made}; to go on give more "
             "with --set run.max_minutes=M"
+        )
+    if end["ended"] in ENDED_EMPTY and not changes:
+        return (
+            f"its last batches had no gradient after {made} ({end['ended']}); to go on all the same change a setting, "
+            "such as --set trainer.learning_rate=..., or begin another run with --init-from"
         )
     return None
 

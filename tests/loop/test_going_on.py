@@ -94,6 +94,16 @@ def test_a_run_whose_minutes_are_over_is_finished_until_it_gets_more(tmp_path: P
     assert why(run, "run.max_minutes=9") is None
 
 
+@pytest.mark.parametrize("ended", ["solved", "hopeless", "stuck"])
+def test_a_run_without_gradients_is_finished_until_a_setting_changes(
+    tmp_path: Path, ended: str
+) -> None:
+    run = finished(tmp_path, steps=3, ended=ended)
+    assert f"no gradient after 3 steps ({ended})" in str(why(run))
+    assert why(run, "trainer.learning_rate=1e-6") is None
+    assert why(run, "run.steps=9") is None
+
+
 def test_a_run_that_was_stopped_in_its_last_evaluation_is_not_finished(tmp_path: Path) -> None:
     run = finished(tmp_path)
     log = MetricsLog(run.metrics)
