@@ -19,7 +19,7 @@ from areal_sdk.planner.recorded import WARM_STEPS, RecordedRun
 from areal_sdk.planner.setup import Setup
 from areal_sdk.planner.simulation import expected_step_s
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
-from areal_sdk.planner.workload import Tail, Workload
+from areal_sdk.planner.workload import LongTail, Workload
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import RunDir
 
@@ -278,10 +278,10 @@ def others(calibration: Mapping[str, Any], competing: float) -> float:
 def workload_of(calibration: Mapping[str, Any], case: Case) -> Workload:
     """Drawn from the tails that the settings name."""
     return Workload.described(
-        output=Tail(case.length, case.length_sigma, least=2.0, most=400.0),
+        output=LongTail(case.length, case.length_sigma, least=2.0, most=400.0),
         prompt=round(calibration["prompt"]),
         turns=case.calls,
-        tool=Tail(case.tool_s, case.tool_sigma),
+        tool=LongTail(case.tool_s, case.tool_sigma),
         num_answered=max(0, round(calibration["answered"]) - 1),
         reward_s=calibration["after_s"],
         group_size=GROUP_SIZE,

@@ -17,7 +17,7 @@ from areal_sdk.planner.hardware import (
 )
 from areal_sdk.planner.setup import Setup
 from areal_sdk.planner.splits import Parts
-from areal_sdk.planner.workload import Tail, Workload
+from areal_sdk.planner.workload import LongTail, Workload
 from areal_sdk.rollout.staleness import StalenessGate
 
 BATCH, GROUP_SIZE = 512, 16
@@ -92,10 +92,10 @@ def from_hardware(
             wait_s=30.0,
         ),
         workload=Workload.described(
-            output=Tail(workload.output, SPREAD, least=8.0),
+            output=LongTail(workload.output, SPREAD, least=8.0),
             prompt=workload.prompt,
             turns=workload.turns,
-            tool=Tail(workload.tool_s, SPREAD),
+            tool=LongTail(workload.tool_s, SPREAD),
             num_answered=ANSWER if workload.turns > 1 else 0,
             group_size=GROUP_SIZE,
             context=workload.context,

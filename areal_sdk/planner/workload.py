@@ -47,10 +47,10 @@ class EpisodeShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LongTail:
     """A log-normal length or duration: its median, its spread, and its bounds.
 
-    >>> Tail(median=4.0).draw(random.Random(0))
+    >>> LongTail(median=4.0).draw(random.Random(0))
     4.0
     """
 
@@ -108,10 +108,10 @@ class Workload:
     def described(
         cls,
         *,
-        output: Tail,
+        output: LongTail,
         prompt: int = 512,
         turns: int = 1,
-        tool: Tail | None = None,
+        tool: LongTail | None = None,
         num_answered: int = 0,
         reward_s: float = 0.0,
         group_size: int = 16,
@@ -127,7 +127,7 @@ class Workload:
         `shares_prompt`: an engine computes the prompt of siblings once.
         """
         generator = random.Random(seed)
-        tool = tool or Tail(0.0)
+        tool = tool or LongTail(0.0)
 
         def episode() -> EpisodeShape:
             made: list[TurnShape] = []

@@ -12,7 +12,7 @@ from areal_sdk.planner.losses import LossRates
 from areal_sdk.planner.setup import Setup
 from areal_sdk.planner.simulation import simulate
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
-from areal_sdk.planner.workload import EpisodeShape, Tail, TurnShape, Workload
+from areal_sdk.planner.workload import EpisodeShape, LongTail, TurnShape, Workload
 from areal_sdk.rollout.staleness import StalenessGate
 
 ALONE = DecodeCurve(((1, 0.01),))
@@ -178,8 +178,8 @@ def test_colocated_parts_never_work_at_the_same_time() -> None:
 @pytest.mark.parametrize("eta", [0, 1, 2, 4])
 def test_nothing_older_than_eta_is_trained(eta: int) -> None:
     workload = Workload.described(
-        output=Tail(50.0, 1.5, least=1.0, most=2000.0),
-        tool=Tail(1.0, 1.0),
+        output=LongTail(50.0, 1.5, least=1.0, most=2000.0),
+        tool=LongTail(1.0, 1.0),
         turns=3,
         num_answered=10,
         group_size=4,
@@ -190,7 +190,7 @@ def test_nothing_older_than_eta_is_trained(eta: int) -> None:
 
 
 def test_the_same_question_has_the_same_answer() -> None:
-    workload = Workload.described(output=Tail(100.0, 1.0), group_size=4)
+    workload = Workload.described(output=LongTail(100.0, 1.0), group_size=4)
     setup = make(eta=2, inflight=16, workload=workload)
     assert simulate(setup, seed=3) == simulate(setup, seed=3)
     assert simulate(setup, seed=3) != simulate(setup, seed=4)
