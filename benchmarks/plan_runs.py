@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.planner.books import BookRules
 from areal_sdk.planner.calibration import calibrate
 from areal_sdk.planner.recorded import WARM_STEPS, RecordedRun
@@ -260,7 +261,7 @@ def setup_of(calibration: Mapping[str, Any], case: Case, *, competing: float) ->
     machine = Machine(**{**calibration["machine"], "others": others(calibration, competing)})
     gate = StalenessGate(batch=case.batch, max_staleness=case.eta, max_inflight=case.inflight)
     return Setup(
-        rules=BookRules(gate, group_size=GROUP_SIZE),
+        rules=BookRules(gate, RolloutSection(group_size=GROUP_SIZE)),
         workload=workload_of(calibration, case),
         engine=replace(EngineSpeed(**engine), max_slots=case.slots, recomputes=False),
         trainer=replace(TrainerSpeed(**trainer), ranks=case.ranks),

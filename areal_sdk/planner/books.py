@@ -9,8 +9,9 @@ import random
 from collections import Counter
 from dataclasses import dataclass
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.planner.play import Player, SimulatedGroup
-from areal_sdk.rollout.buffer import MAX_REFILLS, StalePolicy
+from areal_sdk.rollout.buffer import MAX_REFILLS
 from areal_sdk.rollout.staleness import StalenessGate
 
 
@@ -19,15 +20,16 @@ class BookRules:
     """The settings of `[rollout]` that decide what starts and what is trained."""
 
     gate: StalenessGate
-    group_size: int = 8
-    stale: StalePolicy = "wait"
-    wait_s: float = 30.0
-    drop_incomplete: bool = False
-    dynamic_sampling: bool = False
+    """Its batch, staleness and episodes in flight count, and not those of `rollout`: plans try many."""
+    rollout: RolloutSection
 
     @property
     def groups_per_batch(self) -> int:
-        return self.gate.batch // self.group_size
+        return self.gate.batch // self.rollout.group_size
+
+    @property
+    def drops_incomplete(self) -> bool:
+        return self.rollout.incomplete_groups == "drop"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ class SimulatedBooks:
         """Some finished group is too old, or teaches nothing."""
         self.has_news = False
         """A group ended, or became younger, since the trainer last looked."""
-        self._min_members = rules.group_size if rules.drop_incomplete else min(2, rules.group_size)
+        self._min_members = (
+            rules.rollout.group_size if rules.drops_incomplete else min(2, rules.rollout.group_size)
+        )
 
     # --- who starts --------------------------------------------------------------------------
 
@@ -75,7 +79,7 @@ class SimulatedBooks:
         return self._num_running
 
     def has_room(self) -> bool:
-        size = self.rules.group_size
+        size = self.rules.rollout.group_size
         held = self._spent + size * (len(self._pending) + len(self._finished)) - self._num_running
         free = self.rules.gate.free_slots(
             version=self.version, held=held, running=self._num_running
@@ -102,7 +106,7 @@ class SimulatedBooks:
             self.dropped["failed"] += 1
             group.forget_lost()
             self.has_news = True
-            if self.rules.drop_incomplete and not group.is_given_up:
+            if self.rules.drops_incomplete and not group.is_given_up:
                 group.is_given_up = True
                 stopped = [other for other in group.players if not other.is_over]
         if group.num_running == 0:
@@ -128,7 +132,7 @@ class SimulatedBooks:
             self.dropped["group_incomplete"] += len(group.members)
             return
         self._finished.append(group)
-        is_idle = group.is_idle and self.rules.dynamic_sampling
+        is_idle = group.is_idle and self.rules.rollout.dynamic_sampling
         if is_idle or self.rules.gate.is_stale(group.oldest, version=self._trains_from):
             self._must_shed = True
 
@@ -136,7 +140,7 @@ class SimulatedBooks:
         """The engines serve `version`; returns the running episodes that no step can train any more."""
         self.version = version
         self._spent = max(self._spent, version * self.rules.gate.batch)
-        if self.rules.stale == "mask":
+        if self.rules.rollout.stale == "mask":
             return []
         is_stale = self.rules.gate.is_stale
         return [
@@ -161,13 +165,13 @@ class SimulatedBooks:
         if self._must_shed:
             self._must_shed = False
             self._shed_stale(self._trains_from)
-            if self.rules.dynamic_sampling:
+            if self.rules.rollout.dynamic_sampling:
                 self._shed_idle()
         return len(self._finished) >= self.rules.groups_per_batch
 
     def should_hold(self, version: int) -> bool:
         """Whether a running group would be too old for the next step, and this one has room."""
-        if self.rules.stale != "wait":
+        if self.rules.rollout.stale != "wait":
             return False
         is_stale = self.rules.gate.is_stale
         last_chance = sum(is_stale(group.oldest, version=version + 1) for group in self._finished)
@@ -179,7 +183,7 @@ class SimulatedBooks:
         ordered = sorted(self._finished, key=_by_age)
         taken = ordered[: self.rules.groups_per_batch]
         self._finished = ordered[self.rules.groups_per_batch :]
-        self._spent += self.rules.group_size * len(taken)
+        self._spent += self.rules.rollout.group_size * len(taken)
         return SimulatedBatch(version, tuple(taken))
 
     # --- internals -----------------------------------------------------------------------------
@@ -204,7 +208,9 @@ class SimulatedBooks:
         gate = self.rules.gate
         if not gate.is_stale(player.first_version, version=version):
             return True
-        if self.rules.stale != "mask" or gate.is_stale(player.last_version, version=version):
+        if self.rules.rollout.stale != "mask" or gate.is_stale(
+            player.last_version, version=version
+        ):
             return False
         player.first_version = version - gate.max_staleness  # what is older is masked
         return True

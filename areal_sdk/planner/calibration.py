@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.planner.books import BookRules
 from areal_sdk.planner.engine_fit import fit_above_zero, fit_engine
@@ -89,14 +90,7 @@ def rules_of(config: Mapping[str, Any]) -> BookRules:
         max_staleness=section["max_staleness"],
         max_inflight=section["max_inflight"],
     )
-    return BookRules(
-        gate,
-        group_size=section["group_size"],
-        stale=section.get("stale", "wait"),
-        wait_s=section.get("wait_s", 30.0),
-        drop_incomplete=section.get("incomplete_groups") == "drop",
-        dynamic_sampling=bool(section.get("dynamic_sampling")),
-    )
+    return BookRules(gate, RolloutSection.model_validate(section))
 
 
 # --- the engines ---------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from areal_sdk.config import RunSection
+
 
 @dataclass(frozen=True, slots=True)
 class LossRates:
@@ -15,7 +17,7 @@ class LossRates:
     """Mean time between losses of any rank of the trainer. Each ends the step."""
     trainer_restart_s: float = 600.0
     """Until the ranks have loaded the last checkpoint."""
-    checkpoint_every: int = 20
+    checkpoint_every: int = RunSection().checkpoint_every
     """Steps between checkpoints; those since the last are made again. 0: nothing is made again."""
 
     def trainer_share(self, step_s: float) -> float:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.planner.books import BookRules
 from areal_sdk.planner.calibration import Calibration, calibrate, on_other_machines
 from areal_sdk.planner.hardware import (
@@ -88,8 +89,7 @@ def from_hardware(
     setup = Setup(
         rules=BookRules(
             StalenessGate(batch=BATCH, max_staleness=2, max_inflight=2 * BATCH),
-            group_size=GROUP_SIZE,
-            wait_s=30.0,
+            RolloutSection(group_size=GROUP_SIZE),
         ),
         workload=Workload.described(
             output=LongTail(workload.output, SPREAD, least=8.0),

@@ -128,7 +128,7 @@ class _Simulation:
 
     def _admit(self) -> None:
         books, workload = self._books, self.setup.workload
-        size = self.setup.rules.group_size
+        size = self.setup.rules.rollout.group_size
         while books.has_room():
             group = SimulatedGroup(next(self._orders))
             shapes = workload.draw(self._generator, size)
@@ -243,8 +243,10 @@ class _Simulation:
         if wait.enough_at is None:
             wait.enough_at = self.now
             if books.should_hold(self.version):
-                self._at(self.now + self.setup.rules.wait_s, self._end_hold, wait)
-        if self.now < wait.enough_at + self.setup.rules.wait_s and books.should_hold(self.version):
+                self._at(self.now + self.setup.rules.rollout.wait_s, self._end_hold, wait)
+        if self.now < wait.enough_at + self.setup.rules.rollout.wait_s and books.should_hold(
+            self.version
+        ):
             return
         self._begin_step(books.cut(self.version))
 

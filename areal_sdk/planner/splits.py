@@ -82,7 +82,7 @@ class Split:
             "trainer_ranks": self.ranks,
             "is_colocated": self.is_colocated,
             "batch": gate.batch,
-            "group_size": self.setup.rules.group_size,
+            "group_size": self.setup.rules.rollout.group_size,
             "max_staleness": gate.max_staleness,
             "max_inflight": gate.max_inflight,
             "available": self.available,
@@ -163,7 +163,7 @@ def _setup(parts: Parts, engines: int, ranks: int, *, eta: int) -> Setup:
     )
     gate = setup.rules.gate
     inflight = max(gate.batch, round(MOST_FULL * engines * setup.engine.max_slots))
-    inflight = _whole_groups(min(inflight, (eta + 1) * gate.batch), setup.rules.group_size)
+    inflight = _whole_groups(min(inflight, (eta + 1) * gate.batch), setup.rules.rollout.group_size)
     return changed.with_gate(max_staleness=eta, max_inflight=inflight)
 
 
@@ -224,7 +224,10 @@ def _inflights(split: Split) -> list[int]:
     """Episodes in flight to try: fewer than all that the gate would let start."""
     rules = split.setup.rules
     most = rules.gate.max_inflight
-    tried = {_whole_groups(round(most * share), rules.group_size) for share in (0.4, 0.6, 0.8, 1.0)}
+    tried = {
+        _whole_groups(round(most * share), rules.rollout.group_size)
+        for share in (0.4, 0.6, 0.8, 1.0)
+    }
     return sorted(tried)
 
 
@@ -245,7 +248,7 @@ def _given(eta: int | None, default: int) -> int:
 
 def with_batch(parts: Parts, batch: int) -> Parts:
     """The same parts with `batch` episodes a step."""
-    size = parts.setup.rules.group_size
+    size = parts.setup.rules.rollout.group_size
     if batch % size:
         raise ConfigError(f"batch = {batch} is not a multiple of the group size, {size}")
     return replace(parts, setup=parts.setup.with_gate(batch=batch))

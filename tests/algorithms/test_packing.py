@@ -168,7 +168,7 @@ def test_tokens_without_an_advantage_are_not_computed() -> None:
 
 
 def test_a_trained_first_token_is_refused() -> None:
-    with pytest.raises(ValueError, match="nothing predicts"):
+    with pytest.raises(ValueError, match="no token before it predicts it"):
         make_example(trajectory([5, 6], [0, 1]), np.ones(2, dtype=np.float32))
 
 

@@ -118,7 +118,7 @@ def test_a_family_is_told_whether_it_trains_and_where_it_runs(tmp_path: Path) ->
     (trainer,) = find("trainer", model=str(model))
     (engine,) = find("local engine", model=str(model))
     assert trainer.level is engine.level is Severity.NOTE
-    assert "does not train 'gemma2' models; it trains" in trainer.found
+    assert "does not train 'gemma2' models, whose logits are capped; it trains" in trainer.found
     assert "serve this model with SGLang" in engine.found
 
 

@@ -155,7 +155,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
     "without a tokenizer": (without_tokenizer, "has no tokenizer.json"),
     "of a family that is not trained": (
         lambda model: configured(model, model_type="gemma2"),
-        "the trainer does not train 'gemma2' models; it trains",
+        "the trainer does not train 'gemma2' models, whose logits are capped; it trains",
     ),
     "that only SGLang serves": (
         lambda model: configured(model, model_type="granite"),

@@ -4,10 +4,11 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.planner.books import BookRules
 from areal_sdk.planner.setup import Setup
 from areal_sdk.planner.simulation import simulated_steps
@@ -128,7 +129,9 @@ def test_the_same_groups_are_trained_at_the_same_times(
 ) -> None:
     gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=inflight)
     script = Scripted(((EpisodeShape(()),),), seed=eta, failing=failing)
-    rules = BookRules(gate, group_size=4, stale=stale, wait_s=2.0, drop_incomplete=drops)
+    incomplete: Literal["train", "drop"] = "drop" if drops else "train"
+    rollout = RolloutSection(group_size=4, stale=stale, wait_s=2.0, incomplete_groups=incomplete)
+    rules = BookRules(gate, rollout)
     setup = Setup(rules, script, AT_ONCE, TrainerSpeed(token_s=0.0, fixed_s=TRAIN_S))
     steps = simulated_steps(setup, steps=STEPS)
     trained, ended = simulate(

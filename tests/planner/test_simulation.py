@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.planner.books import BookRules
 from areal_sdk.planner.losses import LossRates
@@ -40,7 +41,7 @@ def make(
 ) -> Setup:
     gate = StalenessGate(batch=batch, max_staleness=eta, max_inflight=inflight)
     return Setup(
-        BookRules(gate, group_size=group_size, wait_s=wait_s),
+        BookRules(gate, RolloutSection(group_size=group_size, wait_s=wait_s)),
         workload or one_turn(),
         engine or EngineSpeed(ALONE),
         trainer or TrainerSpeed(token_s=0.0, fixed_s=0.5),
