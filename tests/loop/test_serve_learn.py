@@ -79,6 +79,7 @@ class Caller:
     async def __aexit__(self, *error: object) -> None:
         await self._client.close()
         await self._http.close()
+        await asyncio.sleep(0)  # a closed connection lets go of its socket in the loop's next turn
 
     async def call(self, number: int, *, reward: float | None = None) -> None:
         answer_id, earned = await _ask(self._client, number)
