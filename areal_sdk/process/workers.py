@@ -6,13 +6,14 @@ cancelled call also ends its worker, unless the pool is made with `spares_cancel
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, ChildReply
+from areal_sdk.process.chores import Chores
 from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
@@ -60,8 +61,8 @@ class WorkerPool:
             size, start=self._start_worker, is_lost=lambda child: child.exited.done(), name=name
         )
         self._free: asyncio.Queue[int] = asyncio.Queue()
-        self._chores: set[asyncio.Task[None]] = set()
-        """Tasks that return workers to the queue."""
+        self._chores = Chores()
+        """They return workers to the queue."""
         self._abandoned: set[Child] = set()
         """Workers that still run a cancelled call."""
         self._is_closed = False
@@ -110,7 +111,9 @@ class WorkerPool:
         except asyncio.CancelledError:
             if worker is not None and self._spares_cancelled:
                 left_s = began + timeout_s - clock()
-                self._own(self._free_when_idle(index, worker, left_s), f"spare worker {index}")
+                self._chores.begin(
+                    self._free_when_idle(index, worker, left_s), name=f"spare worker {index}"
+                )
             else:
                 self._replace(index, worker)
             raise
@@ -125,9 +128,7 @@ class WorkerPool:
         self._is_closed = True
         self._free.put_nowait(0)  # a waiting call wakes up, and wakes the next
         busy = list(self._abandoned)
-        for task in self._chores:
-            task.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        await self._chores.cancel()
         await asyncio.gather(*(worker.kill() for worker in busy), return_exceptions=True)
         living = await self._places.aclose()
         await asyncio.gather(*(worker.aclose(grace_s=1.0) for worker in living))
@@ -184,12 +185,7 @@ class WorkerPool:
     def _replace(self, index: int, worker: Child | None) -> None:
         """Kill the worker, if it had started, and start a new one; other workers go on meanwhile."""
         self.num_replaced += 1
-        self._own(self._replace_worker(index, worker), f"replace worker {index}")
-
-    def _own(self, chore: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(chore, name=name)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
+        self._chores.begin(self._replace_worker(index, worker), name=f"replace worker {index}")
 
     async def _replace_worker(self, index: int, lost: Child | None) -> None:
         try:

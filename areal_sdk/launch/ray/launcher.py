@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from areal_sdk.errors import ConfigError, ProcessError, RemoteError, require_package
 from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
+from areal_sdk.process.chores import Chores
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
 from areal_sdk.telemetry.waits import waiting
@@ -66,7 +67,7 @@ class RayLauncher:
         self.host = split_address(listener.address)[0]
         self._log_dir = log_dir
         self._placement_timeout_s = placement_timeout_s
-        self._at_work: set[asyncio.Task[None]] = set()
+        self._chores = Chores()
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         job = f"{specs[0].role}-{secrets.token_hex(3)}"
@@ -78,12 +79,14 @@ class RayLauncher:
             await self._free(job)
             raise
         everyone = asyncio.gather(*(asyncio.shield(child.exited) for child in children))
-        everyone.add_done_callback(lambda _: self._free_later(job))
+        everyone.add_done_callback(
+            lambda _: self._chores.begin(self._free(job), name=f"free {job}")
+        )
         return children
 
     async def aclose(self) -> None:
         """Leave the cluster: it ends what is still there of the run."""
-        await asyncio.gather(*self._at_work, return_exceptions=True)
+        await self._chores.finish()
         await self._listener.aclose()
         await self._placer.aclose(grace_s=10.0)
 
@@ -158,20 +161,12 @@ class RayLauncher:
         with contextlib.suppress(ProcessError):  # a placer that is gone has freed everything
             await self._ask("free", job, {})
 
-    def _free_later(self, job: str) -> None:
-        self._later(self._free(job), name=f"free {job}")
-
     def _signal(self, job: str, name: str, number: int) -> None:
         async def send() -> None:
             with contextlib.suppress(ProcessError):
                 await self._ask("signal", job, {"name": name, "number": number})
 
-        self._later(send(), name=f"signal {name}")
-
-    def _later(self, work: Coroutine[None, None, None], *, name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._at_work.add(task)
-        task.add_done_callback(self._at_work.discard)
+        self._chores.begin(send(), name=f"signal {name}")
 
 
 def with_ranks(

@@ -12,6 +12,7 @@ from typing import Self
 
 from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
+from areal_sdk.process.chores import Chores
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
 from areal_sdk.process.network.handshake import (
@@ -83,7 +84,7 @@ class Listener:
         self._waiting: dict[str, _Peer] = {}
         self._arrived = asyncio.Event()
         self._refused: list[str] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes = Chores()
         self._accepting = asyncio.create_task(self._accept_forever(), name="listener")
 
     @classmethod
@@ -163,9 +164,7 @@ class Listener:
         while True:
             sock, address = await loop.sock_accept(self._socket)
             sock.setblocking(False)
-            task = loop.create_task(self._greet(sock, address[0]), name=f"greet {address[0]}")
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            self._handshakes.begin(self._greet(sock, address[0]), name=f"greet {address[0]}")
 
     async def _greet(self, sock: socket.socket, host: str) -> None:
         """Let the peer prove that it knows the token, with limits on time and bytes."""

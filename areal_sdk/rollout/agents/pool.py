@@ -8,7 +8,6 @@ a new worker replaces it.
 import asyncio
 import itertools
 import logging
-from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,6 +15,7 @@ from typing import Any, Self
 from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, RemoteError
+from areal_sdk.process.chores import Chores
 from areal_sdk.process.supervision import Places
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
@@ -54,7 +54,7 @@ class AgentPool(RolloutWorkflow):
         )
         self._workers: set[AgentProcess] = set()
         """Every living worker, including the retired ones, which have no place."""
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores()
         self._is_closed = False
 
     @property
@@ -79,7 +79,7 @@ class AgentPool(RolloutWorkflow):
         except BaseException:
             await self.aclose()
             raise
-        self._own(self._watch(), "watch agent workers")
+        self._chores.begin(self._watch(), name="watch agent workers")
 
     async def run_episode(self, task: Task, context: EpisodeContext) -> Any:
         """The agent's result, played in the worker with the fewest episodes."""
@@ -90,19 +90,17 @@ class AgentPool(RolloutWorkflow):
             return await worker.play(number, order, context)
         except asyncio.CancelledError:
             if not self._is_closed:
-                self._own(self._stop(worker, number), f"stop {context.episode_id}")
+                self._chores.begin(self._stop(worker, number), name=f"stop {context.episode_id}")
             raise
         finally:
             if worker.is_retired and not worker.aboard:
-                self._own(self._end(worker), f"end {worker.name}")
+                self._chores.begin(self._end(worker), name=f"end {worker.name}")
 
     async def aclose(self) -> None:
         """End every worker. Episodes still in them fail. Idempotent."""
         self._is_closed = True
-        chores = list(self._chores)
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, self._places.aclose(), return_exceptions=True)
+        await self._chores.cancel()
+        await self._places.aclose()
         await asyncio.gather(*(worker.aclose() for worker in self._workers))
         self._workers.clear()
 
@@ -148,7 +146,7 @@ class AgentPool(RolloutWorkflow):
                 if worker.is_gone:
                     self._workers.discard(worker)
                 elif (step := worker.step_over(self._block_limit_s)) is not None:
-                    self._own(worker.kill_for_blocking(step), f"kill {worker.name}")
+                    self._chores.begin(worker.kill_for_blocking(step), name=f"kill {worker.name}")
 
     async def _stop(self, worker: AgentProcess, number: int) -> None:
         """Cancel an episode. A worker whose code ignores that gets no new episodes."""
@@ -171,11 +169,6 @@ class AgentPool(RolloutWorkflow):
     async def _end(self, worker: AgentProcess) -> None:
         await worker.aclose()
         self._workers.discard(worker)
-
-    def _own(self, chore: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(chore, name=name)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
 
 def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: Path) -> AgentLike:

@@ -11,13 +11,14 @@ import contextvars
 import os
 import threading
 import traceback
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
+from areal_sdk.process.chores import Chores
 from areal_sdk.rollout.agents.adapters import Play, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
@@ -84,7 +85,7 @@ class AgentWorker:
         self._say_blocked_after_s = say_blocked_after_s
         self._pending = PendingCalls()
         self._playing: dict[int, tuple[asyncio.Task[None], Request]] = {}
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores()
         self._turnstile = asyncio.Lock()
         """Lets one episode begin at a time, as in the runner: a first step often builds a client."""
         self._closed = asyncio.Event()
@@ -182,16 +183,11 @@ class AgentWorker:
             request.reply({"is_gone": True})
             return
         task.cancel()
-        self._own(self._report_end(task, request))
+        self._chores.begin(self._report_end(task, request), name="report an end")
 
     async def _report_end(self, task: asyncio.Task[None], request: Request) -> None:
         await asyncio.wait({task}, timeout=CANCEL_GRACE_S)
         request.reply({"is_gone": task.done() and not self._leaves_threads})
-
-    def _own(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
     def _say_blocked(self, blockage: Blockage) -> None:
         """Called in the watchdog's thread while the loop is blocked."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
 from areal_sdk.process import Child, ChildReply
+from areal_sdk.process.chores import Chores
 from areal_sdk.rollout.groups import TriagedEpisode
 from areal_sdk.rollout.nodes.triaged import unpack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_request, unpack_episode
@@ -60,8 +61,8 @@ class RolloutNode:
         self._lost = ""
         """Why it plays no more; empty while it does."""
         self._waits: list[tuple[str, float, float]] = []
-        self._chores: set[asyncio.Task[None]] = set()
-        self._own(self._read_reports(), f"reports of {child.name}")
+        self._chores = Chores()
+        self._chores.begin(self._read_reports(), name=f"reports of {child.name}")
 
     @property
     def name(self) -> str:
@@ -113,10 +114,7 @@ class RolloutNode:
     async def aclose(self) -> None:
         """End the node. Episodes that it plays are lost."""
         self._lose("it was closed")
-        chores = list(self._chores)
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, return_exceptions=True)
+        await self._chores.cancel()
         await self._child.aclose(grace_s=CLOSE_GRACE_S)
 
     # sending
@@ -140,9 +138,10 @@ class RolloutNode:
                 "orders": [[number, places[stage]] for number, stage, _ in orders],
                 "acknowledged": acknowledged,
             }
-            self._own(self._send("play", payload, [packed for _, _, packed in orders]), "orders")
+            packs = [packed for _, _, packed in orders]
+            self._chores.begin(self._send("play", payload, packs), name="orders")
         if stops:
-            self._own(self._send("stop", stops), "stops")
+            self._chores.begin(self._send("stop", stops), name="stops")
 
     async def _send(self, method: str, payload: Any, buffers: Sequence[bytes] = ()) -> None:
         try:
@@ -211,8 +210,3 @@ class RolloutNode:
         for playing in lost.values():
             if not playing.ended.done():
                 playing.ended.set_exception(NodeLostError(self._lost))
-
-    def _own(self, chore: Any, name: str) -> None:
-        task = asyncio.create_task(chore, name=name)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)

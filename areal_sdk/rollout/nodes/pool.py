@@ -20,6 +20,7 @@ from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, Rem
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
+from areal_sdk.process.chores import Chores
 from areal_sdk.process.supervision import Places
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.link import NodeLostError, Playing, RolloutNode
@@ -68,7 +69,7 @@ class NodePool:
         )
         self._nodes: set[RolloutNode] = set()
         """Those that were started and not closed; some of them may be lost."""
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores()
         self.size = size
 
     @property
@@ -94,7 +95,7 @@ class NodePool:
         except BaseException:
             await self.aclose()
             raise
-        self._own(self._watch(), "watch rollout nodes")
+        self._chores.begin(self._watch(), name="watch rollout nodes")
 
     def runner(self, *, split: str, sampling: SamplingPolicy) -> "NodeRunner[Episode]":
         """Plays episodes of one stage: `async with` it."""
@@ -118,10 +119,8 @@ class NodePool:
 
     async def aclose(self) -> None:
         """End every node. Episodes still in them are lost. Idempotent."""
-        chores = list(self._chores)
-        for chore in chores:
-            chore.cancel()
-        await asyncio.gather(*chores, self._places.aclose(), return_exceptions=True)
+        await self._chores.cancel()
+        await self._places.aclose()
         nodes, self._nodes = self._nodes, set()
         await asyncio.gather(*(node.aclose() for node in nodes))
 
@@ -178,13 +177,8 @@ class NodePool:
             for node in [node for node in self._nodes if node.is_lost]:
                 self._nodes.discard(node)
                 self._say(f"warning: {node.lost_because}: another node takes its place")
-                self._own(node.aclose(), f"close {node.name}")
+                self._chores.begin(node.aclose(), name=f"close {node.name}")
             self._places.fill(retry=False)  # the next episode tries again what did not start
-
-    def _own(self, chore: Any, name: str) -> None:
-        task = asyncio.create_task(chore, name=name)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
 
 class NodeRunner(Generic[Ended]):

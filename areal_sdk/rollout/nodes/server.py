@@ -15,6 +15,7 @@ from areal_sdk.blame import trace_of
 from areal_sdk.errors import InfrastructureError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
+from areal_sdk.process.chores import Chores
 from areal_sdk.process.frames import Buffer
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.triaged import pack_triaged
@@ -62,7 +63,7 @@ class NodeServer:
         """Episodes that have ended, until they are acknowledged."""
         self._unreported: list[int] = []
         self._reports: Request | None = None
-        self._chores: set[asyncio.Task[None]] = set()
+        self._chores = Chores()
 
     async def run(self) -> None:
         """Play until the channel closes."""
@@ -112,7 +113,7 @@ class NodeServer:
                     if (task := self._playing.get(number)) is not None:
                         task.cancel()
             case "engine":
-                self._own(self._tell(request))
+                self._chores.begin(self._tell(request), name="news of the engine")
             case other:
                 request.fail(ValueError(f"no method {other!r}"))
 
@@ -191,11 +192,6 @@ class NodeServer:
             request.fail(exc)
         else:
             request.reply()
-
-    def _own(self, chore: Any) -> None:
-        task = asyncio.create_task(chore)
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
 
 
 def _packed(episode: Episode, stage: Stage) -> Sequence[Buffer]:
