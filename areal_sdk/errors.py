@@ -24,8 +24,8 @@
     + DeadlineError: a wall-clock limit ended the episode
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
 from typing import ClassVar, Self
 
@@ -103,6 +103,17 @@ class RemoteError(ProcessError):
         self.place = place
         """`file.py:line` of the user's code that raised; empty if it was not theirs."""
         self.trace = trace
+
+
+@contextmanager
+def raised_here(kind: type[ConfigError] | type[ProcessError]) -> Iterator[None]:
+    """Raise an error of this kind as if this process had raised it, where code in a child did."""
+    try:
+        yield
+    except RemoteError as exc:
+        if exc.kind == kind.__name__:
+            raise kind(exc.message) from exc
+        raise
 
 
 class WaitTimeoutError(ArealError):

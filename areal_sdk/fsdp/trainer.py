@@ -18,6 +18,7 @@ from areal_sdk.errors import (
     ConfigError,
     ProcessError,
     RemoteError,
+    raised_here,
     require_package,
 )
 from areal_sdk.fsdp.directories import PublishDir, allocate, this_boot
@@ -136,12 +137,8 @@ class FSDPTrainer(Trainer):
             )
             for rank in range(self.spec.trainer.ranks)
         ]
-        try:
+        with raised_here(ConfigError):
             self._ranks = await self._launcher.launch(specs)
-        except RemoteError as exc:
-            if exc.kind == ConfigError.__name__:  # asked for wrongly, not broken
-                raise ConfigError(exc.message) from exc
-            raise
         hello = self._ranks[0].hello
         self._shares_memory = hello["shares_memory"]
         self._info = TrainerInfo(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import ConfigError, ProcessError, RemoteError, require_package
+from areal_sdk.errors import ConfigError, ProcessError, raised_here, require_package
 from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
 from areal_sdk.process.chores import Chores
@@ -36,12 +36,8 @@ async def open_ray(setup: LauncherSetup) -> "RayLauncher":
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # a process that asks for no GPU may see them
         },
     )
-    try:
+    with raised_here(ConfigError):
         placer = await spawn(spec, log_dir=setup.log_dir, start_timeout_s=PLACER_START_S)
-    except RemoteError as exc:
-        if exc.kind == ConfigError.__name__:
-            raise ConfigError(exc.message) from exc
-        raise
     host = cluster.listen_host or placer.hello["address"]
     try:
         listener = await Listener.open(host, cluster.listen_port)
@@ -149,12 +145,8 @@ class RayLauncher:
     async def _ask(
         self, method: str, job: str, payload: Mapping[str, JSON], *, timeout_s: float = ANSWER_S
     ) -> Any:
-        try:
+        with raised_here(ProcessError):
             reply = await self._placer.call(method, {"job": job, **payload}, timeout_s=timeout_s)
-        except RemoteError as exc:
-            if exc.kind == ProcessError.__name__:
-                raise ProcessError(exc.message) from exc
-            raise
         return reply.payload
 
     async def _free(self, job: str) -> None:

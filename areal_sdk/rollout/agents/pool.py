@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
-from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, RemoteError
+from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, raised_here
 from areal_sdk.process.chores import Chores
 from areal_sdk.process.supervision import Places
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
@@ -70,12 +70,8 @@ class AgentPool(RolloutWorkflow):
     async def start(self) -> None:
         """Start every worker; the first failure ends the others."""
         try:
-            await self._places.start()
-        except RemoteError as exc:
-            await self.aclose()
-            if exc.kind == ConfigError.__name__:  # the user's file: the message says what to do
-                raise ConfigError(exc.message) from exc
-            raise
+            with raised_here(ConfigError):  # about the user's file
+                await self._places.start()
         except BaseException:
             await self.aclose()
             raise

@@ -16,7 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, RemoteError
+from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, raised_here
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
@@ -86,12 +86,8 @@ class NodePool:
         """Start every node; the first failure ends the others. `state` is that of the engine's entrance."""
         self._state = state
         try:
-            await self._places.start()
-        except RemoteError as exc:
-            await self.aclose()
-            if exc.kind == ConfigError.__name__:  # the user's file: the message says what to do
-                raise ConfigError(exc.message) from exc
-            raise
+            with raised_here(ConfigError):  # about the user's file
+                await self._places.start()
         except BaseException:
             await self.aclose()
             raise
