@@ -23,6 +23,20 @@ def wait_until_gone(machine: Machine, pids: list[int]) -> None:
         time.sleep(0.2)
 
 
+def train_and_cut(machines: Cluster, tmp_path: Path, part: str) -> str:
+    """The output of a run that loses the machine of `part`: its books balance, its processes end."""
+    process = machines.start_training(tmp_path, rollout__nodes=2, run__steps=20)
+    wait_for_steps(process, tmp_path, 3)
+    machine = machines.machine_of(part)
+    pids = machine.pids()
+    machine.cut()
+    output = finish(process)
+    check_books(tmp_path, trained=20 * 16)
+    machine.heal()
+    wait_until_gone(machine, pids)
+    return output
+
+
 def test_a_node_whose_link_comes_back_goes_on(machines: Cluster, tmp_path: Path) -> None:
     process = machines.start_training(tmp_path, rollout__nodes=2, run__steps=20)
     wait_for_steps(process, tmp_path, 3)
@@ -38,32 +52,16 @@ def test_a_node_whose_link_comes_back_goes_on(machines: Cluster, tmp_path: Path)
 def test_a_node_whose_link_is_gone_is_replaced_and_cannot_return(
     machines: Cluster, tmp_path: Path
 ) -> None:
-    process = machines.start_training(tmp_path, rollout__nodes=2, run__steps=20)
-    wait_for_steps(process, tmp_path, 3)
-    machine = machines.machine_of("node-0")
-    pids = machine.pids()
-    machine.cut()
-    output = finish(process)
+    output = train_and_cut(machines, tmp_path, "node-0")
     assert "node-0.log: another node takes its place" in output
-    check_books(tmp_path, trained=20 * 16)
-    machine.heal()
-    wait_until_gone(machine, pids)
 
 
 def test_an_engine_whose_link_is_gone_is_started_elsewhere_at_the_current_version(
     machines: Cluster, tmp_path: Path
 ) -> None:
-    process = machines.start_training(tmp_path, rollout__nodes=2, run__steps=20)
-    wait_for_steps(process, tmp_path, 3)
-    machine = machines.machine_of("engine")
-    pids = machine.pids()
-    machine.cut()
-    output = finish(process)
+    output = train_and_cut(machines, tmp_path, "engine")
     assert "warning: the engine (10.77.0." in output
     assert "starting it again" in output
-    check_books(tmp_path, trained=20 * 16)
-    machine.heal()
-    wait_until_gone(machine, pids)
 
 
 def test_a_run_whose_rank_is_cut_off_ends_and_goes_on_with_what_is_left(
