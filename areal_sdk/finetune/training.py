@@ -41,7 +41,8 @@ from areal_sdk.loop.plan.models import (
 from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
-from areal_sdk.loop.progress import BEFORE, Progress
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.recorded import BEFORE, recorded_before, recorded_loss
 from areal_sdk.loop.services import fail_with_ranks, open_launcher, open_services
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS
@@ -183,6 +184,10 @@ async def run_finetuning(
         before: Reports = {}
         if config.eval.before and checkpoint is None:
             before = await _measure(plan, plan.model, BEFORE, run_dir, state, progress)
+        elif config.eval.before:
+            before = await in_thread(
+                lambda: recorded_before(run_dir, plan.splits), name="read what was measured before"
+            )
         ended, losses = await _learn(plan, run_dir, state, progress, checkpoint)
         after: Reports = {}
         if config.eval.after:
@@ -243,7 +248,7 @@ async def _learn(
             await learner.load(checkpoint)
         await _prepare(objective, learner, run_dir, progress)
         steps = _Steps(plan, learner, progress)
-        before = {} if state.step else await steps.measure(BEFORE)
+        before = recorded_loss(run_dir, BEFORE) if state.step else await steps.measure(BEFORE)
         ended = await steps.run()
         losses = {**before, **await steps.measure("after")}
         await learner.save()

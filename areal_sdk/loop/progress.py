@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from areal_sdk.errors import StorageError
+from areal_sdk.loop.recorded import BEFORE, recorded_before
 from areal_sdk.loop.state import Change, RunState, RunSummary, flat_numbers
 from areal_sdk.plugins import Observers
 from areal_sdk.rollout.buffer import TrajectoryBuffer
@@ -21,9 +22,6 @@ from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode
 
 CURVE_POINTS = 240
-
-BEFORE = "before"
-"""The evaluation of the weights that a run begins with."""
 
 
 class Progress:
@@ -58,6 +56,7 @@ class Progress:
         self._success_before: float | None = None
         self._batch: Mapping[str, float] = {}
         self._state = RunState()
+        self._resumed_step = 0
         self._phase = ""
         self._evaluations: dict[str, tuple[int, int]] = {}
         self._buffer: TrajectoryBuffer | None = None
@@ -115,6 +114,17 @@ class Progress:
         self.say(f"resumed after step {step}" if step else f"resumed: {told}")
         for change in changes:
             self.say(f"  changed: {change}")
+        self._recall(step or 0)
+
+    def _recall(self, step: int) -> None:
+        """Show the records of the run up to `step`, until there are newer ones."""
+        self._resumed_step = step
+        steps = self._run_dir.read_steps()
+        self._rewards.extend(one.get("batch/reward") for one in steps if one["step"] <= step)
+        before = recorded_before(self._run_dir, (self._split,)).get(self._split)
+        if step and before is not None and before.success is not None:
+            self._success = self._success_before = before.success.value
+            self._success_step = 0
 
     def report_end(self, summary: RunSummary) -> None:
         """The run ended by itself, and has written all that it writes."""
@@ -271,9 +281,10 @@ class Progress:
         batch, buffer = self._batch, self._buffer
         return RunStatus(
             name=self._name,
-            step=self._state.step,
+            # The state is that of the checkpoint once the trainer has loaded it.
+            step=max(self._state.step, self._resumed_step),
             total_steps=self._total_steps,
-            version=self._state.version,
+            version=max(self._state.version, self._resumed_step),
             elapsed_s=self.elapsed_s,
             train_s=0.0 if self._train_began is None else time.monotonic() - self._train_began,
             rewards=tuple(self._rewards),

@@ -46,6 +46,7 @@ from areal_sdk.loop.plan.tasks import (
     warn_of_overlap,
 )
 from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.recorded import recorded_before
 from areal_sdk.loop.services import Services, open_services
 from areal_sdk.loop.serving import read_users
 from areal_sdk.loop.sources import follow_callers, play_tasks
@@ -210,6 +211,10 @@ async def run_training(
         before: Reports = {}
         if config.eval.before and not state.step:
             before = await evaluator.measure_first()
+        elif config.eval.before:
+            before = await in_thread(
+                lambda: recorded_before(run_dir, plan.splits), name="read what was measured before"
+            )
         ended, ledger = await _train(services, plan, learner, evaluator, progress)
         after: Reports = {}
         if config.eval.after and (state.step or not before):  # else `before` measured these weights

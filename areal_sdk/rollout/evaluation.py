@@ -7,10 +7,12 @@ counted in the ledger, and delay no rollout.
 import asyncio
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, variance
+from typing import Self
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.groups import is_success
@@ -91,6 +93,42 @@ class EvalReport:
             return str(self.num_tasks)
         return f"{self.num_tasks} of {self.num_available}"
 
+    @classmethod
+    def from_metrics(cls, split: str, numbers: Mapping[str, float]) -> Self:
+        """The report whose `metrics` these are, as far as they say: messages of errors are not kept."""
+        by_source: dict[str, dict[str, float]] = {}
+        for key, value in numbers.items():
+            kind, _, rest = key.partition("/")
+            if kind == "source":
+                source, _, name = rest.rpartition("/")
+                by_source.setdefault(source, {})[name] = value
+        ks = [int(key.removeprefix("pass@")) for key in numbers if re.fullmatch(r"pass@\d+", key)]
+        versions = None
+        if "from_version" in numbers:
+            versions = (int(numbers["from_version"]), int(numbers["to_version"]))
+        return cls(
+            split=split,
+            num_tasks=int(numbers["tasks"]),
+            num_episodes=int(numbers.get("episodes", numbers["scored"])),
+            num_scored=int(numbers["scored"]),
+            success=_read_interval(numbers, "success"),
+            reward=_read_interval(numbers, "reward"),
+            pass_at={k: found for k in ks if (found := _read_interval(numbers, f"pass@{k}"))},
+            errors={
+                key.removeprefix("errors/"): int(count)
+                for key, count in numbers.items()
+                if key.startswith("errors/")
+            },
+            first_errors={},
+            num_truncated=int(numbers.get("truncated", 0)),
+            mean_turns=numbers.get("turns", 0.0),
+            duration_s=numbers.get("duration_s", 0.0),
+            versions=versions,
+            num_available=int(numbers["available"]) if "available" in numbers else None,
+            by_source={source: cls.from_metrics(split, part) for source, part in by_source.items()},
+            solved=numbers.get("solved"),
+        )
+
     def metrics(self) -> dict[str, float]:
         """Flat numbers for a log."""
         numbers = {
@@ -125,6 +163,13 @@ class EvalReport:
                 if name in (part := report.metrics()):
                     numbers[f"source/{source}/{name}"] = part[name]
         return numbers
+
+
+def _read_interval(numbers: Mapping[str, float], name: str) -> Interval | None:
+    if name not in numbers:
+        return None
+    low, high = numbers.get(f"{name}_low", -math.inf), numbers.get(f"{name}_high", math.inf)
+    return Interval(numbers[name], low, high)
 
 
 @dataclass(frozen=True, slots=True)

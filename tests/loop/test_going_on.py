@@ -7,6 +7,7 @@ import pytest
 
 from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.recorded import recorded_before
 from areal_sdk.loop.state import changed_settings, why_finished
 from areal_sdk.telemetry import MetricsLog, RunDir
 from tests.loop.runs import AGENT, finish, inspect, resume_training, run_dir, start_training
@@ -118,7 +119,8 @@ def twice(
 ) -> tuple[Path, str, str]:
     """A run, resumed when it was finished, and then for one more step."""
     directory = tmp_path_factory.mktemp("run")
-    finish(start_training(directory, *parts, run__steps=1, eval__after=True, eval__tasks=2))
+    measured: dict[str, Any] = {"eval__before": True, "eval__after": True, "eval__tasks": 2}
+    finish(start_training(directory, *parts, run__steps=1, **measured))
     again = finish(resume_training(directory))
     return directory, again, finish(resume_training(directory, "--steps", "2"))
 
@@ -138,10 +140,32 @@ def test_the_metrics_mark_where_a_run_went_on_and_what_was_changed(
     directory, _, more = twice
     run = run_dir(directory)
     kinds = [row["kind"] for row in run.read_metrics()]
-    assert kinds == ["step", "eval", "end", "resume", "step", "eval", "end"]
+    assert kinds == ["eval", "step", "eval", "end", "resume", "step", "eval", "end"]
     (mark,) = run.read_metrics(kind="resume")
     assert (mark["step"], mark["changed"]) == (1, {"run.steps": [1, 2]})
     assert "resumed after step 1" in more
     assert "changed: run.steps = 2 (was 1)" in more
     shown = inspect(str(run.path))
     assert "resumed    after step 1  run.steps = 2 (was 1)" in shown
+
+
+def test_a_resumed_run_shows_what_was_measured_before_its_first_step(
+    twice: tuple[Path, str, str],
+) -> None:
+    directory, _, more = twice
+    (row,) = (line.split("  ") for line in more.splitlines() if line.startswith("eval "))
+    assert "-" not in [cell.strip() for cell in row]
+    before = run_dir(directory).read_metrics(kind="eval")[0]
+    assert f"{before['reward']:.2f} [" in more
+
+
+def test_what_was_measured_otherwise_is_not_compared(tmp_path: Path) -> None:
+    run = begun(tmp_path)
+    log = MetricsLog(run.metrics)
+    log.log("eval", {"name": "before", "split": "eval", "step": 0, "tasks": 2.0, "scored": 2.0})
+    log.log("resume", {"step": 1, "changed": {"eval.every": [0, 2]}})
+    assert set(recorded_before(run, ["eval", "hard"])) == {"eval"}
+    assert recorded_before(run, ["hard"]) == {}
+    log.log("resume", {"step": 2, "changed": {"eval.temperature": ["not set", 1.0]}})
+    log.close()
+    assert recorded_before(run, ["eval"]) == {}

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.progress import Progress, eval_event
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.evaluation import EvalReport, Interval
 from areal_sdk.rollout.staleness import StalenessGate
-from areal_sdk.telemetry import Ledger, RunDir
+from areal_sdk.telemetry import Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import finish, start_training
@@ -33,8 +33,9 @@ class Terminal(io.StringIO):
 async def shown(
     directory: Path, stream: io.StringIO, *, heartbeat_s: float = 3600.0, split: str = "eval"
 ) -> AsyncIterator[Progress]:
+    (directory / "run").mkdir(exist_ok=True)
     progress = Progress(
-        RunDir.create(directory, "run"),
+        RunDir(directory / "run"),
         name="agent",
         total_steps=20,
         writer=TerminalView(stream, environ={}),
@@ -125,6 +126,22 @@ async def test_a_run_that_measured_nothing_before_claims_no_success_before(tmp_p
     live = RunDir(tmp_path / "run").read_live()
     assert live is not None
     assert (live.get("success_before"), live["success"]) == (None, 0.75)
+
+
+async def test_a_resumed_run_shows_its_records_before_the_trainer_has_loaded(
+    tmp_path: Path,
+) -> None:
+    run = RunDir.create(tmp_path, "run")
+    log = MetricsLog(run.metrics)
+    log.log("eval", eval_event("before", report("eval", 0.25), step=0))
+    for step in (1, 2, 3):
+        log.log("step", {"step": step, "batch/reward": step / 4})
+    log.close()
+    async with shown(tmp_path, Terminal()) as progress:
+        progress.report_resume(2, [])
+    live = run.read_live()
+    assert live is not None
+    assert (live["step"], live["rewards"], live["success_before"]) == (2, [0.25, 0.5], 0.25)
 
 
 def test_a_piped_run_tells_each_part_of_it_from_its_start(

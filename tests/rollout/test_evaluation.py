@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.evaluation import (
+    EvalReport,
     bootstrap,
     evaluate_tasks,
     pass_at_k,
@@ -59,6 +61,16 @@ def test_success_reward_and_errors_are_reported_apart() -> None:
     assert report.errors == {"agent": 1, "abstain": 1}
     assert report.first_errors["agent"] == "agent x: KeyError: 'a'"
     assert report.metrics()["errors/agent"] == 1.0
+
+
+def test_a_report_is_read_from_the_numbers_that_it_wrote() -> None:
+    outcomes = {f"t{i}": [YES, NO, Outcome.abstained("no key")] for i in range(4)}
+    named = [replace(task, data={"source": "ab"[i % 2]}) for i, task in enumerate(tasks(4))]
+    report = simulate(evaluate_tasks(Scripted(outcomes), named, samples=3, num_available=9))
+    assert set(report.by_source) == {"a", "b"}
+    again = EvalReport.from_metrics("eval", report.metrics())
+    assert again.metrics() == report.metrics()
+    assert (again.success, again.of_tasks) == (report.success, "4 of 9")
 
 
 def test_nothing_scored_is_no_rate_and_not_a_zero() -> None:
