@@ -2,6 +2,7 @@
 
 import pytest
 
+from areal_sdk.builtin.number import last_number
 from areal_sdk.builtin.rewards import contains_answer, exact_match, numeric_match
 from areal_sdk.types import Episode, Outcome, Task, Turn
 
@@ -67,6 +68,68 @@ def test_numeric_match_reads_the_last_number(
     text: str | None, answer: object, reward: float
 ) -> None:
     assert numeric_match(episode(text, answer=answer)) == reward
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("2^10", 1024),
+        ("$2^{10}$", 1024),
+        ("10^{-3}", 0.001),
+        ("10^\u22123", 0.001),
+        ("3 x 10^5", 300_000),
+        ("3x10^5", 300_000),
+        ("3 \\times 10^{5}", 300_000),
+        ("-1.5 * 10^2", -150),
+        ("-2^2", -4),
+        ("\\frac{1}{2}", 0.5),
+        ("-\\dfrac{3}{4}", -0.75),
+        ("x = 2 and 3 + 4 = 7", 7),
+        ("2 * 3 = **6**", 6),
+        ("step 2 *42*", 42),
+        ("**42**", 42),
+        ("60 km/h", 60),
+        ("5!", 5),
+        ("50%", 50),
+        ("5 kg", 5),
+        ("10,000^2", 1e8),
+        ("1/2x", None),
+        ("2x", None),
+        ("x^2", None),
+        ("e^{2}", None),
+        ("x_{12}", None),
+        ("1 1/2", None),
+        ("1\\frac{1}{2}", None),
+        ("1/2/3", None),
+        ("2 * 3", None),
+        ("2*3", None),
+        ("2**10", None),
+        ("3 x 4", None),
+        ("3+4", None),
+        ("(1+2)/3", None),
+        ("2\\pi", None),
+        ("2\u03c0", None),
+        ("\\sqrt{2}", None),
+        ("\u221a2", None),
+        ("10\u2075", None),
+        ("2^x", None),
+        ("2^3^2", None),
+        ("10^999999", None),
+        ("0^-1", None),
+        ("0x10", None),
+        ("0x1F", None),
+    ],
+)
+def test_a_power_is_read_and_a_part_of_an_expression_is_no_number(
+    text: str, value: float | None
+) -> None:
+    assert last_number(text) == (None if value is None else pytest.approx(value))
+    assert last_number(f"The answer is {text}.") == last_number(text)
+
+
+def test_a_long_text_is_read_in_linear_time() -> None:
+    for piece in ("1 ", "2^", "1/", "1,", "10^{", "frac{1}{", "* ", "9" * 50):
+        last_number(piece * 20_000)
 
 
 @pytest.mark.parametrize(
