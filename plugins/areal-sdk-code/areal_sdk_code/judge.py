@@ -6,9 +6,11 @@ values. The program never sees what the tests expect, and the tests' process alo
 
 import asyncio
 import json
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from importlib.resources import files
 from typing import Any
 
@@ -21,6 +23,9 @@ _LEAST_S = 0.01
 """Left to a program that has used up its time."""
 _TESTS_MEMORY_MB = 1024
 _MESSAGE_CHARACTERS = 300
+_DECIMAL = re.compile(
+    r"[-+]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][-+]?\d{1,4})?", re.ASCII
+)
 _TEST_TYPES = ("stdin", "functional")
 """Of LiveCodeBench."""
 
@@ -200,20 +205,40 @@ def _of_function(test: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _wrong_output(end: SandboxEnd, expected: str) -> str:
-    """Empty if the program wrote what was expected; spaces at the ends of lines do not count."""
+    """Empty if the program wrote what was expected; spaces at the ends of lines do not count.
+
+    A line of numbers is compared by value, as LiveCodeBench does: 2.50 is 2.5, and 2.4999 is not.
+    """
     if end.limit:
         return str(end)
     if not end.ok:
         last = end.stderr.decode(errors="replace").strip().splitlines()
         return f"{end}{f': {last[-1]}' if last else ''}"[:_MESSAGE_CHARACTERS]
     written = _lines(end.stdout.decode(errors="replace"))
-    if written == _lines(expected):
+    wanted = _lines(expected)
+    if len(written) == len(wanted) and all(map(_is_same_line, written, wanted)):
         return ""
     return f"it wrote {chr(10).join(written)!r:.100}, not {expected!r:.100}"
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
+
+
+def _is_same_line(written: str, wanted: str) -> bool:
+    """
+    >>> _is_same_line("2.50 1", "2.5 1.0"), _is_same_line("2.51", "2.5"), _is_same_line("v1.0", "v1")
+    (True, False, False)
+    """
+    return written == wanted or (
+        (numbers := _numbers(wanted)) is not None and numbers == _numbers(written)
+    )
+
+
+def _numbers(line: str) -> list[Decimal] | None:
+    """The numbers of a line of nothing else; None for any other line."""
+    words = line.split()
+    return [Decimal(word) for word in words] if all(map(_DECIMAL.fullmatch, words)) else None
 
 
 def _limit_of(end: SandboxEnd) -> str:
