@@ -31,7 +31,7 @@ from areal_sdk.config.sections.playing import (
 )
 from areal_sdk.config.sections.serving import GatewaySection, Quota, ServeSection
 from areal_sdk.config.tables import REMOVED
-from areal_sdk.config.unused import idle_settings
+from areal_sdk.config.unused import idle_settings, without_nodes
 
 __all__ = [
     "REMOVED",
@@ -62,4 +62,5 @@ __all__ = [
     "read_toml",
     "sections_in",
     "with_absolute_paths",
+    "without_nodes",
 ]

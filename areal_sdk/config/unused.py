@@ -129,6 +129,12 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
     return [*lines, *_slow_adapter(config), *idle_options, *_idle_tables(config, engine)]
 
 
+def without_nodes(config: Config, why: str) -> list[str]:
+    """The line that says that no rollout nodes are started, and `why`; none where none were asked for."""
+    nodes = config.rollout.nodes
+    return [f"rollout.nodes = {nodes} changes nothing: {why}"] if nodes > 1 else []
+
+
 def _slow_adapter(config: Config) -> Iterator[str]:
     """A learning rate that was meant for all weights."""
     rate = config.trainer.learning_rate

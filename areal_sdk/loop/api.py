@@ -7,13 +7,14 @@ Each function runs an event loop of its own. Those of `aio` use the one that run
 """
 
 import logging
+import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.config import Config, idle_settings, parse_config
+from areal_sdk.config import Config, idle_settings, parse_config, without_nodes
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
@@ -30,6 +31,7 @@ from areal_sdk.loop.runs import (
     run_to_its_end,
     write_config,
 )
+from areal_sdk.loop.services import open_launcher
 from areal_sdk.loop.serving import run_server, run_upstream
 from areal_sdk.loop.shutdown import refuse_inside_a_loop, run_to_the_end
 from areal_sdk.loop.state import (
@@ -135,13 +137,25 @@ def evaluate_config(
 
 def check(config: Config) -> None:
     """`--dry-run`: everything that can be wrong before anything heavy starts."""
-    _plan(config)
+    plan = _plan(config)
+    if config.cluster.launcher not in ("local", "torchrun"):  # torchrun's ranks are started later
+        run_to_the_end(_reach_cluster(config, plan.plugins))
+
+
+async def _reach_cluster(config: Config, plugins: Plugins) -> None:
+    """Open the launcher and close it again; ConfigError if its cluster does not answer."""
+    with tempfile.TemporaryDirectory(prefix="areal-sdk-check-") as scratch:
+        run_dir = RunDir(Path(scratch))
+        async with open_launcher(config, plugins=plugins, run_dir=run_dir, say=logger.info):
+            pass
 
 
 def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | None:
     """Serve until interrupted; the summary of what was learnt, where it learns."""
     if config.serve.learn:
         return run_to_its_end(Training(_plan(config), _plan))
+    for line in without_nodes(config, "callers play, and a server has one gateway"):
+        logger.warning("%s", line)
     run_dir = model = None
     plugins = load_plugins_of(config)
     if config.serve.upstream is not None:

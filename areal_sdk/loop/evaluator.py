@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.agent import AgentLike, RolloutWorkflow
-from areal_sdk.config import Config, EvalSection
+from areal_sdk.config import Config, EvalSection, without_nodes
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import SamplingPolicy
@@ -150,6 +150,14 @@ class Evaluator:
             assert self._running is not None
             await self._running
 
+    def tell_temperature(self) -> None:
+        """Say so if evaluations sample at another temperature than training."""
+        ours, trained = self.section.sampling_temperature, self.services.config.rollout.temperature
+        if self.tasks and ours != trained:
+            self.progress.say(
+                f"evaluations sample at temperature {ours:g} (eval.temperature), training at {trained:g}"
+            )
+
     def tell_of_other_measure(self) -> None:
         """Say so if the best weights of a resumed run were measured in another way."""
         if self.best.best is None or not self.tasks:
@@ -271,7 +279,7 @@ async def run_evaluation(
         runner = await stack.enter_async_context(
             _runner_on_model(config, program, split, view, plugins)
             if endpoint is None
-            else _runner_on_endpoint(config, program, split, endpoint)
+            else _runner_on_endpoint(config, program, split, view, endpoint)
         )
 
         def evaluated(episode: Episode) -> None:
@@ -279,6 +287,8 @@ async def run_evaluation(
             if kept is not None:
                 kept.evaluated(episode)
 
+        if endpoint is None:
+            view.inform(f"evaluations sample at temperature {config.eval.sampling_temperature:g}")
         view.begin(len(held_out.tasks) * config.eval.samples)
         report = await _play(runner, held_out, config.eval, split=split, on_episode=evaluated)
         if kept is None:
@@ -311,7 +321,7 @@ async def _runner_on_model(
 
 @asynccontextmanager
 async def _runner_on_endpoint(
-    config: Config, program: Program, split: str, endpoint: RemoteEndpoint
+    config: Config, program: Program, split: str, view: EvalView, endpoint: RemoteEndpoint
 ) -> AsyncIterator[PlaysEpisodes]:
     if config.rewards:
         raise ConfigError(
@@ -323,6 +333,10 @@ async def _runner_on_endpoint(
             f"{program.name} is played token by token, and --base-url gives only text: evaluate it on "
             "a model that we serve (--model), or write an Agent whose client uses context.base_url"
         )
+    for line in without_nodes(
+        config, "with --base-url another server samples, and this process plays"
+    ):
+        view.say(line)
     async with AsyncExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-eval-"))
         agent = playable(program.agent, config.rollout, log_dir=Path(scratch))

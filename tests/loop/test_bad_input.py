@@ -201,3 +201,47 @@ def test_a_command_with_a_model_that_no_engine_of_ours_runs_is_refused_and_leave
     monkeypatch.chdir(tmp_path)
     assert "serve this model with SGLang" in refused(*command, "--model", str(model))
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+NO_CLUSTER = """
+from areal_sdk import ConfigError, hookimpl
+
+async def open_cluster(setup, *, answers: bool = False):
+    if not answers:
+        raise ConfigError("no cluster answers: start one")
+    return Cluster()
+
+class Cluster:
+    async def aclose(self): ...
+
+@hookimpl
+def register_launchers(register):
+    register("cloud", open_cluster)
+"""
+
+
+def test_a_dry_run_asks_the_cluster_whether_it_answers(tmp_path: Path) -> None:
+    plugin = tmp_path / "cloud.py"
+    plugin.write_text(NO_CLUSTER)
+    asked = train("--launcher", "cloud", "--plugin", str(plugin))
+    assert "no cluster answers: start one" in only_line(refused(*asked))
+    check(
+        parse_config(
+            {
+                "agent": str(AGENT),
+                "model": "tiny",
+                "plugins": [str(plugin)],
+                "cluster": {"launcher": "cloud", "cloud": {"answers": True}},
+            }
+        )
+    )
+
+
+def test_a_dry_run_finds_that_there_is_no_ray_cluster() -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        told = refused(*train("--launcher", "ray", "--set", f"cluster.address={address}"))
+    assert "no Ray cluster answers" in told
+    assert "start one with `ray start --head`" in told

@@ -49,6 +49,12 @@ def test_what_is_played_token_by_token_is_refused_with_the_cure(
         )
 
 
+def test_rollout_nodes_that_are_not_started_are_told_of(capfd: pytest.CaptureFixture[str]) -> None:
+    report = areal_sdk.evaluate(agent, tasks=[Task("one")], base_url=ENDPOINT, rollout={"nodes": 2})
+    assert report.num_episodes == 1
+    assert "rollout.nodes = 2 changes nothing: with --base-url" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_agent_that_asks_for_tokens_is_told_what_to_use(workers: int) -> None:
     report = areal_sdk.evaluate(

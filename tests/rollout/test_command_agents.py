@@ -204,6 +204,7 @@ async def test_an_output_is_read_to_its_end(tmp_path: Path) -> None:
 REFUSED = {
     "nothing": ("", "is empty"),
     "no program": ("no-such-program x", "'no-such-program' is no program here"),
+    "no file": ("python3 -u no-such-agent.py --fast", "there is no file 'no-such-agent.py' in"),
     "a pipe": ("sh a.sh | tee log", "no shell reads '|': write sh -c 'sh a.sh | tee log'"),
     "an open quote": ("sh -c 'a", "close the quotes"),
 }
@@ -214,3 +215,8 @@ def test_a_command_that_could_not_run_is_refused_before_the_run(line: str, messa
     with pytest.raises(ConfigError) as refusal:
         CommandAgent(line)
     assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize("line", ["sh -c 'cat x.sh'", "python3 -m agent", "env X=1 sh /in/it.sh"])
+def test_words_that_name_no_file_of_this_machine_are_left_alone(line: str) -> None:
+    CommandAgent(line)

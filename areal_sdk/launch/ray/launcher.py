@@ -101,7 +101,8 @@ class RayLauncher:
         processes = {
             spec.name: {
                 "arguments": [self._listener.address, _joined_name(spec, job)],
-                "env": {TOKEN_VARIABLE: self._listener.token},
+                # Threads are set before Python starts: numpy reads them when it is imported.
+                "env": {**spec.environment(), TOKEN_VARIABLE: self._listener.token},
                 "log": str(self._log_dir.absolute() / f"{spec.name}.log"),
             }
             for spec in specs

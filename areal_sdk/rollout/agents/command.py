@@ -50,6 +50,10 @@ _KILLED_FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SI
 """By these the kernel (out of memory) or a person ends a process: no code is to blame."""
 _SHELL_SIGNALS = 128
 """A shell, and what runs containers, adds it to the number of a signal."""
+_INTERPRETERS = {"python", "node", "deno", "bun", "bash", "sh", "zsh", "ruby", "perl", "lua"}
+_NO_FILE = {"-c", "-m", "-e", "--eval"}
+"""After these options an interpreter runs no file."""
+_SCRIPTS = {".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".pl", ".lua"}
 _SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 """The machine has no more processes, memory or files."""
 _LOGGED_CHARACTERS = 16_000
@@ -352,7 +356,24 @@ def _split(line: str, *, find: bool = True) -> Sequence[str]:
     if shutil.which(words[0]) is None:
         cure = f"chmod +x {words[0]}" if Path(words[0]).is_file() else "install it, or give a path"
         raise ConfigError(f"command {line!r}: {words[0]!r} is no program here: {cure}")
+    script = _script_of(words)
+    if script and not Path(script).is_file():
+        raise ConfigError(
+            f"command {line!r}: there is no file {script!r} in {Path.cwd()}: give its path from there"
+        )
     return words
+
+
+def _script_of(words: Sequence[str]) -> str:
+    """The file that an interpreter is to run; empty if the words name none that is sure to be one.
+
+    >>> _script_of(["python3", "-u", "agent.py", "--fast"]), _script_of(["sh", "-c", "cat x.sh"])
+    ('agent.py', '')
+    """
+    if Path(words[0]).name.rstrip(".0123456789") not in _INTERPRETERS:
+        return ""
+    first = next((word for word in words[1:] if word in _NO_FILE or not word.startswith("-")), "")
+    return first if Path(first).suffix in _SCRIPTS else ""
 
 
 def _last_line(text: str) -> str:
