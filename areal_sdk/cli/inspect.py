@@ -150,6 +150,8 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         first, last = _first(rewards), _first(reversed(rewards))
         click.echo(f"reward     {first} -> {last}  {curve(rewards, width=48)}")
         click.echo(f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}")
+        if shares := _shares(steps):
+            click.echo(f"shares     {shares}")
     for resume in run_dir.read_metrics(kind="resume"):
         changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
         click.echo("  ".join([f"resumed    after step {resume['step']}", *changed]))
@@ -168,6 +170,17 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     for line in table(_episode_rows(episodes, kept="recorded" if only_records else "-")):
         click.echo(line.rstrip())
     _say_what_next(run_dir, episodes, chosen)
+
+
+def _shares(steps: "Sequence[dict[str, Any]]") -> str:
+    """The shares of a mixture under a curriculum, at the first step and at the last."""
+    from areal_sdk.telemetry.terminal import shares_line, source_shares
+
+    first, last = (
+        source_shares({key.removeprefix("batch/"): value for key, value in step.items()})
+        for step in (steps[0], steps[-1])
+    )
+    return shares_line(first) + (f" -> {shares_line(last)}" if last != first else "")
 
 
 def _say_what_next(

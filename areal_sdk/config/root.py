@@ -110,6 +110,14 @@ class Config(Section):
         names = [part.label for part in self.mixture]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two parts of the mixture are called {min(twice)!r}: give one a name")
+        for inner in names:
+            for outer in names:
+                if inner.startswith(f"{outer}/"):
+                    raise ValueError(
+                        f"two parts of the mixture are called {outer!r} and {inner!r}: the ids of their tasks "
+                        f"begin alike, so tasks of one would count as the other's; give one a name such as "
+                        f"{inner.replace('/', '-')!r}"
+                    )
         if rollout.max_inflight < rollout.group_size:
             raise ValueError(
                 f"rollout.max_inflight = {rollout.max_inflight} cannot hold one group of "

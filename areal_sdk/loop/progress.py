@@ -16,7 +16,7 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode, TriagedEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
-from areal_sdk.telemetry.terminal import RunStatus, StatusWriter
+from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, shares_line, source_shares
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.trajectory import Credit
 from areal_sdk.types import Episode
@@ -240,6 +240,9 @@ class Progress:
         """One optimiser step (or label-only update) is done; returns its numbers, flat."""
         trained = {name: credit.get(name, Credit()) for name in batch.episode_ids}
         self._episodes.mark_trained(trained, step=state.step)
+        shares = source_shares(batch.metrics)
+        if self._view.is_log and shares != source_shares(self._batch):
+            self.say(f"shares from step {state.step} on: {shares_line(shares)}")
         self._batch = batch.metrics
         self._rewards.append(batch.metrics.get("reward"))
         self._trained.add(metrics.get("num_tokens", 0.0))
@@ -293,6 +296,7 @@ class Progress:
             success_step=self._success_step,
             staleness_mean=batch.get("staleness"),
             staleness_max=int(batch["staleness_max"]) if "staleness_max" in batch else None,
+            shares=source_shares(batch),
             sampled_per_s=self._sampled.per_second(),
             trained_per_s=self._trained.per_second() if batch else None,
             ledger=buffer.ledger.snapshot() if buffer is not None else {},

@@ -38,6 +38,7 @@ async def play_tasks(
     curriculum = train_tasks.curriculum if isinstance(train_tasks, TaskStream) else None
     if curriculum is not None:
         buffer.source_metrics = curriculum.metrics
+        buffer.source_notices = curriculum.notices
         buffer.on_trained = curriculum.end_step
         finished = _observed(curriculum, finished)
     async with services.training_runner() as runner:

@@ -20,6 +20,7 @@ from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
 from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
+from areal_sdk.loop.plan.mixture import without_tasks
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
@@ -110,7 +111,7 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
     train_tasks = load_tasks(config, program=program, plugins=plugins, say=logger.warning)
     labels = [part.label for part in config.mixture]
     warnings = warn_of_overlap(train_tasks, eval_tasks, labels=labels)
-    for warning in warnings:
+    for warning in (*warnings, *_unmeasured(config, program, eval_tasks)):
         logger.warning("%s", warning)
     return RunPlan(
         config,
@@ -122,6 +123,23 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
         eval_tasks,
         load_demonstrations(config.sft, program=program),
         warnings,
+    )
+
+
+def _unmeasured(
+    config: Config, program: Program, eval_tasks: Mapping[str, HeldOut]
+) -> Sequence[str]:
+    """A line that names the sources of a mixture without held-out tasks, where others have some."""
+    is_given = config.eval_tasks is not None or any(split in program.given for split in eval_tasks)
+    if is_given or not config.mixture or not eval_tasks:
+        return ()
+    measured = [task for given in eval_tasks.values() for task in given.tasks]
+    labels = without_tasks([part.label for part in config.mixture], measured)
+    if not labels:
+        return ()
+    return (
+        f"no held-out tasks of {', '.join(labels)}: no evaluation measures this part of the mixture "
+        "(give it eval_tasks, or raise eval.tasks if its tasks were not drawn)",
     )
 
 
@@ -207,6 +225,7 @@ async def run_training(
         await _begin_weights(services, learner, plan, progress, checkpoint)
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")
         evaluator = Evaluator(services, plan.eval_tasks, state, progress, best)
+        evaluator.tell_temperature()
         evaluator.tell_of_other_measure()
         before: Reports = {}
         if config.eval.before and not state.step:

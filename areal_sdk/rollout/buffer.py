@@ -91,6 +91,8 @@ class TrajectoryBuffer:
         """Called when all groups of a batch were trained, and consumed."""
         self.source_metrics: Callable[[], dict[str, float]] = dict
         """What the source of the tasks adds to the metrics of a batch."""
+        self.source_notices: Callable[[], tuple[str, ...]] = tuple
+        """What the source of the tasks tells the user with a batch."""
         self._version = version
         self._spent = version * gate.batch
         """Slots of the groups cut so far."""
@@ -333,7 +335,7 @@ class TrajectoryBuffer:
             version,
             tuple(taken),
             metrics,
-            notices=self.recent.notices(),
+            notices=(*self.recent.notices(), *self.source_notices()),
             exhausted=self._exhausted and not self._pending and not self._finished,
         )
 

@@ -14,6 +14,8 @@ from areal_sdk.types import Task
 
 _KEPT = 0.5
 """Of what was seen before a block, this part counts when the next one begins."""
+NUM_LOST = 8
+"""So many tasks in a row without a verdict are no accident."""
 _DIGITS = 6
 """Shares are rounded, so that a checkpoint holds them exactly."""
 
@@ -38,6 +40,9 @@ class Curriculum:
         """The same of each task that is not consumed: a resumed run plays it again."""
         self._consumed: list[tuple[str, list[float]]] = []
         """The same of the tasks that were consumed since the latest step."""
+        self._num_lost = dict.fromkeys(weights, 0)
+        """Tasks that were given up without a verdict, since the latest verdict of their source."""
+        self._told: set[str] = set()
 
     def observe(self, task: Task, *, epoch: int, is_success: bool) -> None:
         """An episode of `task` was scored."""
@@ -49,11 +54,30 @@ class Curriculum:
         """The task of this epoch and id was trained or given up."""
         if (seen := self._open.pop(key, None)) is not None:
             self._consumed.append((key[1], seen))
+            self._num_lost[self._label(key[1])] = 0
+        else:
+            self._num_lost[self._label(key[1])] += 1
+
+    def notices(self) -> tuple[str, ...]:
+        """A line for each source that only fails, once. Failures say nothing of how hard a source is, so
+        it keeps the weight that its verdicts gave it."""
+        found = [
+            label
+            for label, number in self._num_lost.items()
+            if number >= NUM_LOST and label not in self._told
+        ]
+        self._told.update(found)
+        return tuple(
+            f"the last {self._num_lost[label]} tasks of {label} gave no verdict: its episodes failed, and the "
+            "curriculum keeps its share. areal-sdk inspect RUN shows the errors; until they are mended, "
+            f"leave {label} out of the mixture"
+            for label in found
+        )
 
     def end_step(self) -> None:
         """Count the tasks that were consumed since the step before."""
         for task_id, (successes, episodes) in self._consumed:
-            label = max((one for one in self._weights if task_id.startswith(f"{one}/")), key=len)
+            label = self._label(task_id)
             self._fresh[label][0] += successes
             self._fresh[label][1] += episodes
         self._consumed.clear()
@@ -95,6 +119,9 @@ class Curriculum:
         self._shares = [list(one) for one in state["shares"]]
         self._recent = {label: list(state["recent"][label]) for label in self._weights}
         self._fresh = {label: list(state["fresh"][label]) for label in self._weights}
+
+    def _label(self, task_id: str) -> str:
+        return max((one for one in self._weights if task_id.startswith(f"{one}/")), key=len)
 
     def _next(self) -> list[float]:
         for label, seen in self._recent.items():

@@ -51,6 +51,8 @@ class RunStatus:
     staleness_mean: float | None = None
     """Of the last batch, in versions."""
     staleness_max: int | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """Of the sources of a mixture, if a curriculum moves them."""
     sampled_per_s: float | None = None
     """Tokens."""
     trained_per_s: float | None = None
@@ -76,7 +78,12 @@ def render(
 ) -> list[str]:
     """The view as lines of at most `width` columns."""
     lines = [_progress(state, width, unicode), _reward(state, unicode), _speed(state)]
-    lines += [_books(state.ledger), _waits(state.waits), [("plain", state.note)]]
+    lines += [
+        _shares(state.shares),
+        _books(state.ledger),
+        _waits(state.waits),
+        [("plain", state.note)],
+    ]
     return [
         _paint(_clip(line, width), color=color) for line in lines if any(text for _, text in line)
     ]
@@ -267,6 +274,31 @@ def _speed(state: RunStatus) -> list[Span]:
         spans += [("dim", f"{'   ' if parts else ''}staleness "), ("plain", f"{mean:.1f} mean, ")]
         spans += [("plain", f"{state.staleness_max} max, at version {state.version}")]
     return spans
+
+
+def _shares(shares: Mapping[str, float]) -> list[Span]:
+    return [("dim", "shares    "), ("plain", shares_line(shares))] if shares else []
+
+
+def shares_line(shares: Mapping[str, float]) -> str:
+    """
+    >>> shares_line({"easy": 0.032258, "hard": 0.967742})
+    'easy 3 %, hard 97 %'
+    """
+    return ", ".join(f"{source} {100 * share:.0f} %" for source, share in shares.items())
+
+
+def source_shares(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The shares of the sources among the metrics of a batch.
+
+    >>> source_shares({"reward": 0.5, "source/easy/share": 0.25, "source/easy/reward": 1.0})
+    {'easy': 0.25}
+    """
+    return {
+        key.removeprefix("source/").removesuffix("/share"): value
+        for key, value in metrics.items()
+        if key.startswith("source/") and key.endswith("/share")
+    }
 
 
 def _books(ledger: Mapping[str, Any]) -> list[Span]:

@@ -85,6 +85,16 @@ def test_a_run_is_summed_up(run_dir: Path) -> None:
     )
 
 
+def test_the_shares_of_a_mixture_are_shown_where_a_curriculum_moves_them(run_dir: Path) -> None:
+    assert "shares  " not in output_of(str(run_dir))
+    metrics = MetricsLog(RunDir(run_dir).metrics)
+    for step, share in ((1, 0.5), (4, 0.125)):
+        shares = {"batch/source/easy/share": share, "batch/source/hard/share": 1 - share}
+        metrics.log("step", {"step": step, **shares})
+    metrics.close()
+    assert "shares     easy 50 %, hard 50 % -> easy 12 %, hard 88 %" in output_of(str(run_dir))
+
+
 def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: Path) -> None:
     output = output_of(str(run_dir), "--episode", "ep-1")
     assert "verdict: reward 1, success" in output

@@ -14,7 +14,7 @@ from areal_sdk.cli.train import overrides
 from areal_sdk.config import idle_settings, load_config, parse_config
 from areal_sdk.config.tables import as_written
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.plan.mixture import Part, mixed
+from areal_sdk.loop.plan.mixture import Part, mixed, with_source
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.training import RunPlan, make_plan
 from areal_sdk.plugins import load_plugins
@@ -185,6 +185,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "passes": ({"rollout": {"epochs": 2}}, "a mixture has no end"),
     "a weight of nothing": ({"mixture": [{"tasks": "sums", "weight": 0}]}, "mixture.0.weight"),
     "one source twice": ({"mixture": [{"tasks": "sums"}, {"tasks": "sums"}]}, "give one a name"),
+    "a name inside another": (
+        {"mixture": [{"tasks": "sums", "name": "a"}, {"tasks": "sums", "name": "a/hard"}]},
+        "called 'a' and 'a/hard': .* such as 'a-hard'",
+    ),
     "a curriculum of one": (
         {"mixture": [{"tasks": "sums"}], "curriculum": {"target": 0.5}},
         "give two or more",
@@ -203,3 +207,23 @@ def test_what_no_mixture_can_be_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_of(files, **{"mixture": mixture(files), **settings})
+
+
+def test_two_levels_of_one_family_are_told_apart_by_their_names() -> None:
+    task = Task("1", {"family": "sums"})
+    assert with_source(task, "reasoning").source == "sums"
+    assert with_source(task, "easy", is_named=True).source == "easy"
+    own = Task("1", {"family": "sums", "source": "textbook"})
+    assert with_source(own, "easy", is_named=True).source == "textbook"
+
+
+def test_a_part_of_the_mixture_that_nothing_measures_is_named(
+    files: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan_of(files, mixture=mixture(files))
+    assert "no held-out tasks of words: no evaluation measures this part" in caplog.text
+    caplog.clear()
+    measured = [mixture(files)[0], {**mixture(files)[1], "eval_tasks": "sums", "fields": {}}]
+    plan_of(files, mixture=measured)
+    plan_of(files, mixture=mixture(files), eval={"before": False, "after": False})
+    assert "no held-out tasks" not in caplog.text

@@ -8,7 +8,7 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.mixture import Part, mixed
-from areal_sdk.rollout.curriculum import Curriculum
+from areal_sdk.rollout.curriculum import NUM_LOST, Curriculum
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
 from areal_sdk.types import Episode, Task
@@ -172,3 +172,16 @@ def test_another_mixture_than_that_of_the_checkpoint_is_refused() -> None:
     play(first, began, 3)
     with pytest.raises(ConfigError, match="of the sources easy, hard, and the mixture has other"):
         source(curriculum(other=1.0)).restore(first.state())
+
+
+def test_a_source_that_only_fails_keeps_its_share_and_is_named_once() -> None:
+    found = curriculum(broken=1.0, right=1.0)
+    for number in range(NUM_LOST):
+        assert found.notices() == ()
+        found.consume((0, f"broken/{number}"))
+        observe(found, "right", successes=1, episodes=2)
+    (told,) = found.notices()
+    assert told.startswith(f"the last {NUM_LOST} tasks of broken gave no verdict")
+    assert found.notices() == ()
+    found.shares(0)
+    assert found.shares(1) == [0.5, 0.5]

@@ -84,6 +84,11 @@ def test_rollouts_that_are_held_back_are_told_in_words_and_only_where_nothing_el
     )
 
 
+def test_shares_that_a_curriculum_moves_have_a_line() -> None:
+    lines = render(replace(STATE, shares={"easy": 0.25, "hard": 0.75}))
+    assert lines[3] == "shares    easy 25 %, hard 75 %"
+
+
 def test_what_was_measured_before_training_is_told_once() -> None:
     before = replace(STATE, success_before=0.38, success=0.38, success_step=0)
     assert render(before)[1] == "reward    0.900 ▁▂▅█   success 0.38 at step 0"

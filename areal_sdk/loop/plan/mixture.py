@@ -20,6 +20,8 @@ class Part:
     ask: Callable[[], Iterable[Task]]
     """Its tasks, once for each pass."""
     is_finite: bool
+    is_named: bool = False
+    """The settings give it a name, which reports use in place of the families of its tasks."""
 
 
 def mixed(
@@ -47,11 +49,18 @@ def mixed(
         yield next(streams[chosen])
 
 
-def with_source(task: Task, label: str) -> Task:
-    """The task, named after its source. A source that its data names stays."""
-    source = task.source or label
+def with_source(task: Task, label: str, *, is_named: bool = False) -> Task:
+    """The task, named after its source. A source that its data names stays; so does a family, unless the part
+    `is_named`: two parts may be two levels of one family."""
+    source = task.data.get("source") or (label if is_named else task.source or label)
     data: Mapping[str, object] = {**task.data, "source": source}
     return replace(task, id=f"{label}/{task.id}", data=data)
+
+
+def without_tasks(labels: Iterable[str], tasks: Iterable[Task]) -> Sequence[str]:
+    """Those of `labels` of whose parts none of `tasks` is."""
+    ids = [task.id for task in tasks]
+    return [label for label in labels if not any(id.startswith(f"{label}/") for id in ids)]
 
 
 def _endless(part: Part, *, seed: int, shuffle: bool) -> Iterator[Task]:
@@ -64,7 +73,7 @@ def _endless(part: Part, *, seed: int, shuffle: bool) -> Iterator[Task]:
         is_empty = True
         for task in tasks:
             is_empty = False
-            named = with_source(task, part.label)
+            named = with_source(task, part.label, is_named=part.is_named)
             yield named if number == 1 else replace(named, id=f"{named.id}#{number}")
         if is_empty:
             again = " again: give a list, or a function that makes them" if number > 1 else ""

@@ -293,7 +293,7 @@ def _mixture(
     parts = []
     for part in config.mixture:
         found = _of_part(config, part, part.tasks, TRAIN, program=program, plugins=plugins)
-        parts.append(Part(part.label, part.weight, found.begin, found.is_finite))
+        parts.append(Part(part.label, part.weight, found.begin, found.is_finite, bool(part.name)))
     shares = ", ".join(f"{part.label} {part.weight:g}" for part in parts)
 
     def ask() -> Iterator[Task]:
@@ -308,7 +308,7 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
     """The held-out tasks of every part that has some, one after the other."""
     found = [
         (
-            part.label,
+            part,
             _of_part(config, part, s, split, program=program, plugins=plugins),
         )
         for part in config.mixture
@@ -317,10 +317,10 @@ def _held_out_mixture(config: Config, split: str, *, program: Program, plugins: 
 
     def ask() -> Iterator[Task]:
         is_empty = True
-        for label, given in found:
+        for part, given in found:
             for task in islice(given.begin(), None if given.is_finite else BLOCK):
                 is_empty = False
-                yield with_source(task, label)
+                yield with_source(task, part.label, is_named=bool(part.name))
         if is_empty:
             raise ConfigError(
                 f"no part of the mixture has tasks for {split!r}: give one of them eval_tasks, or measure "
