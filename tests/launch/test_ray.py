@@ -14,6 +14,7 @@ from areal_sdk.config import ClusterSection
 from areal_sdk.errors import ChildDiedError, ConfigError, ProcessError, RemoteError
 from areal_sdk.launch import LauncherSetup, first_exit
 from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
+from areal_sdk.launch.ray.placer import COMPARED, check_versions, own_versions
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Reservation
 from tests.loop.runs import finish, run_dir, start_training
@@ -117,6 +118,19 @@ async def gone(pid: int) -> None:
     async with asyncio.timeout(30):
         while is_alive(pid):  # noqa: ASYNC110 - another process's child
             await asyncio.sleep(0.05)
+
+
+def test_a_node_with_another_version_is_refused_before_anything_starts() -> None:
+    own = own_versions()
+    assert own.keys() == {"Python", *COMPARED}
+    assert "+" not in own["torch"], "machines without a GPU have another build"
+    here = {"address": "10.0.0.1", "versions": own}
+    check_versions([here, here], own)
+    for name, version in (("areal-sdk", "0.0.1"), ("Python", "3.9"), ("torch", "")):
+        there = {"address": "10.0.0.2", "versions": {**own, name: version}}
+        told = rf"node 10\.0\.0\.2 has {name} {version or '.none.'}, the main process {own[name]}: install"
+        with pytest.raises(ProcessError, match=told):
+            check_versions([here, there], own)
 
 
 async def test_without_a_cluster_the_cure_is_named(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import platform
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class RayHost:
     def __init__(self) -> None:
         self._log = Path()
 
-    def facts(self, packages: list[str]) -> dict[str, Any]:
+    def facts(self, packages: Sequence[str]) -> dict[str, Any]:
         """This node's address, a free port of it, and the versions of what the run needs here."""
         import ray
 
@@ -36,7 +37,7 @@ class RayHost:
             "address": ray.util.get_node_ip_address(),
             "machine": socket.gethostname(),
             "port": free_port(),
-            "versions": {"python": platform.python_version(), **versions(packages)},
+            "versions": {"Python": minor_version(), **versions(packages)},
         }
 
     def start(self, arguments: list[str], env: dict[str, str], log: str) -> dict[str, Any]:
@@ -77,12 +78,20 @@ class RayHost:
             return ""
 
 
-def versions(packages: list[str]) -> dict[str, str]:
-    """The installed version of each package; empty for one that is not there."""
+def minor_version() -> str:
+    """Of Python, without the patch level: what one 3.12 sends, every 3.12 reads."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    """The installed version of each package; empty for one that is not there.
+
+    Without the label of a build (`+cpu`): the main process never computes, and its machine may have no GPU.
+    """
     found = {}
     for package in packages:
         try:
-            found[package] = importlib.metadata.version(package)
+            found[package] = importlib.metadata.version(package).partition("+")[0]
         except importlib.metadata.PackageNotFoundError:
             found[package] = ""
     return found

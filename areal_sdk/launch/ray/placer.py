@@ -17,7 +17,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from areal_sdk.errors import ConfigError, ProcessError
 from areal_sdk.launch.ray.demand import Demand, NodeRoom, shortage
-from areal_sdk.launch.ray.host import RayHost, versions
+from areal_sdk.launch.ray.host import RayHost, minor_version, versions
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
 from areal_sdk.process.network.handshake import split_address
 
@@ -123,9 +123,9 @@ class Placer:
                     )
                     .remote()
                 )
-            asked = [host.facts.remote(list(COMPARED)) for host in self._jobs[job].hosts.values()]
+            asked = [host.facts.remote(COMPARED) for host in self._jobs[job].hosts.values()]
             facts: list[dict[str, Any]] = ray.get(asked, timeout=HOST_TIMEOUT_S)
-            _check_versions(facts)
+            check_versions(facts, own_versions())
         except BaseException:
             self.free(job)
             raise
@@ -198,14 +198,19 @@ def _wait_for_room(group: Any, demands: Sequence[Demand], timeout_s: float) -> N
         ) from None
 
 
-def _check_versions(facts: Sequence[Mapping[str, Any]]) -> None:
-    own = versions(list(COMPARED))
+def own_versions() -> dict[str, str]:
+    """The versions that every node must have: those of the main process's machine."""
+    return {"Python": minor_version(), **versions(COMPARED)}
+
+
+def check_versions(facts: Sequence[Mapping[str, Any]], own: Mapping[str, str]) -> None:
+    """`ProcessError` if a node has another version than `own` of what the run needs there."""
     for fact in facts:
-        for package, version in own.items():
-            if fact["versions"][package] != version:
+        for name, version in own.items():
+            if (found := fact["versions"][name]) != version:
                 raise ProcessError(
-                    f"node {fact['address']} has {package} {fact['versions'][package] or '(none)'}, the main "
-                    f"process {version or '(none)'}: install the same version there"
+                    f"node {fact['address']} has {name} {found or '(none)'}, the main process "
+                    f"{version or '(none)'}: install the same version there"
                 )
 
 
