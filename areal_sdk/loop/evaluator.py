@@ -287,9 +287,8 @@ async def run_evaluation(
             if kept is not None:
                 kept.evaluated(episode)
 
-        if endpoint is None:
-            view.inform(f"evaluations sample at temperature {config.eval.sampling_temperature:g}")
-        view.begin(len(held_out.tasks) * config.eval.samples)
+        temperature = config.eval.sampling_temperature if endpoint is None else None
+        view.begin(len(held_out.tasks) * config.eval.samples, temperature=temperature)
         report = await _play(runner, held_out, config.eval, split=split, on_episode=evaluated)
         if kept is None:
             return report

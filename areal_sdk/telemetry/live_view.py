@@ -159,9 +159,10 @@ class EvalView:
         self._note = phase
         self._view.enter(phase)
 
-    def begin(self, total: int) -> None:
-        """From here on `total` episodes are played."""
-        self.enter(f"evaluating {self._name}: {total} episodes")
+    def begin(self, total: int, *, temperature: float | None = None) -> None:
+        """From here on `total` episodes are played; `temperature`, if this process decides it."""
+        at = "" if temperature is None else f" at temperature {temperature:g}"
+        self.enter(f"evaluating {self._name}: {total} episodes{at}")
         self._note, self._total = "", total
         self._playing_since = time.monotonic()
 

@@ -75,7 +75,7 @@ def test_the_command_tells_on_stderr_and_json_stays_alone() -> None:
     output = finish(start_command(*evaluate))
     assert re.match(
         r"starting: the engine loads tiny  0:\d\d\n"
-        r"evaluating \S+ on tiny: 4 episodes  \d:\d\d\n(?:.*\n)*?"
+        r"evaluating \S+ on tiny: 4 episodes at temperature 0  \d:\d\d\n(?:.*\n)*?"
         r"model +success",
         output,
     ), output
