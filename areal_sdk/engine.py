@@ -148,7 +148,7 @@ class EngineEntrance:
     client: str
     """`package.module:Class` or `file.py::Class` of an `EngineClient`."""
     state: Mapping[str, Any]
-    """What `EngineClient.told` gets first, as JSON."""
+    """The first state that `EngineClient.told` gets, as JSON."""
 
 
 Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -176,7 +176,7 @@ class InferenceEngine(ABC):
     is_shareable: ClassVar[bool] = False
     """Other processes can sample from it too: it has `open_entrance`, which `rollout.nodes` needs."""
     accepts: ClassVar[tuple[UpdateContents, ...]] = ("all",)
-    """What an update may hold. One that accepts `changed` gets less to load where an adapter is trained."""
+    """The kinds of updates that the engine accepts. One that accepts `changed` gets less to load where an adapter is trained."""
 
     @classmethod  # noqa: B027 - optional
     def check_installed(cls) -> None:

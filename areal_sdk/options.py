@@ -134,7 +134,7 @@ def _parameter_types(target: Callable[..., object]) -> dict[str, Any]:
 
 
 def _annotated(target: Callable[..., object]) -> Callable[..., object]:
-    """What carries the annotations: an instance with `__call__` carries them on its class."""
+    """The object that carries the annotations: an instance with `__call__` carries them on its class."""
     if isinstance(target, functools.partial):
         target = target.func
     target = inspect.unwrap(target)

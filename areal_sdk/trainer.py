@@ -49,7 +49,7 @@ class TrainerSetup:
     launcher: "Launcher | None" = None
     """Places the ranks; None: on this machine. It belongs to the run, which closes it."""
     engine_accepts: tuple[UpdateContents, ...] = ("all",)
-    """What a published update may hold."""
+    """The kinds of updates that the trainer may publish."""
     only_exports: bool = False
     """The trainer will be asked for `export_checkpoint` alone: `model_dir` may then hold no weights."""
 

@@ -399,7 +399,7 @@ class Episode:
 
 
 UpdateContents = Literal["all", "changed"]
-"""What a published update holds.
+"""The content of a published update.
 
 * `all`: every tensor of the checkpoint;
 * `changed`: only those that may differ from the checkpoint that the engine was started with. The others

@@ -31,7 +31,7 @@ class Overlong:
             raise ConfigError(f"overlong penalty = {self.penalty}: give a positive number")
 
     def __call__(self, num_tokens: int) -> float:
-        """What an episode of so many sampled tokens loses, as a number to add."""
+        """The penalty of an episode of so many sampled tokens, as a number to add."""
         excess = num_tokens - (self.limit - self.margin)
         return self.penalty * max(min(-excess / self.margin, 0.0), -1.0)
 

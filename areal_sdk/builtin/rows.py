@@ -13,7 +13,7 @@ _MARK = b"\xef\xbb\xbf"
 """A byte order mark, with which some programs begin a text."""
 _LONGEST_CELL = 2**31 - 1
 _OTHER_NAMES = {"eval": ("validation", "valid", "val", "dev", "test")}
-"""What a saved dataset may call a split that a run calls otherwise, the first choice first."""
+"""Names that a saved dataset may give to a split of a run, the first choice first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _saved_dataset(path: Path, split: str) -> Iterator[Row]:
-    """What `Dataset.save_to_disk` and `DatasetDict.save_to_disk` wrote: Arrow files and their list."""
+    """Rows that `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote: Arrow files and their list."""
     if (several := path / "dataset_dict.json").is_file():
         known = list(_read_json(several)["splits"])
         return _saved_dataset(path / choose_split(known, split, where=str(path)), split)
@@ -164,7 +164,7 @@ def _arrow(path: Path, files: list[Path]) -> Iterator[Row]:
 
 
 def choose_split(known: Sequence[str], split: str, *, where: str) -> str:
-    """What a dataset with the splits `known` calls `split`."""
+    """The name of `split` in a dataset with the splits `known`."""
     for name in (split, *_OTHER_NAMES.get(split, ())):
         if name in known:
             return str(name)

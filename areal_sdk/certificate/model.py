@@ -35,7 +35,7 @@ class ChatModel:
     template: ChatTemplate
     renderer: Renderer
     stop_ids: frozenset[int]
-    """What ends a turn, as the engine reads it from the directory; empty if nothing says so."""
+    """The tokens that end a turn, as the engine reads them from the directory; empty if nothing says so."""
     vocabulary: int | None
     """Rows of the embedding; None if the directory does not tell."""
 

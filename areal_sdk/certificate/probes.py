@@ -55,7 +55,7 @@ _TWO = {
     "RESULT": "the result of the first of two calls",
     "SECOND": "the result of the second of two calls",
 }
-"""What each `MARK-` of a conversation stands for."""
+"""The meaning of each `MARK-` of a conversation."""
 
 
 def probe(model: ChatModel) -> Iterator[TokenFinding]:
@@ -96,7 +96,7 @@ def _result(text: str, number: int = 0) -> Message:
 
 
 def _asks_for_an_answer(model: ChatModel) -> Iterator[TokenFinding]:
-    """What stands before an answer in history is what the model is given before it answers."""
+    """The text before an answer in history is the text that the model is given before it answers."""
     check, answer = "asks for answers", "MARK-ANSWER"
     asked = model.renderer.text(TemplateInput((_user("Hi"),)))
     history = model.renderer.text(TemplateInput((_user("Hi"), _said(answer))), asks=False)
@@ -213,7 +213,7 @@ def _text(model: ChatModel) -> Iterator[TokenFinding]:
 
 
 def _shows_everything(model: ChatModel) -> Iterator[TokenFinding]:
-    """What was said is shown to the model, and none of it twice."""
+    """The whole conversation is shown to the model, and no part of it twice."""
     check = "shows everything"
     long = " ".join(f"MARK-{number}" for number in range(300)) + " MARK-END"
     plain = (

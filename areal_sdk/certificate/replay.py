@@ -144,7 +144,7 @@ class _Player:
     def _drift(
         self, chat: TemplateInput, tokens: tuple[int, ...], known: int
     ) -> Iterator[TokenFinding]:
-        """What was added is what the template, asked for the whole, writes at the end."""
+        """The added tokens are those that the template writes at the end of the whole chat."""
         try:
             whole = self._model.renderer.first(chat).tokens
         except TemplateRefusalError as exc:
@@ -180,7 +180,7 @@ class _Player:
     def _round_trip(
         self, chat: TemplateInput, prompt: Prompt, said: tuple[int, ...], answer: Message
     ) -> Iterator[TokenFinding]:
-        """What the template writes for an answer is read as that answer."""
+        """The text that the template writes for an answer is read as that answer."""
         renderer, tokenizer = self._model.renderer, self._model.tokenizer
         parser = renderer.parser(chat.tools, opens_reasoning=prompt.opens_reasoning)
         events = [*parser.feed(tokenizer.decode(said, keep=renderer.shown)), *parser.finish()]

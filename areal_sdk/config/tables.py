@@ -12,7 +12,7 @@ from areal_sdk.config.sections.playing import EngineSection
 from areal_sdk.errors import ConfigError
 
 REMOVED = "(removed)"
-"""What run directories store in the place of a secret."""
+"""The text that run directories store in the place of a secret."""
 
 
 _SECTIONS_WITH_TABLES: Mapping[str, type[Section]] = {

@@ -71,7 +71,7 @@ class FinetunePlan:
     preset: PresetSpec
     objective: FinetuneObjective
     notes: tuple[str, ...] = ()
-    """What the data holds, and what was left out."""
+    """Notes about the data, and about rows that were left out."""
     program: Program | None = None
     """The agent whose held-out tasks are measured; None: only the loss is."""
     eval_tasks: Mapping[str, HeldOut] = field(default_factory=dict)

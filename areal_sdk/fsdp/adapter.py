@@ -70,7 +70,7 @@ def _draw(model: nn.Module, seed: int) -> None:
 
 
 def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What is trained, by name: `A` and `B` of each target, and what else is not frozen."""
+    """The trained parameters by name: `A` and `B` of each target, and others that are not frozen."""
     return {
         name.replace(_OWN_NAME, ""): parameter
         for name, parameter in model.named_parameters()
@@ -168,7 +168,7 @@ def _disabled(model: nn.Module) -> Iterator[None]:
 def merged_files(
     model_dir: Path, lora: LoraSection, adapter: Mapping[str, Tensor]
 ) -> Iterator[tuple[str, ServedWeight]]:
-    """What engines hold of a saved adapter: the files of its base, one tensor read at a time."""
+    """The tensors that engines hold of a saved adapter: the files of its base, one tensor read at a time."""
     heads = {name: tensor for name, tensor in adapter.items() if not name.endswith((_A, _B))}
     for path in sorted(model_dir.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

@@ -17,7 +17,7 @@ from typing import BinaryIO
 from areal_sdk.errors import ConfigError
 
 STATE_FILE = "trainer.json"
-"""What makes a directory a checkpoint, beside its tensors."""
+"""Files that make a directory a checkpoint, beside its tensors."""
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -28,7 +28,7 @@ M = TypeVar("M", bound=Layered)
 
 
 def load_trained(spec: TrainerSpec, ranks: Ranks, wrap: Callable[[Policy], M]) -> M:
-    """What `wrap` makes of the policy of the run's model, on its device and split over the ranks."""
+    """The policy of the run's model as `wrap` makes it, on its device and split over the ranks."""
     settings = spec.trainer
     is_split = ranks.is_distributed
     policy = load_policy(

@@ -83,16 +83,16 @@ class Policy(nn.Module):
         return layers
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """What is trained. Without an adapter: all parameters under the names of the checkpoint."""
+        """The trained parameters. Without an adapter: all parameters under the names of the checkpoint."""
         return trained_weights(self.model)
 
     def served_weights(self) -> dict[str, ServedWeight]:
-        """What engines hold."""
+        """The tensors that engines hold."""
         return served_weights(self.model)
 
 
 def hidden_states(trunk: Any, batch: Batch, sequence: SequenceRanks) -> Tensor:
-    """What a transformers model without its output layer makes of a rank's part of a batch, (n, H)."""
+    """The hidden states of a rank's part of a batch, (n, H): a transformers model without its output layer."""
     output = trunk(
         input_ids=sequence.part(batch.tokens_N)[None],
         position_ids=sequence.part(batch.positions_N)[None],

@@ -66,12 +66,12 @@ class RewardModel(nn.Module):
         return [self.model.get_input_embeddings()]
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """What is trained, the head included, under the names that transformers gives it."""
+        """The trained parameters, the head included, under the names that transformers gives them."""
         head = dict(self.score.named_parameters(prefix=HEAD.removesuffix(".weight")))
         return {**self._prefixed(trained_weights(self.model)), **head}
 
     def served_weights(self) -> dict[str, ServedWeight]:
-        """What an export holds."""
+        """The tensors of an export."""
         return {**self._prefixed(served_weights(self.model)), HEAD: ServedWeight(self.score.weight)}
 
     def _prefixed(self, weights: Mapping[str, T]) -> dict[str, T]:

@@ -37,7 +37,7 @@ class Layered(Protocol):
 
     @property
     def ends(self) -> Sequence[nn.Module]:
-        """What has weights of its own before the layers and after them. The rest is gathered for the
+        """The modules that have weights of their own before the layers and after them. The rest is gathered for the
         whole pass."""
         ...
 

@@ -1,4 +1,4 @@
-"""What the ranks of a trainer are told when they start: the sections of the config, whole."""
+"""The first message to the ranks of a trainer: whole sections of the config."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,13 +27,13 @@ class TrainerSpec:
     trainer: TrainerSection = field(default_factory=TrainerSection)
     algorithm: AlgorithmSection = field(default_factory=AlgorithmSection)
     preset: PresetSpec = field(default_factory=PresetSpec)
-    """What `algorithm.name` names."""
+    """The preset that `algorithm.name` names."""
     fine_tunes: bool = False
     """The steps of the run learn from data (`learn`). Otherwise such steps are a warm-up."""
     learns_rewards: bool = False
     """The model is a reward model: a sequence has a reward in place of a logprob."""
     publish_dtype: str = "bfloat16"
-    """What the engine samples with."""
+    """The dtype that the engine samples with."""
     publishes: UpdateContents = "all"
     publish_dir: Path | None = None
     """Where the main process wants published weights; it chooses when it starts the ranks."""

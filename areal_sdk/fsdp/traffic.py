@@ -1,4 +1,4 @@
-"""What a rank sends the others in an update: formulas, and a count that a test holds them against.
+"""The bytes that a rank sends to the others in an update: formulas, and a count that tests the formulas.
 
 Of a tensor that n ranks gather, or whose parts they sum, each sends (n - 1) / n; of one whose sum all of
 them get, twice as much. Every part of the model is gathered before its forward pass and again before its

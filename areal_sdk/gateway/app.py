@@ -191,7 +191,7 @@ class Gateway:
         return handler
 
     def _stored(self, act: Callable[[Session, str, Query], web.Response]) -> Handler:
-        """What a session stored belongs to it alone: the admin, who has none, finds nothing."""
+        """The data of a session belongs to the session alone: the admin, who has none, finds nothing."""
 
         async def handler(request: web.Request) -> web.StreamResponse:
             with self._access.reading(request) as session:

@@ -257,7 +257,7 @@ def _parse_limits(fields: Fields) -> SessionLimits | None:
 
 
 def _parse_sampling(fields: Fields, own: SamplingPolicy) -> SamplingPolicy | None:
-    """What the session is asked to have; what it says nothing of is as in the server's `own`."""
+    """The settings that the session is asked to have. Others are those of the server's `own`."""
     given = fields.mapping("sampling")
     if given is None:
         return None

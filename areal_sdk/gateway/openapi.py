@@ -93,7 +93,7 @@ def _openai_paths() -> dict[str, Any]:
 
 
 def _own_paths() -> dict[str, Any]:
-    """What callers do with their own sessions."""
+    """The requests of callers about their own sessions."""
     return {
         "/v1/reward": {
             "post": _operation("Reward the caller's own session", "Reward", body="RewardRequest")
@@ -161,7 +161,7 @@ def _passed_paths() -> dict[str, Any]:
 
 
 def _open_paths(*served: str) -> dict[str, Any]:
-    """What needs no key: those that are `served`, and the document."""
+    """The paths that need no key: those that are `served`, and the document."""
     text = {"description": "Metrics", "content": {"text/plain": {"schema": {"type": "string"}}}}
     paths = {
         "/health": {"get": _operation("Whether it serves", "Health")},

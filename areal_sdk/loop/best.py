@@ -43,7 +43,7 @@ class Measured:
     is_in_points: bool = False
     """A reward of 1 is a low score, and so success says nothing."""
     measure: Mapping[str, Any] = field(default_factory=dict)
-    """What was measured, and how: tasks, samples, temperature, limits. Empty: an earlier version did
+    """The tasks and settings of the measurement: tasks, samples, temperature, limits. Empty: an earlier version did
     not store it."""
 
     @classmethod
@@ -68,7 +68,7 @@ class Measured:
 
     @classmethod
     def read(cls, exported: Path) -> Self | None:
-        """What was stored beside `exported`; None where nothing was."""
+        """The scores that were stored beside `exported`; None if there are none."""
         values = read_measured(exported)
         if values is None:
             return None

@@ -176,7 +176,7 @@ class Evaluator:
             )
 
     def _measure(self) -> Mapping[str, Any]:
-        """What the first split measures, and how. Scores of another measure cannot be compared."""
+        """The tasks and settings of the first split's measurement. Scores of another measure cannot be compared."""
         split, held_out = next(iter(self.tasks.items()))
         rollout = self.services.config.rollout
         return {

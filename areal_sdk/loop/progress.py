@@ -102,7 +102,7 @@ class Progress:
         self._view.say(text)
 
     def enter(self, phase: str) -> None:
-        """What the run does from now on; a line of its own where nothing is repainted."""
+        """Name the activity of the run from now on; a line of its own where nothing is repainted."""
         self._phase = phase
         self._view.enter(phase)
 

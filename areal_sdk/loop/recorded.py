@@ -29,7 +29,7 @@ _MEASURE = (
 
 
 def recorded_before(run_dir: RunDir, splits: Sequence[str]) -> Mapping[str, EvalReport]:
-    """What was measured before training, by split; empty if a later evaluation cannot be compared with it."""
+    """The evaluations before training, by split; empty if later ones cannot be compared with them."""
     found: dict[str, EvalReport] = {}
     for event in run_dir.read_metrics():
         if event["kind"] == "resume" and any(map(_is_of_measure, event["changed"])):

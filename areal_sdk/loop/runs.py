@@ -57,7 +57,7 @@ class Plan(Protocol):
 
     @property
     def splits(self) -> Sequence[str]:
-        """What is measured. The success of the first is shown."""
+        """The splits that are measured. The success of the first is shown."""
 
     def run(
         self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
@@ -160,7 +160,7 @@ class BegunRun:
         return has_saved and is_left and not training.is_planned_once
 
     def rest(self) -> Training | RunSummary:
-        """What is left of a run that lost a process, from its last checkpoint."""
+        """The rest of a run that lost a process, from its last checkpoint."""
         training = self.training
         most = training.plan.config.run.restarts
         self.progress.say(

@@ -169,7 +169,7 @@ def make_gateway(
 
 
 def live_limits(config: Config) -> ExternalLimits:
-    """What bounds a caller's session: while learning, what bounds an episode."""
+    """The limits of a caller's session: while learning, those of an episode."""
     serve, rollout = config.serve, config.rollout
     limits, group_size = SessionLimits(), None
     if serve.learn:

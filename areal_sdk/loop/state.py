@@ -69,15 +69,15 @@ class RunSummary:
     ended: str
     """`steps`, `max_minutes`, `success`, `tasks`, `solved`, `hopeless`, `stuck`, or `interrupted`."""
     before: Mapping[str, EvalReport] = field(default_factory=dict)
-    """What was measured before training, by split."""
+    """The evaluations before training, by split."""
     after: Mapping[str, EvalReport] = field(default_factory=dict)
     ledger: Mapping[str, Any] = field(default_factory=dict)
     saved_step: int | None = None
     """Where a resumed run would go on; None: nothing was saved."""
     best: Mapping[str, Any] | None = None
-    """What the best weights achieved, and after which step; None where none were kept."""
+    """The success of the best weights, and their step; None where none were kept."""
     warnings: Sequence[str] = ()
-    """What makes its measurements doubtful, such as held-out tasks that were trained on."""
+    """Reasons to doubt the measurements, such as held-out tasks that were trained on."""
     held_out: Mapping[str, float] = field(default_factory=dict)
     """Of a fine-tuning run: the loss on its held-out data, as `before/loss` and `after/loss`."""
     had_ended: bool = False
@@ -87,7 +87,7 @@ class RunSummary:
 
     @property
     def lost(self) -> str:
-        """What an interrupted run would have to do again."""
+        """The work that an interrupted run would have to do again."""
         if self.saved_step == self.steps == 0:
             return "the warm-up so far is saved: a resumed run goes on with it"
         if self.saved_step is not None and self.saved_step >= self.steps:
@@ -225,7 +225,7 @@ class Change:
 
 
 def changed_settings(run_dir: RunDir, config: Config, *, is_saved: bool) -> list[Change]:
-    """What `config` changes in the run; ConfigError for what cannot change any more.
+    """The settings that `config` changes in the run; ConfigError for settings that cannot change any more.
 
     `is_saved`: there is a checkpoint to go on from.
     """

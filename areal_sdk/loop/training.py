@@ -73,11 +73,11 @@ class RunPlan:
     model: FoundModel
     algorithm: ChosenAlgorithm
     train_tasks: Sequence[Task] | TaskStream | None = None
-    """What the agent plays; None if callers of the gateway play."""
+    """The tasks that the agent plays; None if callers of the gateway play."""
     eval_tasks: Mapping[str, HeldOut] = field(default_factory=dict)
     demonstrations: Sequence[Conversation] = ()
     warnings: tuple[str, ...] = ()
-    """What makes the run's measurements doubtful. Told before the run, and again in its summary."""
+    """Reasons to doubt the run's measurements. Told before the run, and again in its summary."""
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
     "tiny": ("tiny-1", make_tiny_model),
 }
 HUB_IDS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
-"""What the hub calls built-in models."""
+"""The names of built-in models on the hub."""
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _WEIGHTS = "*.safetensors"
 _HUB_FILES = [_WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"]

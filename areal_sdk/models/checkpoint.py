@@ -47,7 +47,7 @@ def stored_shapes(directory: Path) -> dict[str, tuple[int, ...]]:
 
 
 def _stored(directory: Path) -> dict[str, Any]:
-    """What the headers of the files say of each tensor."""
+    """The entry of each tensor in the headers of the files."""
     return {
         name: entry
         for path in sorted(directory.glob("*.safetensors"))
@@ -56,7 +56,7 @@ def _stored(directory: Path) -> dict[str, Any]:
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """What the header of a safetensors file says of each tensor, and where the tensors begin."""
+    """The entry of each tensor in the header of a safetensors file, and the place where the tensors begin."""
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")

@@ -34,7 +34,7 @@ class BookRules:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBatch:
-    """What one step trains."""
+    """The groups that one step trains."""
 
     version: int
     groups: tuple[SimulatedGroup, ...]

@@ -29,7 +29,7 @@ class Calibration:
     """The highest mean number of requests that one server was seen to decode together."""
     most_ranks: int
     notes: tuple[str, ...]
-    """What was assumed where the runs do not say it."""
+    """The assumptions about everything that the runs do not say."""
 
     predicted_step_s: float
     """Of the first run, simulated as it was."""

@@ -1,4 +1,4 @@
-"""What a simulated run was like."""
+"""The figures of a simulated run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -41,7 +41,7 @@ GPUS = {
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """What parts of the maker's figures are reached. Each is an assumption."""
+    """The shares of the maker's figures that are reached. Each is an assumption."""
 
     train: float = 0.35
     """Of the arithmetic, in a training step on full rows."""

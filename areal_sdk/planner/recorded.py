@@ -1,4 +1,4 @@
-"""What a run directory says about calls and steps, as arrays for fits."""
+"""Calls and steps of a run directory, as arrays for fits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

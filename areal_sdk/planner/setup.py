@@ -1,4 +1,4 @@
-"""What a simulated run is made of."""
+"""The parts of a simulated run."""
 
 from dataclasses import dataclass, replace
 from typing import Any

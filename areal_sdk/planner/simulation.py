@@ -30,7 +30,7 @@ PATIENCE = 300
 
 
 def simulate(setup: Setup, *, steps: int = 40, warm: int = 5, seed: int = 0) -> Forecast:
-    """What `steps` steps of the run would be like; the first `warm` of them are not counted."""
+    """Simulate `steps` steps of the run; the first `warm` of them are not counted."""
     if not 0 <= warm < steps:
         raise ConfigError(f"warm = {warm} steps of {steps} leave none to count")
     run = _Simulation(setup, steps=steps, warm=warm, seed=seed)

@@ -72,7 +72,7 @@ class TrainerSpeed:
     publish_s: float = 0.0
     """From the end of a step until its weights are published. The trainer does nothing else."""
     gather_s: float = 0.0
-    """What publishing takes longer where several ranks hold the weights."""
+    """The additional time of publishing if several ranks hold the weights."""
     cores: float = 0.0
     """Cores of the common machine that each rank uses while it computes."""
 

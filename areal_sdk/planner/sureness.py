@@ -53,7 +53,7 @@ class Sureness:
 
 
 def sureness_of(split: Split, calibration: Calibration | None) -> Sureness:
-    """What may be wrong about a split's prediction."""
+    """The possible errors of the prediction for a split."""
     doubts = [Doubt("the seed of the simulation", _seed_error(split))]
     if calibration is None:
         doubts.append(Doubt("speeds from a table of hardware, not from a run", TABLE_ERROR))

@@ -1,4 +1,4 @@
-"""What the simulated trainer and its weights are doing: waiting, training, being delivered."""
+"""The state of the simulated trainer and its weights: waiting, training, being delivered."""
 
 from dataclasses import dataclass
 

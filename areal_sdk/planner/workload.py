@@ -1,4 +1,4 @@
-"""What is played: the lengths and pauses of episodes, recorded or described."""
+"""The workload: lengths and pauses of episodes, recorded or described."""
 
 import math
 import random

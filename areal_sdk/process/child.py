@@ -57,7 +57,7 @@ class Child:
         loop = asyncio.get_running_loop()
         self.spec = spec
         self.hello: JSON = None
-        """What the entry gave to `channel.ready`."""
+        """The value that the entry gave to `channel.ready`."""
         self.exited: asyncio.Future[ChildExit] = loop.create_future()
         self._body = body
         self._connection = connection

@@ -66,7 +66,7 @@ def _installable(requirement: str) -> list[str]:
 
 
 def requirement_of(name: str) -> str:
-    """What pip installs as the distribution `name` that is installed here: its version, or the file or
+    """The requirement with which pip installs the distribution `name` as it is installed here: its version, or the file or
     directory that it came from, if that is still there. ConfigError if it is not installed."""
     try:
         found = distribution(name)

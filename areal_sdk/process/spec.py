@@ -13,7 +13,7 @@ alignment of a matrix, and cuBLAS by concurrent work, which changes the last dig
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """What a launcher of several machines keeps free for a process. On one machine nothing is counted."""
+    """The resources that a launcher of several machines keeps free for a process. On one machine nothing is counted."""
 
     cpus: float = 1
     gpus: int | None = 0

@@ -1,4 +1,4 @@
-"""What happens when a child is lost: another one takes its place, unless too many were lost.
+"""Replaces children that are lost, unless too many were lost.
 
 `Places` keeps a fixed number of workers; `Restarts` decides when one more start is one too many.
 """

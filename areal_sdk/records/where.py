@@ -51,7 +51,7 @@ FIELDS: Mapping[str, type] = MappingProxyType(
         if field.name not in _PLACES
     }
 )
-"""What a condition may name, and how it is compared."""
+"""The names that a condition may use, and how their values are compared."""
 
 
 def parse_condition(text: str) -> Condition:

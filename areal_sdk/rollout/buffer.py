@@ -90,9 +90,9 @@ class TrajectoryBuffer:
         self.on_trained: Callable[[], None] = lambda: None
         """Called when all groups of a batch were trained, and consumed."""
         self.source_metrics: Callable[[], dict[str, float]] = dict
-        """What the source of the tasks adds to the metrics of a batch."""
+        """The metrics that the source of the tasks adds to those of a batch."""
         self.source_notices: Callable[[], tuple[str, ...]] = tuple
-        """What the source of the tasks tells the user with a batch."""
+        """The notices that the source of the tasks adds to those of a batch."""
         self._version = version
         self._spent = version * gate.batch
         """Slots of the groups cut so far."""

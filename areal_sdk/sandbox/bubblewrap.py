@@ -18,7 +18,7 @@ _OF_ETC = (
     "localtime",
     "nsswitch.conf",
 )
-"""What programs need to start. Nothing of /etc names users, hosts or secrets."""
+"""The files that programs need to start. Nothing of /etc names users, hosts or secrets."""
 
 
 def bubblewrap_words(

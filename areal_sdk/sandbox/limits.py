@@ -24,9 +24,9 @@ class Limits:
     processes: int = 32
     """Processes and threads at one time."""
     output_kb: int = 1024
-    """What it may write to stdout and stderr, together."""
+    """Maximum output of the program: stdout and stderr together."""
     disk_mb: int = 64
-    """What it may write to /tmp, its only writable directory. A write past it fails, as on a full disk."""
+    """Maximum size of /tmp, the only directory that the program can write to. A write past it fails, as on a full disk."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

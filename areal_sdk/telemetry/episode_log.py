@@ -47,7 +47,7 @@ class EpisodeRecord:
     step: int | None = None
     """The step that trained it. Known to readers; None until then."""
     credit: Credit | None = None
-    """What that step made of it."""
+    """The advantages that this step gave the episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) ->
 
 
 def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a step says of each episode that it trained, as fields of a summary."""
+    """The fields of a summary that a step knows of each episode that it trained."""
     return {
         name: {"step": row["trained"], "advantage": advantage, "turn_advantages": by_turn}
         for name, (advantage, by_turn) in row["credit"].items()

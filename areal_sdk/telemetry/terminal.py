@@ -32,7 +32,7 @@ class RunStatus:
     name: str = ""
     """The agent, and what it runs on."""
     unit: str = "step"
-    """What `step` counts."""
+    """The unit that `step` counts."""
     step: int = 0
     total_steps: int = 0
     version: int = 0

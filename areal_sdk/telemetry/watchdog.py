@@ -196,7 +196,7 @@ def _blocking_frame(innermost: FrameType) -> FrameType:
 
 
 def _caller_of_task(task: "asyncio.Task[object] | None") -> CodeType | None:
-    """What calls the current task: with asyncio a method of the loop, with uvloop the function that runs the loop."""
+    """The function that calls the current task: with asyncio a method of the loop, with uvloop the function that runs the loop."""
     frame: FrameType | None = getattr(task and task.get_coro(), "cr_frame", None)
     caller = frame and frame.f_back
     if caller is None or _function(caller) == ("events.py", "_run"):

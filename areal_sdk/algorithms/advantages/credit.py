@@ -31,7 +31,7 @@ class Link:
     So rewards come with the last token of their turn, and those of turns without a trained token,
     or on another trajectory, with that of the turn that led to them."""
     discount: float
-    """What the next link is worth to this one; 1 within a turn unless tokens are discounted."""
+    """The discount of the next link for this one; 1 within a turn unless tokens are discounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Returns:
     """Monte Carlo: what came after a token, compared with nothing. REINFORCE, before a baseline."""
 
     discount: float
-    """What a reward is worth to the turn before the one that earned it."""
+    """The discount of a reward for the turn before the one that earned it."""
     token_discount: float = 1.0
-    """What a reward is worth to the token before."""
+    """The discount of a reward for the token before."""
     kl: float = 0.0
     """Each token loses so much of its log-ratio to the reference model."""
 
@@ -70,11 +70,11 @@ class GAE:
     """
 
     discount: float
-    """What a reward is worth to the turn before the one that earned it."""
+    """The discount of a reward for the turn before the one that earned it."""
     trace: float
     """Lambda. 1: returns minus values; less: trusts the critic sooner."""
     token_discount: float = 1.0
-    """What a reward is worth to the token before."""
+    """The discount of a reward for the token before."""
     kl: float = 0.0
     """Each token loses so much of its log-ratio to the reference model."""
 
@@ -143,7 +143,7 @@ def _linked(
 
 
 def _returns(trajectory: Trajectory, last_turn: int, discount: float) -> list[float]:
-    """What came of each turn; 0 where nothing was scored."""
+    """The return of each turn; 0 where nothing was scored."""
     count = max(trajectory.num_turns, last_turn + 1)
     returns = [value or 0.0 for value in turn_returns(trajectory, count, discount=discount)]
     return returns + [0.0] * (count - len(returns))
@@ -156,7 +156,7 @@ def _like(groups: Sequence[TrajectoryGroup]) -> PerToken:
 def _kl_rewards(
     group: TrajectoryGroup, number: int, evidence: Evidence, coefficient: float
 ) -> list[np.ndarray]:
-    """What each token loses for leaving the reference: an estimate from the sampler's logprob."""
+    """The penalty of each token for leaving the reference: an estimate from the sampler's logprob."""
     if not coefficient:
         return [np.zeros(len(t.tokens)) for t in group.trajectories]
     assert evidence.reference is not None, "`needs` asks for the reference"

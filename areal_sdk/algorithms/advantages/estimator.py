@@ -24,7 +24,7 @@ class Evidence:
     """The data that an estimator may read beside the groups. All ranks have the same data."""
 
     baselines: Baselines = field(default_factory=dict)
-    """What the estimator returned last time; checkpointed with the weights."""
+    """The state that the estimator returned last time; checkpointed with the weights."""
     values: PerToken | None = None
     """The critic's value of the state that each trained token was sampled in (`needs.values`)."""
     reference: PerToken | None = None
@@ -37,7 +37,7 @@ class Estimate:
     baselines: Baselines = field(default_factory=dict)
     """To be used next time."""
     returns: PerToken | None = None
-    """What the values should have been, where the estimator says so."""
+    """The targets of the values, if the estimator gives them."""
 
 
 class AdvantageEstimator(Protocol):

@@ -58,9 +58,9 @@ class GroupRelative:
     """
 
     discount: float
-    """What a reward is worth to the turn before the one that earned it."""
+    """The discount of a reward for the turn before the one that earned it."""
     std: GroupStd | BatchStd | None = field(default_factory=GroupStd)
-    """What centred rewards are divided by. None (Dr.GRPO): groups where success is rare or common
+    """The divisor of centred rewards. None (Dr.GRPO): groups where success is rare or common
     weigh less than undecided ones."""
 
     def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
@@ -145,7 +145,7 @@ def _where_known(
 
 
 def _all_returns(groups: Sequence[TrajectoryGroup], discount: float) -> Values:
-    """What siblings are compared by: a reward an episode, or a return a turn."""
+    """The values by which siblings are compared: a reward an episode, or a return a turn."""
     found: list[float] = []
     for group in groups:
         episodes = episodes_of(group)

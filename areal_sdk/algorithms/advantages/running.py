@@ -104,7 +104,7 @@ class RunningBaseline:
     """
 
     discount: float
-    """What a reward is worth to the turn before the one that earned it."""
+    """The discount of a reward for the turn before the one that earned it."""
     max_surprise: float
     """Spreads of its source that a return may count for, in advantages and in baselines."""
     memory: int = 32

@@ -42,7 +42,7 @@ class Penalty(Protocol):
     def needs(self) -> Needs: ...
 
     def __call__(self, terms: PolicyTerms) -> "Tensor":
-        """What to add to the loss of each term; finite where masked."""
+        """The penalty to add to the loss of each term; finite where masked."""
 
 
 @dataclass(frozen=True, slots=True)

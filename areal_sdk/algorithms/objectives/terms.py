@@ -32,9 +32,9 @@ class PolicyTerms:
     lags_T: "Tensor"
     """Versions between the sampler and the start of this step."""
     weights_T: "Tensor"
-    """What `Algorithm.aggregation` multiplies each term's loss with."""
+    """The factors by which `Algorithm.aggregation` multiplies the loss of each term."""
     divisor: float
-    """What the sum of all weighted losses, over micro-batches and ranks, is divided by."""
+    """The divisor of the sum of all weighted losses, over micro-batches and ranks."""
     reference_T: "Tensor | None" = None
     """Logprobs under the checkpoint that the run began with (`needs.reference`)."""
     values_T: "Tensor | None" = None

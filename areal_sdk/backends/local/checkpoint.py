@@ -28,7 +28,7 @@ class _Slice(Protocol):
 
 
 class _File(Protocol):
-    """What we use of a `safe_open` handle."""
+    """The part of a `safe_open` handle that is used here."""
 
     def keys(self) -> list[str]: ...
     def get_slice(self, name: str) -> _Slice: ...

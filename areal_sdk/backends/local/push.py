@@ -16,7 +16,7 @@ from areal_sdk.process import Child
 from areal_sdk.process.threads import in_thread
 
 CHUNK_BYTES = 16 * 2**20
-"""What both sides hold in memory beside the weights."""
+"""The memory of both sides beside the weights."""
 CHUNK_TIMEOUT_S = 60.0
 SHARED_MEMORY = Path("/dev/shm")
 

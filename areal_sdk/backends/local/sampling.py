@@ -188,7 +188,7 @@ def _first_above(edges: Tensor, target_S1: Tensor) -> Tensor:
 
 
 def _restricted(logits_SV: Tensor, policy_SV: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-    """What each row chooses from; rows without restrictions keep the policy."""
+    """The distribution from which each row chooses; rows without restrictions keep the policy."""
     choice_SV = policy_SV.clone()
     for index, row in enumerate(rows):
         if row.shifts_logits:

@@ -23,7 +23,7 @@ HEARTBEAT_S = 5.0
 """A stream that waits its turn hears from us this often: its silence means that we are stuck."""
 
 FOR_GUESTS = ("generate", "abort")
-"""What processes other than the main one may ask: rollout nodes."""
+"""The requests that other processes than the main one may send: rollout nodes."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:

@@ -18,7 +18,7 @@ from areal_sdk.errors import EngineError
 from areal_sdk.types import FinishReason
 
 InterruptMode = Literal["retract", "abort", "drain", "in_place"]
-"""What a swap does to requests in flight.
+"""The effect of a swap on requests in flight.
 
 * `retract`: the server holds them, recomputes their KV under the new weights, and goes on;
 * `abort`: the server drops them; prompt and partial output are sent again afterwards;

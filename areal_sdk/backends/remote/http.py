@@ -84,7 +84,7 @@ class HttpClient(ServerClient, ABC):
     async def _stream(
         self, path: str, body: JSON, *, read: Callable[[JSON], Delta | None]
     ) -> AsyncGenerator[Delta, None]:
-        """What `read` makes of each server-sent event of one request, up to the final delta.
+        """Yields the result of `read` for each server-sent event of one request, up to the final delta.
 
         Closing it early closes the connection, so that the server sees the request abandoned.
         """

@@ -39,7 +39,7 @@ class Server:
         self.reason = "not connected yet"
         """Why it is not ready."""
         self.version = -1
-        """What it serves, as last confirmed by the server."""
+        """The version that the server confirmed last."""
         self.is_tainted = False
         """A push failed on it: it must be given the weights again, even if its label is the right one."""
         self.num_running = 0

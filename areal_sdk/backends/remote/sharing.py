@@ -61,7 +61,7 @@ class Entrance:
         pool.on_change = self.tell_soon
 
     def state(self) -> dict[str, Any]:
-        """What nodes know of the pool, as JSON."""
+        """The state of the pool that nodes know, as JSON."""
         servers = [
             {
                 "address": server.address,

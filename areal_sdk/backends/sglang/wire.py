@@ -74,7 +74,7 @@ class EventReader:
     version_of: Callable[[str], int]
     """Our version for a server's label; raises `StaleWeightsError` for a label we never gave."""
     submitted_version: int
-    """What the server served when the request was sent."""
+    """The version that the server served when the request was sent."""
     is_incremental: bool
     """The server sends deltas, not everything so far (`--incremental-streaming-output`)."""
     wants_top_logprobs: bool = False

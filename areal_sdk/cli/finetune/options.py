@@ -106,7 +106,7 @@ def begin_or_resume(
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """What `sft`, `dpo` and `reward-model` do."""
+    """Run `sft`, `dpo` or `reward-model`."""
     from areal_sdk.cli.train import limits_of_resumed
     from areal_sdk.finetune import finetune, resume_finetuning
 

@@ -43,7 +43,7 @@ DOES = {
     "litepo": Norms("group", "batch"),
     "drgrpo": Norms("group", None),
 }
-"""What each preset normalises; the others are as `grpo`."""
+"""The normalisation of each preset. The others normalise as `grpo`."""
 
 
 def norms_of(preset: str) -> Norms:

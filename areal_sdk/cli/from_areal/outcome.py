@@ -20,7 +20,7 @@ class Kind(StrEnum):
 class KeyOutcome:
     kind: Kind
     settings: Mapping[str, JSON] = field(default_factory=dict)
-    """What it is translated to: dotted keys of areal-sdk."""
+    """The settings of areal-sdk, as dotted keys, that the setting is translated to."""
     why: str = ""
 
 

@@ -183,7 +183,7 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
 
 
 def _generators(ranks: Ranks) -> dict[str, Tensor]:
-    """What random numbers come next on this rank: dropout draws them on the device."""
+    """The state of the random numbers of this rank: dropout draws them on the device."""
     states = {f"{RNG}{ranks.rank}": torch.get_rng_state()}
     if ranks.device.type == "cuda":
         states[f"{CUDA_RNG}{ranks.rank}"] = torch.cuda.get_rng_state(ranks.device)
@@ -191,7 +191,7 @@ def _generators(ranks: Ranks) -> dict[str, Tensor]:
 
 
 def read_state(directory: Path) -> dict[str, JSON]:
-    """What a checkpoint holds beside tensors."""
+    """The parts of a checkpoint beside tensors."""
     try:
         state: dict[str, JSON] = json.loads((directory / STATE_FILE).read_text())
     except FileNotFoundError:
@@ -247,7 +247,7 @@ def alone_is_fine() -> Iterator[None]:
 
 
 def _first_failure(error: CheckpointException) -> BaseException:
-    """What explains it: torch's writer hides that the disk is full behind an error of its own."""
+    """The cause of an error: torch's writer hides that the disk is full behind an error of its own."""
     failures = list(error.failures.values())
     failure: BaseException = failures[0][0] if failures else error
     behind: BaseException | None = failure

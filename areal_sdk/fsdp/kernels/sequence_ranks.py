@@ -22,7 +22,7 @@ from areal_sdk.algorithms.batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a rank reads off its own part of a row."""
+    """The values that a rank reads off its own part of a row."""
 
     nodes_R: Tensor
     """Offsets into the part."""

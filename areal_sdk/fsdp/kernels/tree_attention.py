@@ -166,7 +166,7 @@ def tree_attention(
     sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What a transformers attention layer calls; `blocks` and `sequence` come through the model's
+    """The attention function that a transformers layer calls; `blocks` and `sequence` come through the model's
     forward, and `sliding_window` from the layer."""
     num_tokens = blocks.num_tokens
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast

@@ -28,7 +28,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape":
-        """What config.json says."""
+        """The architecture that config.json describes."""
         heads = int(config["num_attention_heads"])
         family = config.get("model_type")
         return cls(

@@ -1,4 +1,4 @@
-"""What a step takes on a rank, from the numbers of a model: formulas, held by a test. Imports no torch.
+"""The memory of a step on a rank, from the numbers of a model: formulas that a test checks. Imports no torch.
 
 The peak is in the backward pass of the second micro-batch, when gradients exist and most activations
 still do: before its first layer, in the output layer, or where a layer's activations are computed again.

@@ -57,7 +57,7 @@ class ValueModel(nn.Module):
         return [self.trunk.get_input_embeddings()]
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """What is trained."""
+        """The trained parameters."""
         return trained_weights(self)
 
 

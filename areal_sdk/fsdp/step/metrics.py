@@ -1,4 +1,4 @@
-"""What a step reports: sums over its micro-batches, staleness, and where logprobs disagree."""
+"""The metrics of a step: sums over its micro-batches, staleness, and where logprobs disagree."""
 
 import math
 import time

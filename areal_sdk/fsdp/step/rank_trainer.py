@@ -83,7 +83,7 @@ class RankTrainer:
         """Steps of this phase, those without an update too; drives the schedule."""
         self.baselines: Baselines = {}
         self.notices: list[str] = []
-        """What the latest step says to the user: each source with a wrong reward once."""
+        """The notices of the latest step: each source with a wrong reward once."""
         self.credit: dict[str, Credit] = {}
         """Of the episodes of the latest step, by id."""
         self._named: set[str] = set()
@@ -387,7 +387,7 @@ class RankTrainer:
     def _cost(
         self, minibatches: Sequence[Minibatch], meter: Meter, began: float
     ) -> dict[str, float]:
-        """What the step took, on this rank, and over all ranks where that is a sum."""
+        """The time and the computed tokens of the step, on this rank, and over all ranks where that is a sum."""
         computed = sum(len(b.tokens_N) for m in minibatches for b in m.batches)
         cpu_s = {f"cpu_{name}_s": seconds for name, seconds in meter.cpu_s.items()}
         return {

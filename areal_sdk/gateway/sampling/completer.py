@@ -276,5 +276,5 @@ _CUT = GenerateChunk((), (), (), FinishReason.LENGTH)
 
 
 async def _nothing() -> AsyncIterator[GenerateChunk]:
-    """What a request for no tokens gets."""
+    """The answer to a request for no tokens."""
     yield GenerateChunk((), (), (), FinishReason.LENGTH)

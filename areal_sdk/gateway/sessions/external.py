@@ -33,7 +33,7 @@ _REMEMBERED_VERDICTS = 10_000
 
 
 class Ending(StrEnum):
-    """What ended a live session."""
+    """The reason why a live session ended."""
 
     CLIENT = "client"
     REWARD = "reward"

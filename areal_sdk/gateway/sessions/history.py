@@ -43,7 +43,7 @@ class Placement:
 
 @dataclass(slots=True)
 class _RecordedAnswer:
-    """What a turn said, for telling why a client's version of it differs."""
+    """The content of a turn, for telling why a client's version of the turn differs."""
 
     turn: int
     message: Message

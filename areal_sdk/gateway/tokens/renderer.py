@@ -94,7 +94,7 @@ class Renderer:
         return parser
 
     def text(self, chat: TemplateInput, *, asks: bool = True) -> str:
-        """What the template makes of a chat, up to where the model is asked for an answer."""
+        """The text that the template makes of a chat, up to the place of the model's answer."""
         return self._render(chat.messages, chat, add_generation_prompt=asks).replace(BREAKER, "")
 
     def first(self, chat: TemplateInput, *, opening: str = "", most: int | None = None) -> Prompt:
@@ -124,7 +124,7 @@ class Renderer:
         opening: str = "",
         most: int | None = None,
     ) -> Prompt:
-        """What `extend` adds to tokens that end with `last_token`."""
+        """The tokens that `extend` adds to tokens that end with `last_token`."""
         head = self._short_head(chat.messages) if self._is_local else chat.messages[: num_known - 1]
         answer, new = chat.messages[num_known - 1], chat.messages[num_known:]
         text, opens_reasoning = _open(self._after_answer(head, answer, new, chat), opening)
@@ -148,7 +148,7 @@ class Renderer:
     def _after_answer(
         self, head: Sequence[Message], answer: Message, new: Sequence[Message], chat: TemplateInput
     ) -> str:
-        """What the template writes after `answer`, its end of turn included."""
+        """The text that the template writes after `answer`, the end of the turn included."""
         for stand_in in self._stand_ins(answer):
             try:
                 text = self._render((*head, stand_in, *new), chat)

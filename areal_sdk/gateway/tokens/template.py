@@ -30,7 +30,7 @@ _FAULTS = (
     ArithmeticError,
     RecursionError,
 )
-"""What a template's own code may raise."""
+"""The errors that the code of a template may raise."""
 
 
 class ChatTemplate:

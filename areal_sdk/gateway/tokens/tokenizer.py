@@ -296,7 +296,7 @@ class Detokenizer:
         return self._utf8.decode(b"".join(map(self._bytes_of, ids)))
 
     def finish(self) -> str:
-        """What an unfinished character leaves: the replacement character."""
+        """The text that an unfinished character leaves: the replacement character."""
         return self._utf8.decode(b"", final=True)
 
 

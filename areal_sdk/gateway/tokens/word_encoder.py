@@ -89,7 +89,7 @@ def windows(text: str, size: int) -> list[str]:
 
 
 def word_pattern(document: dict[str, Any]) -> re.Pattern[str] | None:
-    """What cuts ASCII text as this `tokenizer.json` does; None where that is not known."""
+    """A pattern that cuts ASCII text as this `tokenizer.json` does; None if no such pattern is known."""
     model, normalizer = document.get("model") or {}, document.get("normalizer")
     composes_only = normalizer in (None, {"type": "NFC"}, {"type": "Sequence", "normalizers": []})
     if model.get("type") != "BPE" or model.get("dropout") or not composes_only:

@@ -45,7 +45,7 @@ class Parser(Protocol):
     def feed(self, text: str) -> list[Event]: ...
 
     def finish(self) -> list[Event]:
-        """What was held back, once no more text will come."""
+        """The text that was held back. To be called when no more text will come."""
         ...
 
 

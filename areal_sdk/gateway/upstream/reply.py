@@ -113,7 +113,7 @@ def _join_chat(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
 
 
 class _Parts:
-    """What the chunks of one choice add up to."""
+    """The answer that the chunks of one choice add up to."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}

@@ -156,7 +156,7 @@ _CUMULATIVE = (
     "output_tokens_details",
     "server_tool_use",
 )
-"""What the usage at a stream's end tells."""
+"""The fields of the usage at the end of a stream."""
 
 _THINKS = ("enabled", "adaptive")
 

@@ -146,7 +146,7 @@ def _parse_user(blocks: list[dict[str, Any]], where: str) -> Iterator[Message]:
 
 
 def _result_text(block: dict[str, Any], param: str) -> str:
-    """What a tool answered; an error says so, whatever the client's own words for it are."""
+    """The answer of a tool; an error says so, whatever the client's own words for it are."""
     text = join_text(block.get("content"), param=param)
     is_told = not block.get("is_error") or text.casefold().lstrip().startswith("error")
     return text if is_told else f"Error: {text}"

@@ -73,7 +73,7 @@ def _integers(description: str) -> Schema:
 
 
 _SIZES = ("display_width_px", "display_height_px", "display_number", "max_characters")
-"""What a client says of its screen, or of how much of a file it shows."""
+"""Fields in which a client describes its screen, or the part of a file that it shows."""
 
 _LINE: Schema = {"type": "integer", "description": "Insert after this line; 0 is the beginning"}
 

@@ -29,9 +29,9 @@ class Fields:
         if not isinstance(body, dict):
             raise bad_request("the request body must be a JSON object")
         self.metadata: dict[str, Any] = {}
-        """What the client sent that changes nothing here, by name."""
+        """The names of the fields that the client sent and that change nothing here."""
         self.notices: list[str] = []
-        """What the client should know of fields that were left out."""
+        """Notes for the client about the fields that were left out."""
         self._body: Mapping[str, Any] = body
         self._known: set[str] = set()
         self._lenient = lenient
@@ -293,7 +293,7 @@ def finish_reason(done: Completed) -> str:
 
 
 def fingerprint(completed: Sequence[Completed]) -> str:
-    """What changes when answers may: the newest weights that sampled a token of this one."""
+    """A fingerprint of the newest weights that sampled a token of this answer."""
     return f"weights-{max((max(d.turn.versions, default=0) for d in completed), default=0)}"
 
 

@@ -252,7 +252,7 @@ class _Feed:
             self._news.set()
 
     async def take(self, timeout_s: float) -> bytes:
-        """What has come since the last call; empty after `timeout_s` of silence or at the end."""
+        """The chunks that have come since the last call; empty after `timeout_s` of silence or at the end."""
         with suppress(TimeoutError):  # what came with it is taken all the same
             async with asyncio.timeout(timeout_s):
                 await self._news.wait()

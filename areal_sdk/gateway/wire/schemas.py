@@ -96,7 +96,7 @@ _TOOLS: dict[str, Schema] = {
 
 
 def _completion_requests() -> dict[str, Schema]:
-    """What asks with messages or with text."""
+    """Requests with messages or with text."""
     chosen = {"n": _integer(1, 128), "stop": _STOP, "seed": {"type": "integer"}}
     streams = {"stream": _FLAG, "stream_options": _MAP}
     return {
@@ -223,7 +223,7 @@ def _reply_schemas() -> dict[str, Schema]:
 
 
 def _completion_schemas() -> dict[str, Schema]:
-    """What answers hold that were asked for with messages or with text."""
+    """Answers to requests with messages or with text."""
     message = _object(
         "role content refusal",
         role={"const": "assistant"},

@@ -28,7 +28,7 @@ class Offered:
     """One tool."""
 
     tool: Tool
-    """What the policy is told."""
+    """The definition that the policy is told."""
     name: str
     """The client's name for it."""
     namespace: str | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one process needs, on one node."""
+    """The resources that one process needs, on one node."""
 
     name: str
     cpus: float
@@ -15,7 +15,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class NodeRoom:
-    """What a node has, all in all or at the moment."""
+    """The resources of a node, all in all or at the moment."""
 
     address: str
     cpus: float

@@ -62,7 +62,7 @@ def _began_with(run: RunDir) -> str:
 
 
 def _earlier(run: RunDir) -> str:
-    """What was trained before the run, oldest first: it is in the weights too."""
+    """The runs that trained the weights before this run, oldest first."""
     told = []
     for before in reversed(_lineage(run)[1:]):
         steps = before.read_steps()
@@ -139,7 +139,7 @@ def _facts(
 
 
 def _held_out(choice: Choice, events: Sequence[Event]) -> Iterator[str]:
-    """What was measured of these very weights, and before training."""
+    """The measurements of exactly these weights, and of the weights before training."""
     found = {
         (event["split"], is_before): event
         for event in events

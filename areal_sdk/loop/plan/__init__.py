@@ -1,1 +1,1 @@
-"""What a run needs, found from its settings: agent, tasks, demonstrations, model and parts."""
+"""Finds the parts of a run from its settings: agent, tasks, demonstrations, model and parts."""

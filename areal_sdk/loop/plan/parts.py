@@ -113,7 +113,7 @@ def _default(field: str) -> object:
 
 
 def sampling_dtype(config: Config, model_dir: Path) -> str:
-    """What the engine samples with, and so the type of exported weights."""
+    """The dtype that the engine samples with, which is the dtype of exported weights."""
     return stored_dtype(model_dir) if config.engine.dtype == "auto" else config.engine.dtype
 
 

@@ -43,7 +43,7 @@ class Pair:
 
 
 class BadRowError(ValueError):
-    """What is wrong with a line, without where it is."""
+    """The fault of a line, without the place of the line."""
 
 
 def read_conversations(path: Path) -> list[Conversation]:

@@ -26,7 +26,7 @@ from areal_sdk.types import Task
 def load_tasks(
     config: Config, *, program: Program, plugins: Plugins, say: Callable[[str], None]
 ) -> Sequence[Task] | TaskStream:
-    """What to train on, in a stable order: all of it, or a stream where a generator goes on and on.
+    """The training tasks in a stable order: all of it, or a stream where a generator goes on and on.
 
     Empty or ambiguous data is an error here, not later.
     """
@@ -276,7 +276,7 @@ def _is_file(source: str) -> bool:
 
 
 _SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
-"""What has one is a file, also if it is not there."""
+"""A source with one of these suffixes is a file, even if the file does not exist."""
 
 
 def _curriculum(config: Config) -> Curriculum | None:

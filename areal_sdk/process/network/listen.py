@@ -42,7 +42,7 @@ class _Peer:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """What the one who started a process elsewhere knows of it."""
+    """Facts about a process elsewhere, from the one who started the process."""
 
     log_path: Path
     signal: Callable[[int], None]

@@ -232,7 +232,7 @@ def _trained_by(result: Mapping[str, Any], turns: Sequence[Turn]) -> list[int]:
 
 
 def _rewards_of(interactions: Sequence[Any], answered: Mapping[int, int]) -> dict[int, float]:
-    """What AReaL would train each turn with: the reward of the interaction that holds the turn."""
+    """The reward with which AReaL would train each turn: the reward of the interaction that holds the turn."""
     found: dict[int, float] = {}
     for interaction in interactions:
         reward = getattr(interaction, "reward", None)

@@ -118,7 +118,7 @@ class CommandAgent(Agent):
         self._warm = WarmPrograms[Mapping[str, Any]](self._words, warm_env) if warm else None
 
     def keep_output(self, directory: Path) -> None:
-        """What the episodes write from now on is kept in `directory`."""
+        """Keep the output of the episodes in `directory` from now on."""
         self._log = directory / LOG
 
     @property

@@ -93,7 +93,7 @@ def command_limits(
 
 
 def _installation(program: Path) -> list[str]:
-    """What must be seen for `program` to start: of PREFIX/bin/NAME the prefix, else the file.
+    """The paths that `program` needs to start: of PREFIX/bin/NAME the prefix, else the file.
 
     Never a home directory: a program in ~/bin is seen alone.
     """

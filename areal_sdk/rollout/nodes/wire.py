@@ -30,7 +30,7 @@ _NEW, _OUTPUT, _LOGPROBS, _VERSIONS = _ARRAYS
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the episodes of one runner have in common: training, or an evaluation."""
+    """The facts that the episodes of one runner share: training, or an evaluation."""
 
     split: str
     sampling: SamplingPolicy

@@ -32,7 +32,7 @@ _TEST_TYPES = ("stdin", "functional")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the tests said of a program."""
+    """The result of the tests of a program."""
 
     num_tests: int
     num_passed: int

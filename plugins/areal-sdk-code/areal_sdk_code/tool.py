@@ -51,7 +51,7 @@ class PythonTool:
         return await self.run(code)
 
     async def run(self, code: str) -> str:
-        """What the program wrote, its end if it is long, and how the program ended if not well."""
+        """The output of the program, its end if it is long, and how the program ended if not well."""
         files = {"program.py": code.encode(errors="replace")}
         end = await self._sandbox.run(["python3", "-I", "program.py"], files=files)
         written = (end.stdout + end.stderr).decode(errors="replace").strip()

@@ -50,7 +50,7 @@ class Actions(ABC):
     @property
     @abstractmethod
     def words(self) -> str:
-        """What the model may answer, in one sentence."""
+        """The answers that the model may give, in one sentence."""
 
     @abstractmethod
     def read(self, text: str) -> Any:

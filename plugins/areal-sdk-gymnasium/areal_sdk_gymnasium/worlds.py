@@ -1,4 +1,4 @@
-"""What is said about environments that we know: rules, names of actions, observations, success."""
+"""Descriptions of known environments: rules, names of actions, observations, success."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -28,7 +28,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What a comparison with labels says."""
+    """The result of a comparison with labels."""
 
     num_examples: int
     num_read: int

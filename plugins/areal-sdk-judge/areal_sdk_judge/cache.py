@@ -11,7 +11,7 @@ BUSY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a judge said, why it ended there, and what that took."""
+    """A judge's reply, why the reply ended, and its tokens."""
 
     text: str
     prompt_tokens: int = 0

@@ -25,7 +25,7 @@ API_KEY = "JUDGE_API_KEY"
 """The variable with the endpoint's key: no file holds it."""
 
 _PASSING = (openai.APIConnectionError, openai.RateLimitError, openai.InternalServerError)
-"""What another moment, or another machine, may mend. `APITimeoutError` is a connection error."""
+"""Errors that another attempt, or another machine, may mend. `APITimeoutError` is a connection error."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its verdict is read.
+"""The question to a judge, and the reading of its verdict.
 
 What is judged stands between marks that are made from it, so that no answer can write the end of its own
 part. The verdict is the last line of the reply, or the fenced block that ends it, and that is one JSON

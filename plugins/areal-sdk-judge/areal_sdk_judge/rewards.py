@@ -72,7 +72,7 @@ async def judge(
 
 
 def question_of(episode: Episode) -> str:
-    """What was asked: the task's question, or the first message of a user."""
+    """The question: the task's own, or the first message of a user."""
     if "question" in episode.task.data:
         return str(episode.task.data["question"])
     for message in episode.messages:

@@ -59,7 +59,7 @@ def last_number(text: str) -> str | None:
 
 
 def final_answer(solution: str) -> str:
-    """What follows the last `####`, as in GSM8K's solutions; else all of it.
+    """The text after the last `####`, as in GSM8K's solutions; else all of it.
 
     >>> final_answer("2 + 2 = 4\\n#### 4"), final_answer("4")
     ('4', '4')

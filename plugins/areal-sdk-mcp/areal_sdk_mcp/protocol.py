@@ -47,7 +47,7 @@ def notification_of(method: str) -> JSON:
 
 
 def reply_to(message: Mapping[str, Any]) -> JSON | None:
-    """What a request of the server gets: a ping is answered, all else is not offered here."""
+    """The answer to a request of the server: a ping is answered, all else is not offered here."""
     if "method" not in message or "id" not in message:
         return None
     if message["method"] == "ping":

@@ -119,7 +119,7 @@ FORMS: Mapping[str, re.Pattern[str]] = {
         "time_intervals": r"-?(?:\d+\s*days?)?[,\s]*(?:-?\d+:\d+(?::\d+(?:\.\d+)?)?)?",
     }.items()
 }
-"""What an answer of these families must look like. The library gives the full score to a right answer
+"""The form of the answers of these families. The library gives the full score to a right answer
 with anything around it: a model that guesses could add every other guess."""
 
 ACCEPTED: Mapping[str, Callable[[str, Data], bool]] = {

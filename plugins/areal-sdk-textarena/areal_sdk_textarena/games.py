@@ -43,7 +43,7 @@ class Game:
         return int(self._env.state.current_player_id)
 
     def observe(self) -> str:
-        """What the seat whose turn it is has not seen yet; not its own moves."""
+        """The messages that the seat to move has not seen yet, without its own moves."""
         with self._own_randomness():
             seat, seen = self._env.get_observation()
         action = textarena.ObservationType.PLAYER_ACTION

@@ -18,7 +18,7 @@ SOME_LOST = 3
 
 
 class Backend(Protocol):
-    """What each library does with the events."""
+    """The calls of each library for the events."""
 
     def metrics(self, *, step: int, values: dict[str, float]) -> None: ...
 

@@ -163,7 +163,7 @@ class WeightDistributor:
     async def _prepare(
         self, servers: Sequence[Server], update: WeightUpdate, transport: Transport
     ) -> None:
-        """What comes before the pause. A sender that died meanwhile is started once more."""
+        """Do the work that comes before the pause. A sender that died meanwhile is started once more."""
         try:
             await self._prepare_once(servers, update, transport)
         except EngineError as exc:

@@ -40,7 +40,7 @@ class Bucket:
 
     @property
     def metadata(self) -> list[SimpleNamespace]:
-        """What servers read by attribute to cut the bucket up again."""
+        """The attributes by which servers cut the bucket up again."""
         entries = []
         offset = 0
         for name, dtype, shape in self.parameters:
@@ -66,7 +66,7 @@ class PublishedWeights:
 
     dtype: torch.dtype | None
     sent: list[str] = field(default_factory=list)
-    """What is sent to servers. They have the rest: it is as in the checkpoint they were started with."""
+    """The tensors that are sent to servers. The others are as in the checkpoint that the servers were started with."""
     _handles: dict[str, Any] = field(default_factory=dict)
     """By tensor: the file that holds it."""
 

@@ -63,7 +63,7 @@ class ResponsesCall:
     conversation: tuple[Message, ...]
     """Everything said before the response, instructions left out."""
     echo: dict[str, Any]
-    """What the response object repeats."""
+    """The fields that the response object repeats."""
     tools: Toolbox
 
 
@@ -96,7 +96,7 @@ def parse_count(
 def parse_input(
     fields: Fields, store: ResponseStore, raw_inputs: MutableMapping[str, str]
 ) -> ResponsesCall:
-    """What is said and how to answer it."""
+    """The messages of the request, and the way to answer them."""
     previous, instructions = fields.text("previous_response_id"), fields.text("instructions")
     given = fields.get("input")
     if given is None and previous is None and instructions is None:

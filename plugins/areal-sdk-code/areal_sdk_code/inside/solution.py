@@ -26,7 +26,7 @@ _OPERATIONS: dict[str, Any] = {
     "__setitem__": operator.setitem,
     "__str__": str,
 }
-"""What Python does with an object, whether or not its class defines the method."""
+"""Operations of Python on an object, whether or not its class defines the method."""
 _USUAL_MODULES = (
     "bisect", "collections", "copy", "functools", "heapq", "itertools", "json", "math", "operator", "random",
     "re", "string", "sys", "typing",
@@ -91,7 +91,7 @@ def _answer(
 
 
 def _usual_names() -> dict[str, Any]:
-    """What sites with tests of functions give every program without an import, such as `List`."""
+    """The names that sites with tests of functions give every program without an import, such as `List`."""
     names: dict[str, Any] = {name: importlib.import_module(name) for name in _USUAL_MODULES}
     for module in _USUAL_STARS:
         public = getattr(names[module], "__all__", None) or dir(names[module])

@@ -55,7 +55,7 @@ class Solution:
         self._requests = os.fdopen(os.dup(descriptor), "wb")
         self.num_asked = 0
         self.names: list[str] = []
-        """What it defines and can be called."""
+        """The names that the solution defines and that can be called."""
 
     def receive(self) -> dict[str, Any]:
         try:
