@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 LOOK_EVERY_S = 0.05
 _SHARE_OF_LOOKING = 20
 """Looking takes at most a twentieth of a core, also where a machine has thousands of processes."""
+_CERTAINLY_PASSED = 1.5
+"""So many times the limit of memory is more than files and libraries add to a process."""
 _KILL_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
 _SIGXCPU_EXIT = 128 + signal.SIGXCPU
@@ -75,6 +77,8 @@ class Warden:
             problem = f"its processes did not end within {_KILL_S:g} s of SIGKILL"
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._cpu_s = max(self._cpu_s, ended.ru_utime + ended.ru_stime)
+        if code and not self._limit:
+            self._note_memory_of_the_dead(ended.ru_maxrss / 1024)
         return {
             "code": code,
             "limit": self._limit,
@@ -187,6 +191,12 @@ class Warden:
             self._limit = "cpu"
         now = time.monotonic()
         self._next_look = now + max(LOOK_EVERY_S, _SHARE_OF_LOOKING * (now - began))
+
+    def _note_memory_of_the_dead(self, peak_mb: float) -> None:
+        """A program that allocates fast fails at the kernel's limit before anybody has looked."""
+        if peak_mb > _CERTAINLY_PASSED * self._limits["memory_mb"]:
+            self._limit = "memory"
+            self._peak_mb = max(self._peak_mb, peak_mb)
 
     def _why_not_started(self) -> str:
         if self._status == b"started\n":

@@ -53,6 +53,18 @@ async def test_a_met_limit_is_told_by_name_and_value(isolation: Isolation) -> No
 
 
 @both
+@pytest.mark.parametrize(("megabytes", "limit"), [(170, "memory"), (20, None)])
+async def test_the_limit_is_named_also_when_nobody_looked_in_time(
+    isolation: Isolation, megabytes: int, limit: str | None
+) -> None:
+    code = f"x = b'x' * ({megabytes} << 20); raise MemoryError"
+    end = await Sandbox(Limits(memory_mb=100), isolation=isolation).run(
+        ["python3", "-I", "-c", code]
+    )
+    assert end.limit == limit, end
+
+
+@both
 async def test_a_program_that_is_not_there_is_a_fault_of_the_sandbox(isolation: Isolation) -> None:
     with pytest.raises(SandboxError, match=r"did not start.*no-such-program"):
         await Sandbox(isolation=isolation).run(["no-such-program"])
