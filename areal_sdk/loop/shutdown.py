@@ -14,6 +14,7 @@ import asyncio
 import inspect
 import logging
 import signal
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -61,8 +62,8 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
         try:
             async with Watchdog():
                 return await main
-        finally:
-            has_unwound = True
+        finally:  # a second Ctrl-C may also meet code of `main` itself, and cut it short
+            has_unwound = not isinstance(sys.exception(), KeyboardInterrupt)
 
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)

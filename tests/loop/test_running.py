@@ -1,6 +1,7 @@
 """Ctrl-C ends a run whatever the agent's code does about it."""
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.api import train
-from areal_sdk.loop.shutdown import run_to_the_end
+from areal_sdk.loop.shutdown import StoppedAtOnce, run_to_the_end
 from areal_sdk.types import Task
 from tests.loop.runs import finish, run_dir, start_command, told
 
@@ -103,6 +104,21 @@ def test_ctrl_c_before_the_first_line_of_main_leaves_nothing_behind(
     monkeypatch.setattr(asyncio, "new_event_loop", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_to_the_end(main())  # warnings are errors: neither loop nor coroutine may leak
+
+
+@pytest.mark.parametrize("meets_main", [True, False])
+def test_a_second_ctrl_c_stops_at_once_wherever_it_lands(meets_main: bool) -> None:
+    async def main() -> None:
+        signal.raise_signal(signal.SIGINT)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        if meets_main:
+            signal.raise_signal(signal.SIGINT)
+        asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
+        await asyncio.sleep(60)
+
+    with pytest.raises(StoppedAtOnce):
+        run_to_the_end(main())
 
 
 def test_inside_a_running_loop_the_error_names_the_way_out() -> None:
