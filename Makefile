@@ -1,5 +1,6 @@
 # make demo   installs, then teaches a 135M model to use a calculator tool, on your CPU
 # make test   installs, then checks everything: ruff, mypy --strict, import contracts, tests
+# make long   the tests of whole runs that are too long for make test; CI runs both
 # make verify what takes long: slow tests and benchmarks; by hand, on a quiet machine
 
 VENV   ?= .venv
@@ -16,8 +17,10 @@ CODE   := areal_sdk tests examples plugins benchmarks scripts
 
 # One torch thread a process: two gain a little on a quiet machine and collapse on a busy one.
 export OMP_NUM_THREADS := 1
+# Where bytecode is not kept, each of the processes that tests start would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check lint verify docs install sglang-cpu clean
+.PHONY: demo test check lint long verify docs install sglang-cpu clean
 
 demo: $(VENV)/installed-train
 	$(BIN)/areal-sdk train examples/agents/calculator.py --config examples/agents/calculator.toml
@@ -25,7 +28,10 @@ demo: $(VENV)/installed-train
 test: install check
 
 check: lint
-	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "not slow and not gpu"
+	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "not long and not slow and not gpu"
+
+long: install
+	$(BIN)/pytest -q --numprocesses $(WORKERS) $(SPREAD) -m "long and not slow and not gpu"
 
 lint:
 	$(BIN)/ruff format --check $(CODE)

@@ -51,6 +51,7 @@ def test_table_and_picture_of_convergence_are_those_of_the_committed_curves(
     assert program.picture_of(found) == program.PICTURE.read_text()
 
 
+@pytest.mark.long
 def test_predictions_of_measured_runs_are_those_of_the_committed_figures(
     load_program: Callable[[str], ModuleType],
 ) -> None:

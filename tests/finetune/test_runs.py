@@ -57,6 +57,7 @@ def settings(tmp_path: Path, objective: str, data: str, **sections: dict[str, An
     return parse_config({"model": "tiny", **given})
 
 
+@pytest.mark.long
 def test_sft_lowers_the_held_out_loss_and_goes_on(tmp_path: Path) -> None:
     data = rows(tmp_path / "rows.jsonl")
     config = settings(

@@ -32,6 +32,7 @@ def spec(model_dir: Path) -> TrainerSpec:
     return replace(spec, preset=PresetSpec(EVERYTHING))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ranks", "replicas"),
     [

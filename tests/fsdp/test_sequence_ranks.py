@@ -49,6 +49,7 @@ def batch() -> list[TrajectoryGroup]:
     return groups + branching_groups()[:1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [

@@ -15,6 +15,8 @@ from areal_sdk.models.tiny import make_tiny_model
 
 from .two_ranks import MICROBATCH_TOKENS, SENT
 
+pytestmark = pytest.mark.long
+
 NUM_LAYERS = 6
 SIZE = {"num_layers": NUM_LAYERS, "hidden_size": 128, "intermediate_size": 512}
 

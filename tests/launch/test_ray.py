@@ -23,6 +23,8 @@ from tests.process.test_child import is_alive
 
 from .cluster import ray_cluster
 
+pytestmark = pytest.mark.long
+
 RANK = "tests.process.entries:rank"
 
 

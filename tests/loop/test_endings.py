@@ -51,6 +51,7 @@ def test_a_killed_trainer_ends_the_run_at_once_and_names_its_log(tmp_path: Path)
     assert "trainer-0.log" in output
 
 
+@pytest.mark.long
 def test_a_run_that_may_restart_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "run__deterministic": True,

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import orjson
+import pytest
 
 from tests.loop.runs import (
     SCRIPTED,
@@ -34,6 +35,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(tmp_path: Path) -> None:
     ends_in_one_line_and_goes_on(process, tmp_path, "error: no space left on the disk of")
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_line_and_the_run_can_go_on(
     tmp_path: Path,
 ) -> None:

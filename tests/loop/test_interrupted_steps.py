@@ -155,6 +155,7 @@ def test_a_step_that_outlives_the_grace_is_given_up_and_the_setting_named(
     assert not any(word in output for word in UGLY), output
 
 
+@pytest.mark.long
 def test_a_signal_to_every_process_of_the_run_still_saves_the_step(
     held: Callable[..., Process], tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def curve(directory: Path) -> list[tuple[float, float]]:
     return [(row["train/loss"], row["train/grad_norm"]) for row in rows]
 
 
+@pytest.mark.long
 def test_nodes_play_the_episodes_of_the_main_process_also_when_one_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -38,6 +38,7 @@ def curve(directory: Path) -> dict[int, set[tuple[float, float]]]:
 KILL, INTERRUPT = signal.SIGKILL, signal.SIGINT
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ends", "num_steps"),
     [

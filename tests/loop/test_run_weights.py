@@ -36,6 +36,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir(directory).path
 
 
+@pytest.mark.long
 def test_an_interrupted_run_is_evaluated_with_its_last_checkpoint(interrupted: Path) -> None:
     output = finish(
         start_command(
@@ -104,6 +105,7 @@ def test_a_resume_begins_with_the_weights_that_the_run_began_with(tmp_path: Path
     assert find_origin(best, run, must_be_same=False) == best  # a checkpoint has the weights
 
 
+@pytest.mark.long
 def test_a_run_begins_with_the_weights_of_an_interrupted_one_and_needs_it_no_more(
     interrupted: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ def kill_engine(pid: int) -> None:
     os.kill(engines[0], signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_killed_engine_is_started_again_and_the_run_goes_on(tmp_path: Path) -> None:
     process = start_training(tmp_path, run__steps=8)
     wait_for_steps(process, tmp_path, 2)

@@ -59,6 +59,7 @@ def rewarded(agent: Path) -> tuple[str, ...]:
     return ("--plugin", str(agent), "--set", "rewards.letters=1.0")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_trains(tmp_path: Path, agent: Path, workers: int) -> None:
     training = start_training(

@@ -60,6 +60,7 @@ async def test_a_killed_server_is_replaced_and_its_requests_go_on(tmp_path: Path
         await engine.aclose()
 
 
+@pytest.mark.long
 def test_an_agent_trains_on_it_and_a_killed_server_comes_back(tmp_path: Path) -> None:
     process = start_training(
         tmp_path,

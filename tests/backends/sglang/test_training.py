@@ -10,6 +10,8 @@ from areal_sdk.backends.sglang.install import SGLangEnvironment
 from tests.loop.rescore import largest_error
 from tests.loop.runs import run_dir, train_and_keep_weights
 
+pytestmark = pytest.mark.long
+
 DEADLINE_S = 900.0
 """On a busy machine a server takes minutes to start."""
 

@@ -54,6 +54,7 @@ def assert_near(found: Mapping[int, float], expected: Mapping[int, float], *, wh
     assert max(errors.values()) < BOUND, (what, errors)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_points", [1, pytest.param(10, marks=pytest.mark.slow)])
 async def test_losses_go_on_with_one_rank_and_with_two(
     spec: TrainerSpec, tmp_path: Path, num_points: int
