@@ -153,19 +153,19 @@ class BegunRun:
         )
 
     def can_go_on(self) -> bool:
-        """Whether a run that has just lost a process goes on by itself."""
+        """Whether a run that has just lost a process goes on by itself: not one that never began."""
         training = self.training
-        has_saved = latest_checkpoint(self.run_dir.checkpoints) is not None
         is_left = training.restarts < training.plan.config.run.restarts
-        return has_saved and is_left and not training.is_planned_once
+        return self.run_dir.has_begun() and is_left and not training.is_planned_once
 
     def rest(self) -> Training | RunSummary:
-        """The rest of a run that lost a process, from its last checkpoint."""
+        """The rest of a run that lost a process: after its last checkpoint, or all of it."""
         training = self.training
         most = training.plan.config.run.restarts
+        has_saved = latest_checkpoint(self.run_dir.checkpoints) is not None
+        way_on = "going on from the last checkpoint" if has_saved else "beginning again"
         self.progress.say(
-            f"warning: {self.loss}; going on from the last checkpoint (restart "
-            f"{training.restarts + 1} of {most})"
+            f"warning: {self.loss}; {way_on} (restart {training.restarts + 1} of {most})"
         )
         rest = resumed(
             self.run_dir, {}, training.make_plan, call=training.call, quiet=training.quiet

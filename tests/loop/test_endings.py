@@ -68,6 +68,19 @@ def test_a_run_that_may_restart_goes_on_from_its_last_checkpoint(tmp_path: Path)
     assert curve(tmp_path / "lost") == curve(tmp_path / "whole")
 
 
+def test_a_run_that_may_restart_and_has_saved_nothing_begins_again(tmp_path: Path) -> None:
+    process = start_training(tmp_path, *SCRIPTED_ENGINE, run__steps=12, run__restarts=1)
+    wait_for_steps(process, tmp_path, 2)
+    (trainer,) = children_of(process.pid, "trainer-0")
+    os.kill(trainer, signal.SIGKILL)
+    output = finish(process)
+    assert re.search(
+        r"trainer-0 .*was killed by SIGKILL.*; beginning again \(restart 1 of 1\)", output
+    )
+    rows = run_dir(tmp_path).read_metrics(kind="step")
+    assert [row["step"] for row in rows][-12:] == list(range(1, 13))
+
+
 SLOW_AGENT = """
 import asyncio
 from areal_sdk import Agent, Task, hookimpl

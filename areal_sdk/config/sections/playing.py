@@ -39,7 +39,7 @@ class RunSection(Section):
     """Number of latest checkpoints to keep; older ones are deleted."""
     restarts: NonNegative = 0
     """How often a run that lost a process (a trainer rank, an engine that died too often) goes on from its last
-    checkpoint by itself. 0: the loss ends the run, and says how to go on."""
+    checkpoint by itself, or begins again if it has none. 0: the loss ends the run, and says how to go on."""
     stop_grace_s: Seconds = 600.0
     """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint. If a batch system
     kills the job earlier, set the time that it allows. A second Ctrl-C waits for neither."""
