@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -80,8 +80,11 @@ def run_to_the_end(main: Coroutine[Any, Any, T]) -> T:
         loop.set_exception_handler(_say_nothing)
         for task in asyncio.all_tasks(loop):
             task.cancel()  # before the loop runs again: what has not begun would block it now
-        stubborn = loop.run_until_complete(_end_tasks())
-        if not stubborn:  # else generators of theirs may still be running
+        ending = loop.create_task(_end_tasks())
+        while not ending.done():
+            with suppress(KeyboardInterrupt):  # of a task that Ctrl-C has met: it is known
+                loop.run_until_complete(ending)
+        if not ending.result():  # else generators of theirs may still be running
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 

@@ -106,14 +106,20 @@ def test_ctrl_c_before_the_first_line_of_main_leaves_nothing_behind(
         run_to_the_end(main())  # warnings are errors: neither loop nor coroutine may leak
 
 
-@pytest.mark.parametrize("meets_main", [True, False])
-def test_a_second_ctrl_c_stops_at_once_wherever_it_lands(meets_main: bool) -> None:
+@pytest.mark.parametrize("met", ["main", "a task that main awaits", "the loop"])
+def test_a_second_ctrl_c_stops_at_once_wherever_it_lands(met: str) -> None:
+    async def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+
     async def main() -> None:
         signal.raise_signal(signal.SIGINT)
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
-        if meets_main:
-            signal.raise_signal(signal.SIGINT)
+        if met == "main":
+            await interrupted()
+        elif met == "a task that main awaits":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(interrupted())
         asyncio.get_running_loop().call_soon(signal.raise_signal, signal.SIGINT)
         await asyncio.sleep(60)
 
