@@ -16,7 +16,14 @@ SHORT_S = 3.0
 """Of a link that comes back: a tenth of what a connection survives."""
 
 
-def wait_until_gone(machine: Machine, pids: list[int]) -> None:
+def check_nothing_returns(machines: Cluster, machine: Machine, pids: list[int]) -> None:
+    """The link of a machine that Ray has given up comes back: all of `pids` end.
+
+    Ray gives a machine up about a minute after its link went down, and a quick run has ended before: a raylet whose
+    link comes back earlier rightly goes on.
+    """
+    machines.wait_for(len(machines.others))  # the main machine, and all others but this one
+    machine.heal()
     deadline = time.monotonic() + DEADLINE_S
     while left := set(machine.pids()) & set(pids):
         assert time.monotonic() < deadline, f"{left} of {machine.name} went on"
@@ -32,8 +39,7 @@ def train_and_cut(machines: Cluster, tmp_path: Path, part: str) -> str:
     machine.cut()
     output = finish(process)
     check_books(tmp_path, trained=20 * 16)
-    machine.heal()
-    wait_until_gone(machine, pids)
+    check_nothing_returns(machines, machine, pids)
     return output
 
 
