@@ -27,7 +27,7 @@ from tables import table, write_section
 
 from areal_sdk.planner.hardware import Efficiencies, fixed_part
 from areal_sdk.planner.parts import Described, from_hardware
-from areal_sdk.planner.simulation import simulate
+from areal_sdk.planner.simulation.run import simulate
 from areal_sdk.planner.speeds import TrainerSpeed
 from areal_sdk.planner.splits import best_split, with_batch
 

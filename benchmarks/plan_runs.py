@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.config import RolloutSection
-from areal_sdk.planner.books import BookRules
-from areal_sdk.planner.calibration import calibrate
-from areal_sdk.planner.recorded import WARM_STEPS, RecordedRun
-from areal_sdk.planner.setup import Setup
-from areal_sdk.planner.simulation import expected_step_s
+from areal_sdk.planner.calibration.recorded import WARM_STEPS, RecordedRun
+from areal_sdk.planner.calibration.speeds_of_runs import calibrate
+from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.planner.simulation.run import expected_step_s
+from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.planner.workload import LongTail, Workload
 from areal_sdk.rollout.staleness import StalenessGate

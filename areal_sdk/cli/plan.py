@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from areal_sdk.planner.calibration import Calibration
+    from areal_sdk.planner.calibration.speeds_of_runs import Calibration
     from areal_sdk.planner.splits import LargerBatch, Split
     from areal_sdk.planner.sureness import Sureness
 

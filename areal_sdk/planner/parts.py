@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from areal_sdk.config import RolloutSection
-from areal_sdk.planner.books import BookRules
-from areal_sdk.planner.calibration import Calibration, calibrate, on_other_machines
+from areal_sdk.planner.calibration.speeds_of_runs import Calibration, calibrate, on_other_machines
 from areal_sdk.planner.hardware import (
     Efficiencies,
     engine_speed,
@@ -16,7 +15,8 @@ from areal_sdk.planner.hardware import (
     trainer_speed,
     training_gpus,
 )
-from areal_sdk.planner.setup import Setup
+from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.splits import Parts
 from areal_sdk.planner.workload import LongTail, Workload
 from areal_sdk.rollout.staleness import StalenessGate

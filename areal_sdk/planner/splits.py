@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.forecast import Forecast
-from areal_sdk.planner.losses import LossRates
-from areal_sdk.planner.setup import Setup
-from areal_sdk.planner.simulation import simulate
+from areal_sdk.planner.simulation.forecast import Forecast
+from areal_sdk.planner.simulation.losses import LossRates
+from areal_sdk.planner.simulation.run import simulate
+from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import EngineSpeed
 
 ETAS = (0, 1, 2, 4)

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal_sdk.planner.calibration import Calibration
-from areal_sdk.planner.simulation import simulate
+from areal_sdk.planner.calibration.speeds_of_runs import Calibration
+from areal_sdk.planner.simulation.run import simulate
 from areal_sdk.planner.splits import Split
 
 TABLE_ERROR = 0.35

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import pytest
 
 from areal_sdk.config import RolloutSection
-from areal_sdk.planner.books import BookRules
-from areal_sdk.planner.setup import Setup
-from areal_sdk.planner.simulation import simulated_steps
+from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.planner.simulation.run import simulated_steps
+from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, TrainerSpeed
 from areal_sdk.planner.workload import EpisodeShape, TurnShape, Workload
 from areal_sdk.rollout.buffer import TrajectoryBuffer

@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.calibration import fit_trainer
-from areal_sdk.planner.engine_fit import averaged_count, count_at, fit_above_zero, fit_engine
-from areal_sdk.planner.recorded import RecordedCall, RecordedRun
+from areal_sdk.planner.calibration.engine_fit import (
+    averaged_count,
+    count_at,
+    fit_above_zero,
+    fit_engine,
+)
+from areal_sdk.planner.calibration.recorded import RecordedCall, RecordedRun
+from areal_sdk.planner.calibration.speeds_of_runs import fit_trainer
 from areal_sdk.planner.workload import EpisodeShape, TurnShape, Workload
 
 WORKLOAD = Workload(((EpisodeShape((TurnShape(10, 10, 10),)),),))

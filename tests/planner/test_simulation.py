@@ -8,10 +8,10 @@ import pytest
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.books import BookRules
-from areal_sdk.planner.losses import LossRates
-from areal_sdk.planner.setup import Setup
-from areal_sdk.planner.simulation import simulate
+from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.planner.simulation.losses import LossRates
+from areal_sdk.planner.simulation.run import simulate
+from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.planner.workload import EpisodeShape, LongTail, TurnShape, Workload
 from areal_sdk.rollout.staleness import StalenessGate
@@ -89,8 +89,8 @@ def test_a_step_waits_for_the_longest_of_its_episodes() -> None:
 
 def test_a_single_server_queue_waits_as_the_formula_says() -> None:
     """M/D/1: with Poisson arrivals and service S at load r, a request waits r S / (2 (1 - r))."""
-    from areal_sdk.planner.play import Player, SimulatedGroup
-    from areal_sdk.planner.servers import SimulatedServer
+    from areal_sdk.planner.simulation.play import Player, SimulatedGroup
+    from areal_sdk.planner.simulation.servers import SimulatedServer
 
     load, service_s, generator = 0.7, 1.0, random.Random(1)
     server = SimulatedServer(0, EngineSpeed(ALONE, max_slots=1))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from areal_sdk.planner.workload import EpisodeShape, TurnShape
 
 if TYPE_CHECKING:
-    from areal_sdk.planner.servers import SimulatedServer
+    from areal_sdk.planner.simulation.servers import SimulatedServer
 
 
 class Player:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from areal_sdk.planner.books import BookRules
-from areal_sdk.planner.losses import LossRates
+from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.planner.simulation.losses import LossRates
 from areal_sdk.planner.speeds import EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.planner.workload import Workload
 

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from areal_sdk.config import RolloutSection
-from areal_sdk.planner.play import Player, SimulatedGroup
+from areal_sdk.planner.simulation.play import Player, SimulatedGroup
 from areal_sdk.rollout.buffer import MAX_REFILLS
 from areal_sdk.rollout.staleness import StalenessGate
 

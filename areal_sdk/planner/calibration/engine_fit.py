@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.recorded import Floats, RecordedCall, RecordedRun
+from areal_sdk.planner.calibration.recorded import Floats, RecordedCall, RecordedRun
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed
 
 MAX_SLOTS_OF_A_SERVER = 256

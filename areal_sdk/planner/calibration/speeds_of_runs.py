@@ -9,11 +9,11 @@ import numpy as np
 
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.books import BookRules
-from areal_sdk.planner.engine_fit import fit_above_zero, fit_engine
-from areal_sdk.planner.recorded import WARM_STEPS, Floats, RecordedRun
-from areal_sdk.planner.setup import Setup
-from areal_sdk.planner.simulation import expected_step_s
+from areal_sdk.planner.calibration.engine_fit import fit_above_zero, fit_engine
+from areal_sdk.planner.calibration.recorded import WARM_STEPS, Floats, RecordedRun
+from areal_sdk.planner.simulation.books import BookRules
+from areal_sdk.planner.simulation.run import expected_step_s
+from areal_sdk.planner.simulation.setup import Setup
 from areal_sdk.planner.speeds import EngineSpeed, Machine, TrainerSpeed
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import RunDir

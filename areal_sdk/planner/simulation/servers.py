@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import count
 
 from areal_sdk.backends.remote.pool import MAX_IMBALANCE
-from areal_sdk.planner.play import Player
+from areal_sdk.planner.simulation.play import Player
 from areal_sdk.planner.speeds import DecodeCurve, EngineSpeed
 
 MAX_PREFIXES = 512

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from areal_sdk.planner.servers import SimulatedServer
-    from areal_sdk.planner.setup import Setup
+    from areal_sdk.planner.simulation.servers import SimulatedServer
+    from areal_sdk.planner.simulation.setup import Setup
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 from areal_sdk.planner.speeds import Machine
 
 if TYPE_CHECKING:
-    from areal_sdk.planner.setup import Setup
+    from areal_sdk.planner.simulation.setup import Setup
 
 WINDOW_S = 1.0
 """Over which the load of the main process is averaged."""

@@ -16,14 +16,14 @@ from itertools import count
 from typing import Any
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.books import SimulatedBatch, SimulatedBooks, mark_idle
-from areal_sdk.planner.cores import SharedCores
-from areal_sdk.planner.forecast import Forecast, StepRecord
-from areal_sdk.planner.losses import LossRates
-from areal_sdk.planner.play import Player, SimulatedGroup
-from areal_sdk.planner.servers import ServerPool, SimulatedServer
-from areal_sdk.planner.setup import Setup
-from areal_sdk.planner.under_way import BatchWait, Delivery, StepUnderWay
+from areal_sdk.planner.simulation.books import SimulatedBatch, SimulatedBooks, mark_idle
+from areal_sdk.planner.simulation.cores import SharedCores
+from areal_sdk.planner.simulation.forecast import Forecast, StepRecord
+from areal_sdk.planner.simulation.losses import LossRates
+from areal_sdk.planner.simulation.play import Player, SimulatedGroup
+from areal_sdk.planner.simulation.servers import ServerPool, SimulatedServer
+from areal_sdk.planner.simulation.setup import Setup
+from areal_sdk.planner.simulation.under_way import BatchWait, Delivery, StepUnderWay
 
 PATIENCE = 300
 """Events for each model call of a batch, after which a run without a step makes no progress."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from areal_sdk.planner.books import SimulatedBatch
-from areal_sdk.planner.forecast import StepRecord
+from areal_sdk.planner.simulation.books import SimulatedBatch
+from areal_sdk.planner.simulation.forecast import StepRecord
 
 
 @dataclass(slots=True)

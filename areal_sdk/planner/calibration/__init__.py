@@ -1,0 +1,1 @@
+"""Recorded runs read for the speeds of their parts."""
