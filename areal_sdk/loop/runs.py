@@ -218,8 +218,8 @@ def begun(training: Training) -> Iterator[BegunRun]:
             pass
         except (ExceptionGroup, ArealError) as error:
             cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
-            if isinstance(cause, ChildDiedError) and run.can_go_on():
-                run.loss = cause
+            if (loss := _loss_in(cause)) is not None and run.can_go_on():
+                run.loss = loss
             elif cause is error:
                 _with_way_on(error, run_dir)
                 raise
@@ -331,6 +331,12 @@ def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The first `ArealError` inside, else the first error. Tasks that end together raise a group."""
     leaves = list(_leaves(group))
     return next((error for error in leaves if isinstance(error, ArealError)), leaves[0])
+
+
+def _loss_in(error: BaseException) -> ChildDiedError | None:
+    """The death of a process that `error` tells of: an engine that died while it started is an `EngineError`."""
+    deaths = (each for each in (error, error.__cause__) if isinstance(each, ChildDiedError))
+    return next(deaths, None)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:

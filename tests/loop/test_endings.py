@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from tests.loop.runs import (
+    DEADLINE_S,
     SCRIPTED_ENGINE,
+    SCRIPTED_TRAINER,
     children_of,
     finish,
     resume_training,
@@ -79,6 +81,25 @@ def test_a_run_that_may_restart_and_has_saved_nothing_begins_again(tmp_path: Pat
     )
     rows = run_dir(tmp_path).read_metrics(kind="step")
     assert [row["step"] for row in rows][-12:] == list(range(1, 13))
+
+
+@pytest.mark.slow
+def test_a_run_that_may_restart_outlives_an_engine_that_dies_while_it_starts(
+    tmp_path: Path,
+) -> None:
+    settings: dict[str, Any] = {"run__steps": 6, "run__checkpoint_every": 1, "run__restarts": 1}
+    process = start_training(tmp_path, *SCRIPTED_TRAINER, **settings)
+    wait_for_steps(process, tmp_path, 2)
+    process.kill()
+    process.communicate()
+    process = resume_training(tmp_path)
+    deadline = time.monotonic() + DEADLINE_S
+    while not (engines := children_of(process.pid, "engine")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(engines[0], signal.SIGKILL)
+    output = finish(process)
+    assert re.search(r"engine .*was killed by SIGKILL.*checkpoint \(restart 1 of 1\)", output)
 
 
 SLOW_AGENT = """

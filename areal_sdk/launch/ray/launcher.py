@@ -9,7 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import ConfigError, ProcessError, raised_here, require_package
+from areal_sdk.errors import (
+    ChildDiedError,
+    ConfigError,
+    ProcessError,
+    raised_here,
+    require_package,
+)
 from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
 from areal_sdk.process.chores import Chores
@@ -118,7 +124,7 @@ class RayLauncher:
     async def _accept(
         self, job: str, specs: Sequence[ProcessSpec], starters: Mapping[str, Starter]
     ) -> list[Child]:
-        """The started processes; ProcessError as soon as one of them ends instead."""
+        """The started processes; ChildDiedError as soon as one of them ends instead."""
         joining = asyncio.create_task(
             self._listener.accept(
                 {_joined_name(spec, job): spec for spec in specs},
@@ -136,7 +142,7 @@ class RayLauncher:
                 # A process that failed to start says so over its connection: that error is the better one.
                 await asyncio.wait({joining}, timeout=1.0)
                 if not joining.done():
-                    raise ProcessError(str(ending.result()))
+                    raise ChildDiedError(str(ending.result()))
             return await joining
         finally:
             for task in (joining, ending):
