@@ -372,6 +372,8 @@ async def _play(
 
 def takes_tokens(agent: AgentLike | AgentSpec) -> bool:
     """Whether it is a workflow or an environment, which needs a session of the gateway."""
+    if isinstance(agent, AgentSpec) and agent.is_isolated:
+        return True  # only environments are isolated
     item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
     cls = item if isinstance(item, type) else type(item)
     return issubclass(cls, (RolloutWorkflow, Environment)) or hasattr(cls, "arun_episode")

@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable
 
 from areal_sdk import hookspecs
+from areal_sdk.environment import Environment
 from areal_sdk.errors import PluginError
 
 _SPECS = {
@@ -74,6 +75,15 @@ def not_an_observer(item: object) -> str | None:
         return f"has a wrong hook: {exc}"
     if not any(name in OBSERVING for name in methods):
         return f"observes nothing: give it methods that observe, {', '.join(OBSERVING)}"
+    return None
+
+
+def not_an_environment(item: object) -> str | None:
+    """The problem with an environment, if any."""
+    if (problem := not_a_subclass_of(Environment)(item)) is not None:
+        return problem
+    if inspect.isclass(item) and "isolated" in _parameters(item):
+        return "has an option called 'isolated', which is the run's own: rename it"
     return None
 
 

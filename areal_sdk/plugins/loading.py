@@ -24,6 +24,7 @@ from areal_sdk.plugins.checks import (
     check_hooks,
     not_a_function,
     not_a_subclass_of,
+    not_an_environment,
     not_an_observer,
     not_callable,
 )
@@ -86,7 +87,7 @@ class Plugins:
         absent = self._absent
         self.rewards = Registry[RewardFn]("reward", check=not_a_function, absent=absent)
         self.environments = Registry[type[Environment]](
-            "environment", check=not_a_subclass_of(Environment), absent=absent
+            "environment", check=not_an_environment, absent=absent
         )
         self.agents = Registry["AgentLike | type[Any]"]("agent", absent=absent)
         self.engines = Registry[type[InferenceEngine]](

@@ -17,6 +17,9 @@ from typing import Any
 
 from areal_sdk.errors import ConfigError
 
+REGISTERED = "registered:"
+"""Begins the reference of an object that a plugin of another virtual environment registers by name."""
+
 _IMPORT_LOCK = threading.RLock()
 
 _importing: contextvars.ContextVar[Path | None] = contextvars.ContextVar("importing", default=None)

@@ -17,7 +17,7 @@ from typing import Any, cast
 from areal_sdk.errors import DeadlineError, InfrastructureError
 from areal_sdk.plugins import load_plugins
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.user_code import load_user_object
+from areal_sdk.process.user_code import REGISTERED, load_user_object
 from areal_sdk.process.workers import IDLE
 from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
@@ -29,9 +29,6 @@ LOOK_EVERY_S = 0.1
 """Interval at which a worker checks whether the reward that it awaits was cancelled."""
 
 LoadedReward = Callable[..., Any]
-
-REGISTERED = "registered:"
-"""Begins the reference of a reward that only another environment can import."""
 
 
 def main(channel: Channel, args: Mapping[str, JSON]) -> None:

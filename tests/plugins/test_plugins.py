@@ -195,6 +195,11 @@ def test_a_missing_package_of_an_extra_says_what_to_install(install: Install) ->
             "an option called 'weight', which is the run",
         ),
         ("register_environments", "dict", "must be a subclass of areal_sdk.Environment"),
+        (
+            "register_environments",
+            "type('X', (areal_sdk.Environment,), {'__init__': lambda self, isolated=1: None})",
+            "an option called 'isolated', which is the run",
+        ),
         ("register_engines", "dict", "must be a subclass of areal_sdk.InferenceEngine"),
         ("register_rewards", "'no reference'", 'write "module:attribute"'),
     ],

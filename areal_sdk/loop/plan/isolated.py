@@ -1,33 +1,35 @@
-"""Rewards in environments of their own, for plugins whose packages this environment cannot have."""
+"""Rewards and environments in virtual environments of their own, for plugins whose packages this one cannot have."""
 
 import functools
 import json
 import logging
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.environments import environment_for, requirement_of
-from areal_sdk.rollout.reward_worker import REGISTERED
+from areal_sdk.process.user_code import REGISTERED
+from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.rewards import RewardSpec
 
 logger = logging.getLogger(__name__)
 
 ISOLATED = "isolated"
-"""The option of every reward, beside its weight: true, or what pip installs."""
+"""The option of every reward and every environment: true, or the requirement that pip installs."""
 
 _CHECK_S = 300.0
 _CHECK = """
 import json, sys
 from areal_sdk.errors import ArealError
 from areal_sdk.plugins import load_plugins, validate_options
-name, options = json.loads(sys.argv[1])
+kind, name, options = json.loads(sys.argv[1])
 try:
-    reward = load_plugins().rewards.get(name)
-    options = validate_options(reward, options, table=f"reward.{name}", skip=1)
+    plugins = load_plugins()
+    found = (plugins.rewards if kind == "reward" else plugins.environments).get(name)
+    options = validate_options(found, options, table=f"{kind}.{name}", skip=int(kind == "reward"))
     print(json.dumps({"options": options}))
 except ArealError as exc:
     print(json.dumps({"error": str(exc)}))
@@ -46,27 +48,51 @@ def isolated_reward(
 
     `isolated` is a requirement for pip, or True: what is installed here under the reward's name.
     """
+    python = _python_for("reward", name, isolated, plugins.rewards.owners(name))
+    checked = _checked(python, "reward", name, json.dumps(dict(options)))
+    return RewardSpec(name, f"{REGISTERED}{name}", weight, checked, python=str(python))
+
+
+def isolated_environment(
+    name: str,
+    isolated: object,
+    options: Mapping[str, Any],
+    plugins: Plugins,
+    *,
+    step_timeout_s: float,
+) -> AgentSpec:
+    """The spec of an environment that another virtual environment has. `isolated` as for rewards.
+
+    Its workers play whole episodes there; only the model's answers come from this process.
+    """
+    python = _python_for("env", name, isolated, plugins.environments.owners(name))
+    checked = _checked(python, "env", name, json.dumps(dict(options)))
+    return AgentSpec(
+        name, f"{REGISTERED}{name}", checked, f"env.{name}", step_timeout_s, str(python)
+    )
+
+
+def _python_for(kind: str, name: str, isolated: object, owners: Sequence[str]) -> Path:
+    """The Python of the virtual environment, which is made now, if it was never made."""
     if isolated is True:
-        owners = plugins.rewards.owners(name)
         if len(owners) != 1:
             raise ConfigError(
-                f"[reward.{name}] isolated = true: no installed plugin registers it: write the requirement, "
+                f"[{kind}.{name}] isolated = true: no installed plugin registers it: write the requirement, "
                 'isolated = "my-plugin>=1"'
             )
         isolated = requirement_of(owners[0])
     if not isinstance(isolated, str) or not isolated:
         raise ConfigError(
-            f"[reward.{name}] isolated = {isolated!r}: give true, false, or what pip installs"
+            f"[{kind}.{name}] isolated = {isolated!r}: give true, false, or what pip installs"
         )
-    python = environment_for(isolated, say=logger.warning)
-    checked = _checked(python, name, json.dumps(dict(options)))
-    return RewardSpec(name, f"{REGISTERED}{name}", weight, checked, python=str(python))
+    return environment_for(isolated, say=logger.warning)
 
 
 @functools.cache
-def _checked(python: Path, name: str, options: str) -> Mapping[str, Any]:
-    """The options, as the reward's own environment reads them."""
-    order = json.dumps([name, json.loads(options)])
+def _checked(python: Path, kind: str, name: str, options: str) -> Mapping[str, Any]:
+    """The options, as the plugin's own environment reads them."""
+    order = json.dumps([kind, name, json.loads(options)])
+    what = f"{'environment' if kind == 'env' else kind} {name!r}"
     words = [str(python), "-I", "-c", _CHECK, order]
     written = ""
     try:
@@ -75,10 +101,10 @@ def _checked(python: Path, name: str, options: str) -> Mapping[str, Any]:
         said = json.loads(ended.stdout.strip().splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as exc:
         raise ConfigError(
-            f"reward {name!r}: its environment, {python}, does not work: {written or exc}: remove the "
+            f"{what}: its virtual environment, {python}, does not work: {written or exc}: remove the "
             "directory, and it is made again"
         ) from None
     if "error" in said:
-        raise ConfigError(f"in the environment of reward {name!r}: {said['error']}")
+        raise ConfigError(f"in the virtual environment of {what}: {said['error']}")
     found: Mapping[str, Any] = said["options"]
     return found

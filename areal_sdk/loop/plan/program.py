@@ -12,6 +12,7 @@ from areal_sdk.agent import Agent, AgentLike, RolloutWorkflow
 from areal_sdk.config import Config
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
+from areal_sdk.loop.plan.isolated import ISOLATED, isolated_environment
 from areal_sdk.plugins import Plugins, validate_options
 from areal_sdk.process.user_code import load_user_module, refuse_while_importing
 from areal_sdk.rollout.agents.command import CommandAgent
@@ -119,6 +120,13 @@ def command_program(config: Config, line: str) -> Program:
 
 def _named_environment(config: Config, plugins: Plugins) -> Program:
     assert config.env is not None
+    options = dict(config.options.get(f"env.{config.env}", {}))
+    if isolated := options.pop(ISOLATED, False):
+        timeout_s = config.rollout.tool_timeout_s
+        agent = isolated_environment(
+            config.env, isolated, options, plugins, step_timeout_s=timeout_s
+        )
+        return Program(config.env, agent)
     found = plugins.environments.get(config.env)
     return _program(
         found, inspect.getmodule(found), config, name=config.env, table=f"env.{config.env}"

@@ -171,8 +171,7 @@ def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: 
     """The agent itself, or a pool (yet to be started) of workers that make it from its spec."""
     if not isinstance(agent, AgentSpec):
         return agent
-    if not rollout.workers:
+    if not rollout.workers and not agent.is_isolated:
         return agent.make()
-    return AgentPool(
-        agent, size=rollout.workers, log_dir=log_dir, block_limit_s=rollout.tool_timeout_s
-    )
+    size = max(1, rollout.workers)  # what is isolated cannot be made in this process
+    return AgentPool(agent, size=size, log_dir=log_dir, block_limit_s=rollout.tool_timeout_s)

@@ -84,9 +84,8 @@ class AgentProcess:
             "say_blocked_after_s": min(SAY_BLOCKED_AFTER_S, block_limit_s / 4),
         }
         try:
-            child = await spawn(
-                ProcessSpec(name, WORKER, arguments), log_dir=log_dir, start_timeout_s=timeout_s
-            )
+            worker = ProcessSpec(name, WORKER, arguments, python=spec.python)
+            child = await spawn(worker, log_dir=log_dir, start_timeout_s=timeout_s)
         finally:
             holder.forget_path()
         return cls(child, holder, spec.name)

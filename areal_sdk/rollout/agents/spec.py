@@ -10,9 +10,9 @@ from typing import Any, Self, cast
 from areal_sdk.agent import AgentLike
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
-from areal_sdk.plugins import validate_options
+from areal_sdk.plugins import load_plugins, validate_options
 from areal_sdk.process import JSON
-from areal_sdk.process.user_code import load_user_object, reference_to
+from areal_sdk.process.user_code import REGISTERED, load_user_object, reference_to
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 
 NUM_ARGUMENTS = 2
@@ -25,12 +25,18 @@ class AgentSpec:
 
     name: str
     reference: str
-    """`file.py::Name` or `package.module:Name`."""
+    """`file.py::Name`, `package.module:Name`, or `registered:NAME` for an environment that `python` has."""
     options: Mapping[str, Any] = field(default_factory=dict)
     table: str = "agent"
     """Settings table of the options, for error messages."""
     step_timeout_s: float = 60.0
     """Deadline of one step of an environment."""
+    python: str = ""
+    """The Python of a virtual environment that has the environment's plugin; empty: this one."""
+
+    @property
+    def is_isolated(self) -> bool:
+        return bool(self.python)
 
     @classmethod
     def of(
@@ -54,8 +60,12 @@ class AgentSpec:
 
     def make(self) -> AgentLike:
         """Make the agent. Imports the module that defines it."""
+        if self.reference.startswith(REGISTERED):
+            item: object = load_plugins().environments.get(self.reference.removeprefix(REGISTERED))
+        else:
+            item = load_user_object(self.reference)
         return make_agent(
-            load_user_object(self.reference),
+            item,
             name=self.name,
             options=self.options,
             table=self.table,

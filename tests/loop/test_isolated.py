@@ -1,4 +1,4 @@
-"""Rewards whose packages this environment cannot have run in environments of their own, side by side."""
+"""Rewards and worlds whose packages this environment cannot have run in environments of their own, side by side."""
 
 import sys
 import textwrap
@@ -7,23 +7,52 @@ from pathlib import Path
 
 import pytest
 
+from areal_sdk.agent import AgentLike
+from areal_sdk.config import parse_config
 from areal_sdk.errors import ConfigError, RewardError
-from areal_sdk.loop.plan.isolated import isolated_reward
+from areal_sdk.loop.plan.isolated import isolated_environment, isolated_reward
+from areal_sdk.loop.plan.program import load_program
 from areal_sdk.plugins import Plugins
 from areal_sdk.process import environments
+from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.rewards import RewardPool
-from areal_sdk.testing import make_episode
+from areal_sdk.testing import make_episode, run_agent
+from areal_sdk.types import Episode, Task
 from tests.docs.blocks import ROOT
 
 PLUGIN = """
     import os
-    from areal_sdk import hookimpl
+    import time
+    from areal_sdk import Environment, StepResult, hookimpl
     import {package}
 
     def which_{number}(episode, *, plus: float = 0.0) -> float:
         if episode.final_text == "crash":
             os._exit(3)
         return float({package}.__version__.split(".")[0]) + plus
+
+    class World(Environment):
+        def __init__(self, *, plus: float = 0.0) -> None:
+            self.plus = plus
+
+        async def reset(self, task):
+            return [{{"role": "user", "content": task.data["question"]}}]
+
+        async def step(self, message):
+            if message["content"] == "crash":
+                os._exit(3)
+            if message["content"] == "hang":
+                time.sleep(600)
+            if message["content"] == "fill":
+                raise MemoryError("no room")
+            return StepResult(reward=which_{number}(Said(), plus=self.plus), done=True)
+
+    class Said:
+        final_text = ""
+
+    @hookimpl
+    def register_environments(register):
+        register("world_{number}", World)
 
     @hookimpl
     def register_rewards(register):
@@ -81,11 +110,54 @@ async def test_two_versions_of_a_package_serve_one_run(
         assert (await pool.score(make_episode("hello"))).reward == pytest.approx(3.3)
 
 
+async def play(agent: AgentLike, reply: str) -> Episode:
+    return await run_agent(agent, Task("t", {"question": "go"}), engine=[reply])
+
+
+async def test_worlds_with_two_versions_of_a_package_are_played_side_by_side(
+    ready_made: list[str], tmp_path: Path
+) -> None:
+    assert find_spec("pinned_package") is None
+    for number, requirement in enumerate(ready_made, start=1):
+        name = f"world_{number}"
+        options = {"isolated": requirement, "plus": 0.5}
+        config = parse_config({"env": {"name": name, name: options}})
+        program = load_program(config, plugins=Plugins())
+        pool = playable(program.agent, config.rollout, log_dir=tmp_path / name)
+        assert isinstance(pool, AgentPool)
+        async with pool:
+            assert (await play(pool, "hello")).reward == number + 0.5
+
+
+async def test_a_crash_a_hang_and_an_error_of_a_world_end_one_episode_each(
+    ready_made: list[str], tmp_path: Path
+) -> None:
+    spec = isolated_environment("world_1", ready_made[0], {}, Plugins(), step_timeout_s=30.0)
+    section = parse_config({"rollout": {"tool_timeout_s": 1.0}}).rollout
+    pool = playable(spec, section, log_dir=tmp_path)
+    assert isinstance(pool, AgentPool)
+    async with pool:
+        for reply, told in (("crash", "exited with code 3"), ("hang", "1 s"), ("fill", "no room")):
+            failed = await play(pool, reply)
+            assert failed.reward is None
+            assert told in failed.outcome.message, failed.outcome
+            assert (await play(pool, "hello")).reward == 1.0
+        assert pool.num_started == 3
+
+
 def test_a_wrong_option_or_name_is_an_error_before_the_run(ready_made: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"in the environment of reward 'which_1': .*'pluss'"):
+    with pytest.raises(
+        ConfigError, match=r"in the virtual environment of reward 'which_1': .*'pluss'"
+    ):
         isolated_reward("which_1", ready_made[0], {"pluss": 1.0}, Plugins(), weight=1.0)
     with pytest.raises(ConfigError, match="unknown reward 'which_2'"):
         isolated_reward("which_2", ready_made[0], {}, Plugins(), weight=1.0)
+    with pytest.raises(
+        ConfigError, match=r"in the virtual environment of environment 'world_1': .*'pluss'"
+    ):
+        isolated_environment(
+            "world_1", ready_made[0], {"pluss": 1.0}, Plugins(), step_timeout_s=1.0
+        )
 
 
 def test_what_pip_cannot_install_is_an_error_with_its_words(
