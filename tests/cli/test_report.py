@@ -7,7 +7,8 @@ import pytest
 
 from areal_sdk.cli.report import print_summary, what_next
 from areal_sdk.loop.state import RunSummary
-from areal_sdk.rollout.evaluation import EvalReport, Interval
+from areal_sdk.rollout.estimates import Interval
+from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.types import Episode, Outcome, Task
 

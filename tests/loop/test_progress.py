@@ -12,7 +12,8 @@ from areal_sdk.loop.progress import Progress, eval_event
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
-from areal_sdk.rollout.evaluation import EvalReport, Interval
+from areal_sdk.rollout.estimates import Interval
+from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.terminal import TerminalView

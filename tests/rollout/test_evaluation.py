@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.rollout.evaluation import (
-    EvalReport,
-    bootstrap,
-    evaluate_tasks,
-    pass_at_k,
-    share_of_tasks,
-    wilson,
-)
+from areal_sdk.rollout.estimates import bootstrap, pass_at_k, share_of_tasks, wilson
+from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.types import Episode, ErrorKind, Outcome
 from tests.rollout.simulation import simulate, tasks, turn
