@@ -42,11 +42,37 @@ NOT_RUN = {
 }
 
 
+AREAL_SDK_NAMES = (
+    *("Agent", "Task", "run", "tasks", "data", "base_url", "api_key", "http_client", "model"),
+    *("--model", "--steps", "rollout.max_new_tokens", "rollout.max_turns"),
+    *("eval.before", "eval.after"),
+)
+TRL_NAMES = (
+    *(
+        "GRPOConfig",
+        "GRPOTrainer",
+        "train",
+        "model",
+        "reward_funcs",
+        "tools",
+        "train_dataset",
+        "args",
+    ),
+    *("prompt", "completions", "Args:", "per_device_train_batch_size"),
+    *("num_generations", "max_completion_length", "max_tool_calling_iterations", "max_steps"),
+    *("logging_steps", "save_strategy", "use_cpu", "report_to"),
+)
+
+
 @dataclass
 class Side:
     name: str
     file: Path
     requirement: str
+    names: Sequence[str]
+    """The names of the library that the program, and the command that starts it, spell: names that are imported, overridden or
+    found by the library, fields of the objects that it hands over, parameters and settings. Names of Python and of
+    OpenAI's client do not count, nor does the place of the output."""
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
@@ -95,8 +121,12 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    ours = Side("areal-sdk", HERE / "areal_sdk_agent.py", ".[train]")
-    others = [Side("trl 1.16.0", HERE / "trl_agent.py", "trl==1.16.0")] if given.trl_python else []
+    ours = Side("areal-sdk", HERE / "areal_sdk_agent.py", ".[train]", AREAL_SDK_NAMES)
+    others = (
+        [Side("trl 1.16.0", HERE / "trl_agent.py", "trl==1.16.0", TRL_NAMES)]
+        if given.trl_python
+        else []
+    )
     with TemporaryDirectory() as directory:
         place = Path(directory)
         if others:
@@ -113,10 +143,17 @@ def main() -> None:
                 ]
                 record(side, command, "'loss'")
     sides = [ours, *others]
+    spelt = ours.file.read_text() + Path(__file__).read_text().partition("def run_ours")[2]
+    for side in sides:
+        text = spelt if side is ours else side.file.read_text()
+        assert all(name in text for name in side.names), (
+            f"{side.name}: a name is not in the program"
+        )
     rows: list[list[object]] = [
         [
             side.name,
             count_lines(side.file),
+            len(side.names),
             num_packages(given.trl_python or sys.executable, side.requirement),
             f"{statistics.median(side.seconds):.0f}",
             f"{statistics.median(side.cpu_s):.1f}",
@@ -124,13 +161,15 @@ def main() -> None:
         ]
         for side in sides
     ]
-    rows += [[name, "", "", "", "", f"not run here: {why}"] for name, why in NOT_RUN.items()]
-    header = ["", "lines", "packages", "s to the first step", "CPU-s", ""]
+    rows += [[name, "", "", "", "", "", f"not run here: {why}"] for name, why in NOT_RUN.items()]
+    header = ["", "lines", "concepts", "packages", "s to the first step", "CPU-s", ""]
     text = (
         "## The same tool agent in other libraries\n\n"
         f"`python benchmarks/first_step.py --trl-python PYTHON --rounds {given.rounds}`: a calculator tool, the "
         "random `tiny` model, 32 episodes, one optimiser step; medians, on two cores that other work shared. "
-        "Lines are those of the program, without comments and empty lines. Packages are what an empty "
+        "Lines are those of the program, without comments and empty lines. Concepts are the names of the "
+        "library that the program and its command spell: imported, overridden or found by name, fields of objects "
+        "that the library hands over, parameters and settings (`Side.names`). Packages are what an empty "
         f"environment gets, torch included.\n\n{table(header, rows)}"
     )
     write_section("first_step", text)
