@@ -143,7 +143,7 @@ class EngineDeath:
 
 @dataclass(frozen=True, slots=True)
 class EngineEntrance:
-    """How further processes sample from a running engine (`rollout.nodes`)."""
+    """How further processes sample from a running engine (`rollout.nodes`, `serve.processes`)."""
 
     client: str
     """`package.module:Class` or `file.py::Class` of an `EngineClient`."""
@@ -174,7 +174,8 @@ class InferenceEngine(ABC):
     is_repeatable: ClassVar[bool] = False
     """It can sample the same tokens twice (`run.deterministic`)."""
     is_shareable: ClassVar[bool] = False
-    """Other processes can sample from it too: it has `open_entrance`, which `rollout.nodes` needs."""
+    """Other processes can sample from it too: it has `open_entrance`, which `rollout.nodes` and `serve.processes`
+    need."""
     accepts: ClassVar[tuple[UpdateContents, ...]] = ("all",)
     """The kinds of updates that the engine accepts. One that accepts `changed` gets less to load where an adapter is trained."""
 
@@ -256,7 +257,7 @@ class InferenceEngine(ABC):
 
 
 class EngineClient(InferenceEngine):
-    """An engine that the main process owns, as a rollout node samples from it.
+    """An engine that the main process owns, as a rollout node or a gateway process samples from it.
 
     Weights, pauses and restarts are the main process's: what it holds is held here too.
     """

@@ -21,6 +21,7 @@ DEFAULT_PORT = 8000
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="Load this plugin too.")
 @click.option("--host", help="Address to listen on; default: 127.0.0.1.")
 @click.option("--port", type=int, help="Port to listen on; default: 8000.")
+@click.option("--processes", type=int, help="Gateway processes that share the address; default: 1.")
 @click.option(
     "--admin-key",
     envvar="AREAL_SDK_ADMIN_KEY",
@@ -100,6 +101,7 @@ _KEYS = {
     "port": "gateway.port",
     "admin_key": "gateway.admin_key",
     "engine": "engine.name",
+    "processes": "serve.processes",
     "upstream": "serve.upstream",
     "users": "serve.users",
     "cors_origins": "serve.cors_origins",

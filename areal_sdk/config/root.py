@@ -130,8 +130,13 @@ class Config(Section):
             )
         if self.serve.learn and rollout.nodes > 1:
             raise ValueError(
-                f"rollout.nodes = {rollout.nodes}: callers of serve.learn reach one gateway, which is the main "
-                "process's: leave rollout.nodes out"
+                f"rollout.nodes = {rollout.nodes}: nodes play tasks, and callers of serve.learn bring theirs: "
+                "leave rollout.nodes out, and set serve.processes for more gateway processes"
+            )
+        if self.serve.upstream is not None and self.serve.processes > 1:
+            raise ValueError(
+                f"serve.processes = {self.serve.processes}: calls are passed on to another provider "
+                "(serve.upstream) by one process: leave serve.processes out"
             )
         if self.serve.learn and self.run.deterministic:
             raise ValueError(

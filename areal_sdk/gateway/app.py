@@ -11,7 +11,10 @@ from areal_sdk.config import Quota
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.openapi import openapi_document
+from areal_sdk.gateway.processes.membership import Membership, SharedFiles
+from areal_sdk.gateway.processes.siblings import NamedBy, Siblings, is_from_sibling
 from areal_sdk.gateway.sampling.completer import Completer
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
@@ -40,6 +43,9 @@ from areal_sdk.gateway.wire.http import (
 from areal_sdk.gateway.wire.models import ServedModel, get_model, list_models
 from areal_sdk.gateway.wire.responses.endpoint import Query, ResponsesEndpoint
 
+COUNTS_PATH = "/sibling/counts"
+"""Where the other processes of the server ask for the counts of this one."""
+
 
 class Gateway:
     """Serves one engine to many sessions.
@@ -65,11 +71,13 @@ class Gateway:
         external: ExternalLimits | None = None,
         cors_origins: Sequence[str] = (),
         unknown_fields: Literal["refuse", "note"] = "refuse",
+        membership: Membership | None = None,
     ) -> None:
         """`users` and `external` are for callers from outside; `quota` is the admin key's own.
 
         `unknown_fields`: whether a request that holds what cannot be honoured is refused, or is
-        answered without it and with a notice.
+        answered without it and with a notice. `membership`: this is one of several processes that
+        serve at one address.
         """
         lenient = unknown_fields == "note"
         tokenizer = renderer.tokenizer
@@ -79,10 +87,25 @@ class Gateway:
         self._body_limit = body_limit(completer.max_context, tokenizer.most_characters_a_token)
         self.admin_key = admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
         self.model_name = model_name
-        self.sessions = SessionStore(completer, sampling=sampling or SamplingPolicy())
+        self._membership = membership
+        self._shared = (
+            None if membership is None else SharedFiles(membership, num_accounts=len(users) + 1)
+        )
+        self.sessions = SessionStore(
+            completer,
+            sampling=sampling or SamplingPolicy(),
+            place=membership.place if membership is not None else None,
+            claims=self._shared.claims if self._shared is not None else None,
+        )
         self.external = ExternalSessions(self.sessions, limits=external)
         """The sessions of callers; those of a run's own agents are in `sessions` alone."""
-        accounts = Accounts(users, admin_key=self.admin_key, quota=quota)
+        accounts = Accounts(
+            users,
+            admin_key=self.admin_key,
+            quota=quota,
+            usage=self._shared.usage if self._shared is not None else None,
+        )
+        self._siblings = Siblings(membership, accounts) if membership is not None else None
         self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._engine = engine
@@ -93,11 +116,15 @@ class Gateway:
         )
         self._completions = Endpoint(
             completer,
-            lambda asked, _: CompletionsReply(asked, model=model_name, tokenizer=tokenizer),
+            lambda asked, session: CompletionsReply(
+                asked, session, model=model_name, tokenizer=tokenizer
+            ),
             lenient=lenient,
         )
         self._messages = Endpoint(
-            completer, lambda asked, _: MessagesReply(asked, model=model_name), lenient=lenient
+            completer,
+            lambda asked, session: MessagesReply(asked, session, model=model_name),
+            lenient=lenient,
         )
         self._responses = ResponsesEndpoint(completer, model=model_name, lenient=lenient)
         self._lenient = lenient
@@ -108,6 +135,7 @@ class Gateway:
             access=self._access,
             accounts=accounts,
             base_url=lambda: self.base_url,
+            siblings=self._siblings,
         )
         self._started_at = int(time.time())
 
@@ -118,7 +146,13 @@ class Gateway:
 
     async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
         """Listen. Port 0 takes a free one."""
-        await self._server.start(self._application(), host=host, port=port)
+        unix_path = door = None
+        if self._membership is not None:
+            number = self._membership.place.number
+            unix_path, door = self._membership.socket_of(number), self._membership.door_of(number)
+        await self._server.start(
+            self._application(), host=host, port=port, unix_path=unix_path, door=door
+        )
 
     async def aclose(self) -> None:
         """Stop listening and close every session. Safe to call twice."""
@@ -126,12 +160,19 @@ class Gateway:
         self.sessions.close_all()
         await self._server.aclose()
         self._completer.close()
+        if self._siblings is not None:
+            self._siblings.close()
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            shared.close()
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=self._body_limit)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
+        if self._siblings is not None:
+            app.router.add_get(COUNTS_PATH, self._guard(self._get_own_counts))
         self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
@@ -172,7 +213,15 @@ class Gateway:
         router.add_get(f"{prefix}/models", self._guard(self._get_models, write_error))
         router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model, write_error))
 
-    def _guard(self, handler: Handler, write_error: ErrorBody = ApiError.openai_body) -> Handler:
+    def _guard(
+        self,
+        handler: Handler,
+        write_error: ErrorBody = ApiError.openai_body,
+        *,
+        named_by: NamedBy = NamedBy.CALLER,
+    ) -> Handler:
+        if self._siblings is not None:
+            handler = self._siblings.reaching_owner(handler, named_by)
         return guarded(handler, errors=self._metrics.errors, error_body=write_error)
 
     async def _get_openapi(self, request: web.Request) -> web.Response:
@@ -237,8 +286,22 @@ class Gateway:
                 "`Authorization: Bearer KEY` (in Prometheus: authorization.credentials).",
                 code="invalid_api_key",
             )
-        text = self._metrics.render(len(self.sessions), self._engine.version)
+        metrics, num_sessions = self._metrics, len(self.sessions)
+        if self._siblings is not None:
+            metrics = GatewayMetrics()
+            metrics.add(self._metrics.to_json())
+            for theirs in await self._siblings.ask_all(COUNTS_PATH):
+                metrics.add(theirs["counts"])
+                num_sessions += theirs["num_sessions"]
+        text = metrics.render(num_sessions, self._engine.version)
         return web.Response(text=text, content_type="text/plain")
+
+    async def _get_own_counts(self, request: web.Request) -> web.StreamResponse:
+        """The counts of this process, for the one that was asked for those of all."""
+        if not is_from_sibling(request):
+            return await not_found(request)
+        counts = self._metrics.to_json()
+        return json_response({"counts": counts, "num_sessions": len(self.sessions)})
 
     async def _get_models(self, request: web.Request) -> web.Response:
         self._access.caller(request)

@@ -1,17 +1,17 @@
 """The control plane: sessions, rewards, traces and the engine, for the holder of the admin key."""
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
+from areal_sdk.gateway.processes.siblings import NamedBy, Siblings, is_from_sibling
 from areal_sdk.gateway.sampling.request import SamplingPolicy
-from areal_sdk.gateway.sessions.access import Access
+from areal_sdk.gateway.sessions.access import Access, key_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
 from areal_sdk.gateway.sessions.external import Ending, ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.rewards import LARGEST_REWARD, PostedReward
@@ -23,6 +23,12 @@ from areal_sdk.types import Turn
 
 _LARGEST_GROUP = 1024
 _REPLY_WAIT_S = 2.0
+
+
+class Guard(Protocol):
+    """Makes the handler of a route: errors as answers, and requests at the owners of their sessions."""
+
+    def __call__(self, handler: Handler, *, named_by: NamedBy = ...) -> Handler: ...
 
 
 class ControlPlane:
@@ -37,6 +43,7 @@ class ControlPlane:
         access: Access,
         accounts: Accounts,
         base_url: Callable[[], str],
+        siblings: Siblings | None = None,
     ) -> None:
         self._sessions = sessions
         self._external = external
@@ -44,30 +51,29 @@ class ControlPlane:
         self._access = access
         self._accounts = accounts
         self._base_url = base_url
+        self._siblings = siblings
 
-    def add_routes(self, router: web.UrlDispatcher, *, guard: Callable[[Handler], Handler]) -> None:
+    def add_routes(self, router: web.UrlDispatcher, *, guard: Guard) -> None:
         """Add the routes that need the admin key."""
 
-        def admin(handler: Handler) -> Handler:
-            return guard(self._admin_only(handler))
+        def admin(handler: Handler, named_by: NamedBy = NamedBy.CALLER) -> Handler:
+            return guard(self._admin_only(handler), named_by=named_by)
 
         one = "/control/sessions/{id:.+}"
-        router.add_post("/control/sessions", admin(self._open))
+        router.add_post("/control/sessions", admin(self._open, NamedBy.BODY))
         router.add_get("/control/sessions", admin(self._list))
-        router.add_post(f"{one}/reward", admin(self._reward))
-        router.add_get(one, admin(self._trace))
-        router.add_delete(one, admin(self._close))
+        router.add_post(f"{one}/reward", admin(self._reward, NamedBy.PATH))
+        router.add_get(one, admin(self._trace, NamedBy.PATH))
+        router.add_delete(one, admin(self._close, NamedBy.PATH))
         if self._engine is not None:
             engine = EngineControl(self._engine)
             router.add_get("/control/weights", admin(engine.weights))
             router.add_post("/control/pause", admin(engine.pause))
             router.add_post("/control/resume", admin(engine.resume))
 
-    def add_own_routes(
-        self, router: web.UrlDispatcher, prefix: str, *, guard: Callable[[Handler], Handler]
-    ) -> None:
+    def add_own_routes(self, router: web.UrlDispatcher, prefix: str, *, guard: Guard) -> None:
         """Add the routes by which callers reward and end their own sessions."""
-        router.add_post(f"{prefix}/reward", guard(self._reward_own))
+        router.add_post(f"{prefix}/reward", guard(self._reward_own, named_by=NamedBy.REPLY))
         router.add_post(f"{prefix}/end", guard(self._end_own))
 
     def _admin_only(self, handler: Handler) -> Handler:
@@ -82,7 +88,8 @@ class ControlPlane:
         """One session, or a group of siblings."""
         raw = await read_body(request)
         fields = Fields(parse_body(raw) if raw else {})
-        name = fields.text("id") or f"live-{secrets.token_hex(8)}"
+        place = self._sessions.place
+        name = fields.text("id") or place.new_session_id("live-")
         size = fields.integer("group_size", least=1, most=_LARGEST_GROUP)
         account = self._accounts.by_name(fields.text("user") or ADMIN)
         if account is None:
@@ -95,15 +102,26 @@ class ControlPlane:
         }
         fields.refuse_unknown()
         self._check_group(size)
+        if size is not None and not place.is_alone and place.is_name_of_user(name):
+            raise bad_request(
+                f"{name!r} is the name of a user: with serve.processes, a group needs another id",
+                param="id",
+            )
         names = [name] if size is None else [f"{name}/{i}" for i in range(size)]
         taken = next((n for n in names if self._is_taken(n)), None)
         if taken is not None:
             raise ApiError(409, f"Session {taken!r} is open already.", code="session_exists")
-        account.admit_sessions(len(names))
+        account.open_sessions(len(names))
         group = "" if size is None else name
         opened = [
             self._external.open(
-                account, n, group=group, group_size=len(names), sibling=sibling, **options
+                account,
+                n,
+                group=group,
+                group_size=len(names),
+                sibling=sibling,
+                is_counted=True,
+                **options,
             )
             for sibling, n in enumerate(names)
         ]
@@ -131,7 +149,11 @@ class ControlPlane:
         """Summaries of the open sessions, and of those that wait for their reward."""
         waiting = [external.session for external in self._external if external.ended is not None]
         sessions = [*self._sessions, *waiting]
-        return json_response({"sessions": [self._summary(session) for session in sessions]})
+        listed = [self._summary(session) for session in sessions]
+        if self._siblings is not None and not is_from_sibling(request):
+            for theirs in await self._siblings.ask_all("/control/sessions", key=key_of(request)):
+                listed += theirs["sessions"]
+        return json_response({"sessions": listed})
 
     async def _trace(self, request: web.Request) -> web.Response:
         return json_response(self._whole(self._session(request)))
@@ -192,6 +214,7 @@ class ControlPlane:
         if session is None and (external := self._external.get(name)) is not None:
             session = external.session
         if session is None:
+            self._sessions.refuse_lost(name)
             raise ApiError(404, f"No session {name!r} is open.", code="session_not_found")
         return session
 

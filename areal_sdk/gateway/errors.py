@@ -125,6 +125,26 @@ def limit_reached(what: str) -> ApiError:
     return ApiError(400, f"The episode limit was reached: {what}.", code="episode_limit_reached")
 
 
+def session_lost() -> ApiError:
+    return ApiError(
+        410,
+        "This session was lost: the gateway process that held it died. Open a session of another name.",
+        code="session_lost",
+        retry=False,
+    )
+
+
+def gateway_lost() -> ApiError:
+    """The process that owns the session is gone, and another one is about to take its place."""
+    return ApiError(
+        503,
+        "The gateway process that holds this session died: another one takes its place. Ask again.",
+        code="gateway_lost",
+        retry=True,
+        retry_after_s=1.0,
+    )
+
+
 def session_closed() -> ApiError:
     return ApiError(
         409,

@@ -1,7 +1,9 @@
 """Counts and durations of what the gateway did, in Prometheus' text format."""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from areal_sdk.types import Turn
 
@@ -37,6 +39,26 @@ class GatewayMetrics:
             self.excluded[turn.excluded] += len(turn.output_tokens)
         self.total_duration_s += turn.duration_s
         self.durations[next((b for b in _BUCKETS_S if turn.duration_s <= b), float("inf"))] += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """All counts, for `add` in another process."""
+        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {
+            name: {str(key): number for key, number in value.items()}
+            if isinstance(value, Counter)
+            else value
+            for name, value in counts.items()
+        }
+
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Add the counts of another process."""
+        for name, value in counts.items():
+            if name == "durations":
+                self.durations.update({float(bound): count for bound, count in value.items()})
+            elif isinstance(value, Mapping):
+                getattr(self, name).update(value)
+            else:
+                setattr(self, name, getattr(self, name) + value)
 
     def render(self, num_sessions: int, version: int) -> str:
         lines = [

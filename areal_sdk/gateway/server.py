@@ -3,13 +3,16 @@
 import asyncio
 import re
 import resource
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.processes.moving import MovedConnections
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -29,6 +32,15 @@ KEEP_ALIVE_S = 75.0
 _MOST_FILES = 65_536
 
 
+def check_host(host: str, *, has_given_key: bool) -> None:
+    """ConfigError for an address that others reach, where nobody chose a key."""
+    if host not in _LOOPBACK and not has_given_key:
+        raise ConfigError(
+            f"refusing to listen on {host} with a generated admin key: give one (--admin-key, "
+            "AREAL_SDK_ADMIN_KEY or gateway.admin_key), or listen on 127.0.0.1"
+        )
+
+
 class HttpServer:
     """Serves one application at an address, from `start` to `aclose`."""
 
@@ -40,6 +52,7 @@ class HttpServer:
         self._base_url = ""
         self._is_loopback = False
         self._silent: asyncio.Task[None] | None = None
+        self._moved: MovedConnections | None = None
 
     @property
     def is_loopback(self) -> bool:
@@ -58,13 +71,21 @@ class HttpServer:
         """The application that is served; None before `start` and after `aclose`."""
         return self._runner.app if self._runner is not None else None
 
-    async def start(self, app: web.Application, *, host: str, port: int) -> None:
-        """Listen. Port 0 takes a free one."""
-        if host not in _LOOPBACK and not self._has_given_key:
-            raise ConfigError(
-                f"refusing to listen on {host} with a generated admin key: give one (--admin-key, "
-                "AREAL_SDK_ADMIN_KEY or gateway.admin_key), or listen on 127.0.0.1"
-            )
+    async def start(
+        self,
+        app: web.Application,
+        *,
+        host: str,
+        port: int,
+        unix_path: Path | None = None,
+        door: Path | None = None,
+    ) -> None:
+        """Listen. Port 0 takes a free one.
+
+        With `unix_path` other processes listen at the same port: they pass requests on to that socket, and
+        hand connections over at `door`.
+        """
+        check_host(host, has_given_key=self._has_given_key)
         if self._cors_origins:
             self._allow_origins(app)
         runner = web.AppRunner(
@@ -76,22 +97,26 @@ class HttpServer:
             lingering_time=0.0,  # `guarded` throws away bodies that are not read
         )
         await runner.setup()
-        site = web.TCPSite(runner, host, port)
+        sites: list[web.BaseSite] = [
+            web.TCPSite(runner, host, port, reuse_port=unix_path is not None)
+        ]
+        if unix_path is not None:
+            sites.append(web.UnixSite(runner, unix_path))
         try:
-            await site.start()
+            for site in sites:
+                await site.start()
         except OSError as exc:
             await runner.cleanup()
-            raise ConfigError(
-                f"cannot listen on {host}:{port} ({exc.strerror or exc}): choose another port, or "
-                "0 for any free one"
-            ) from exc
+            raise _cannot_listen(host, port, exc) from exc
         self._runner = runner
         self._is_loopback = host in _LOOPBACK
         assert runner.server is not None, "it is set up"
+        if door is not None:
+            self._moved = MovedConnections(door, runner.server)
         most_silent = _raise_file_limit() // 2
         self._silent = asyncio.create_task(_close_silent(runner.server, most=most_silent))
         bound = runner.addresses[0][1]
-        self._base_url = f"http://{f'[{host}]' if ':' in host else host}:{bound}/v1"
+        self._base_url = url_of(host, bound)
 
     async def aclose(self) -> None:
         """Stop listening. Safe to call twice."""
@@ -99,6 +124,9 @@ class HttpServer:
         if silent is not None:
             silent.cancel()
             await asyncio.gather(silent, return_exceptions=True)
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            await moved.aclose()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
@@ -189,3 +217,34 @@ def _raise_file_limit() -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft
+
+
+def reserve_port(host: str, port: int) -> socket.socket:
+    """A socket that keeps a port for several processes, which listen there while it is open. Port 0 takes a
+    free one."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:  # would fail where any other listens
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+    except OSError as exc:
+        raise _cannot_listen(host, port, exc) from exc
+    return sock
+
+
+def url_of(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot listen on {host}:{port} ({error.strerror or error}): choose another port, or "
+        "0 for any free one"
+    )

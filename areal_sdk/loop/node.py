@@ -73,7 +73,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
     config = Config.model_validate(args["config"])
     log_dir = Path(args["log_dir"])
     async with AsyncExitStack() as stack:
-        engine = _engine_client(args)
+        engine = engine_client(args)
         stack.push_async_callback(engine.aclose)
         await engine.told(args["state"])
         agent = playable(_agent(config, args["agent"]), config.rollout, log_dir=log_dir)
@@ -104,7 +104,7 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
         await server.run()
 
 
-def _engine_client(args: Mapping[str, JSON]) -> EngineClient:
+def engine_client(args: Mapping[str, JSON]) -> EngineClient:
     cls = load_user_object(args["client"])
     info = {**args["info"], "stop_tokens": tuple(args["info"]["stop_tokens"])}
     client: EngineClient = cls(EngineInfo(**info), name=args["name"])

@@ -13,7 +13,7 @@ from areal_sdk.config import Config, RolloutSection
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.loop.serving import make_gateway
+from areal_sdk.loop.gateway import make_gateway, rollout_sampling
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
@@ -88,12 +88,3 @@ async def open_rewards(
         specs, log_dir=log_dir, size=rollout.reward_workers, timeout_s=rollout.reward_timeout_s
     )
     return await stack.enter_async_context(pool)
-
-
-def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
-    """How the turns of training episodes are sampled, and which of them are trained."""
-    return SamplingPolicy(
-        mode=rollout.sampling,
-        temperature=rollout.temperature,
-        trains_side_calls=rollout.side_calls == "train",
-    )

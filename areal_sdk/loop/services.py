@@ -18,19 +18,22 @@ from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launch import Launcher, LauncherSetup
+from areal_sdk.loop.gateway import rollout_sampling
+from areal_sdk.loop.gateway_process import open_gateways
 from areal_sdk.loop.node import node_specs
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine, make_trainer, reward_specs
 from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.players import Players, open_players, rollout_sampling
+from areal_sdk.loop.players import Players, open_players, open_rewards
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.family import cpu_seconds
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.pool import AgentPool, playable
 from areal_sdk.rollout.dispatcher import WatchesEpisodes
+from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.nodes.pool import NodePool
-from areal_sdk.rollout.rewards import RewardSpec
+from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 from areal_sdk.rollout.tasks import PlaysEpisodes
 from areal_sdk.telemetry import RunDir, waiting
 from areal_sdk.trainer import PresetSpec, Trainer
@@ -51,6 +54,10 @@ class Services:
     """Plays in this process; None where nodes do."""
     nodes: NodePool | None
     """Play in processes of their own (`rollout.nodes`)."""
+    gateways: GatewayPool | None
+    """Serve callers in processes of their own (`serve.processes`); no agents play."""
+    rewards: RewardPool | None
+    """Judge callers' episodes."""
 
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time used so far by this process, and by those of the others on this machine."""
@@ -59,7 +66,7 @@ class Services:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= self.trainer.pids
-        players = self.players or self.nodes
+        players = self.players or self.nodes or self.gateways
         if players is not None:
             pids |= players.pids
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
@@ -135,9 +142,14 @@ async def open_services(
         served = await stack.enter_async_context(supervised(engine, say=say))
         if trainer is not None:
             await stack.enter_async_context(fail_with_ranks(trainer))
-        players = nodes = None
+        players = nodes = gateways = judges = None
         rewards = reward_specs(config, plugins)
-        if agent is None:
+        if config.serve.learn and config.serve.processes > 1:
+            judges = await open_rewards(rewards, config.rollout, run_dir.logs, stack)
+            gateways = await stack.enter_async_context(
+                open_gateways(config, served, model_dir=model_dir, log_dir=run_dir.logs, say=say)
+            )
+        elif agent is None:
             nodes = await _open_nodes(
                 config, program, model, served, rewards, run_dir.logs, launcher=launcher, say=say
             )
@@ -155,8 +167,20 @@ async def open_services(
                     port=config.gateway.port,
                 )
             )
+            judges = players.rewards
         stack.enter_context(short_collections())
-        yield Services(config, run_dir, plugins, model, served, trainer, players, nodes)
+        yield Services(
+            config,
+            run_dir,
+            plugins,
+            model,
+            served,
+            trainer,
+            players,
+            nodes,
+            gateways,
+            judges,
+        )
 
 
 async def _open_nodes(

@@ -1,4 +1,4 @@
-"""The gateway as `[gateway]` and `[serve]` describe it, and serving through it until interrupted.
+"""Serving through a gateway, or through several gateway processes, until interrupted.
 
 With a run directory, every session of callers is recorded in the directory.
 """
@@ -12,26 +12,26 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Self
-
-from pydantic import Field, ValidationError
+from typing import Self
 
 from areal_sdk import certificate
 from areal_sdk.backends.supervised import supervised
-from areal_sdk.config import Config, Quota, read_toml
+from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.errors import ConfigError
-from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
-from areal_sdk.gateway.sessions.accounts import User
-from areal_sdk.gateway.sessions.external import SPLIT, ExternalLimits, ExternalSession
-from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway import Gateway
+from areal_sdk.gateway.sessions.external import SPLIT
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
+from areal_sdk.loop.gateway import callers_sampling, live_limits, make_gateway, read_users
+from areal_sdk.loop.gateway_process import open_gateways
 from areal_sdk.loop.plan.models import FoundModel
 from areal_sdk.loop.plan.parts import make_engine
 from areal_sdk.plugins import Plugins
 from areal_sdk.process.garbage import short_collections
-from areal_sdk.rollout.callers import to_episode
+from areal_sdk.rollout.callers import CallerSession, to_episode
+from areal_sdk.rollout.gateways.pool import GatewayPool
+from areal_sdk.rollout.gateways.sessions import RemoteSession
 from areal_sdk.telemetry import EpisodeWriter, RunDir
+from areal_sdk.telemetry.episode_log import PreparedRecord
 
 UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
 """The environment variable with the provider's key: no file of the run holds the key."""
@@ -58,12 +58,22 @@ async def run_server(
         stack.push_async_callback(engine.aclose)
         await engine.start()
         served = await stack.enter_async_context(supervised(engine, say=say))
-        sampling = SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
-        gateway = make_gateway(config, served, renderer=model.renderer, sampling=sampling)
+        recorder = None
         if run_dir is not None:
-            gateway.external.observe(stack.enter_context(Recorder(run_dir, served)))
-        stack.push_async_callback(gateway.aclose)
-        await gateway.start(host=config.gateway.host, port=config.gateway.port)
+            recorder = stack.enter_context(Recorder(run_dir, served))
+        gateway: Gateway | GatewayPool
+        if config.serve.processes > 1:
+            gateway = await stack.enter_async_context(
+                open_gateways(config, served, model_dir=model.directory, log_dir=log_dir, say=say)
+            )
+            gateway.observe(recorder)
+        else:
+            gateway = make_gateway(
+                config, served, renderer=model.renderer, sampling=callers_sampling(config)
+            )
+            gateway.external.observe(recorder)
+            stack.push_async_callback(gateway.aclose)
+            await gateway.start(host=config.gateway.host, port=config.gateway.port)
         if run_dir is None:
             say("sessions and rewards are not kept: that takes --record or --learn")
         announce(config, gateway, say=say)
@@ -103,7 +113,7 @@ async def run_upstream(
 
 
 def announce(
-    config: Config, gateway: Gateway | UpstreamGateway, *, say: Callable[[str], None]
+    config: Config, gateway: Gateway | GatewayPool | UpstreamGateway, *, say: Callable[[str], None]
 ) -> None:
     """Where it serves, which key opens it, and a first request to paste."""
     url, is_made_up = gateway.base_url, config.gateway.admin_key is None
@@ -140,80 +150,14 @@ class Recorder:
     ) -> None:
         self._episodes.close()
 
-    def opened(self, live: ExternalSession) -> None:
+    def opened(self, live: CallerSession) -> None:
         """Nothing to write yet."""
 
-    def finished(self, live: ExternalSession) -> None:
-        if live.session.turns:
+    def finished(self, live: CallerSession) -> None:
+        if isinstance(live, RemoteSession):
+            if live.packed:
+                record = PreparedRecord(*(bytes(part) for part in live.packed))
+                self._episodes.append(record, version=live.version)
+        elif live.session.turns:
             version = self._engine.version if self._engine is not None else None
             self._episodes.write(to_episode(live), version=version, split=SPLIT)
-
-
-def make_gateway(
-    config: Config, engine: InferenceEngine, *, renderer: Renderer, sampling: SamplingPolicy
-) -> Gateway:
-    """`sampling` is for callers from outside; a run gives its own sessions theirs."""
-    return Gateway(
-        engine,
-        renderer=renderer,
-        model_name=config.model,
-        sampling=sampling,
-        admin_key=config.gateway.admin_key,
-        max_request_s=config.rollout.request_timeout_s,
-        users=read_users(config),
-        quota=config.serve,
-        external=live_limits(config),
-        cors_origins=config.serve.cors_origins,
-        unknown_fields=config.gateway.unknown_fields,
-    )
-
-
-def live_limits(config: Config) -> ExternalLimits:
-    """The limits of a caller's session: while learning, those of an episode."""
-    serve, rollout = config.serve, config.rollout
-    limits, group_size = SessionLimits(), None
-    if serve.learn:
-        group_size = rollout.group_size if rollout.group_size > 1 else None
-        limits = SessionLimits(
-            max_turns=rollout.max_turns,
-            max_tokens=rollout.max_episode_tokens,
-            max_new_tokens=rollout.max_new_tokens,
-        )
-    keeps_rewards = serve.learn or serve.record or serve.upstream is not None
-    return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
-
-
-QUOTAS = set(Quota.model_fields)
-
-
-class UserSection(Quota):
-    """One user of a users file; a quota that is not given is the server's."""
-
-    api_key: Annotated[str, Field(repr=False)]
-
-
-def read_users(config: Config) -> list[User]:
-    """The users of `serve.users`; a quota that a user has not is the server's."""
-    path = config.serve.users
-    if path is None:
-        return []
-    users = []
-    for name, table in read_toml(path).items():
-        try:
-            user = UserSection.model_validate(table)
-        except ValidationError as exc:
-            raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
-        given = user.model_dump(include=QUOTAS, exclude_unset=True)
-        quota = Quota(**{**config.serve.model_dump(include=QUOTAS), **given})
-        users.append(User(name, user.api_key, quota))
-    if not users:
-        raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')
-    return users
-
-
-def _problem(error: ValidationError) -> str:
-    """The first problem, without the values: one of them is a key."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"]) or "is no table"
-    known = ", ".join(UserSection.model_fields)
-    return f"{where}: {first['msg']}; a user has {known}"

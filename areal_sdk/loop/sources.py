@@ -4,6 +4,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services
 from areal_sdk.loop.serving import announce
@@ -13,6 +14,7 @@ from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.dispatcher import Dispatcher
+from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.staleness import StalenessGate
@@ -68,16 +70,21 @@ async def follow_callers(
     services: Services, state: RunState, progress: Progress
 ) -> AsyncIterator[EpisodeSource]:
     """Callers of the gateway play as they like."""
-    players = services.players
-    assert players is not None, "callers reach the gateway of this process"
-    announce(services.config, players.gateway, say=progress.say)
+    players, gateways = services.players, services.gateways
+    if gateways is not None:
+        sessions: GatewayPool | ExternalSessions = gateways
+        announce(services.config, gateways, say=progress.say)
+    else:
+        assert players is not None, "callers reach the gateway of this process, or the processes"
+        sessions = players.gateway.external
+        announce(services.config, players.gateway, say=progress.say)
     yield CallerEpisodes(
         # However many of its episodes fail: callers need not give anything to train.
         _make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
-        sessions=players.gateway.external,
+        sessions=sessions,
         tasks=CallerTasks(),
         truncated=services.config.rollout.truncated,
-        rewards=players.rewards,
+        rewards=services.rewards,
         on_episode=progress.finished,
         on_measured=progress.measured,
     )

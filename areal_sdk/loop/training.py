@@ -18,6 +18,7 @@ from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.loop.best import BestWeights
 from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.gateway import read_users
 from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.mixture import without_tasks
@@ -49,7 +50,6 @@ from areal_sdk.loop.plan.tasks import (
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.recorded import recorded_before
 from areal_sdk.loop.services import Services, open_services
-from areal_sdk.loop.serving import read_users
 from areal_sdk.loop.sources import follow_callers, play_tasks
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import TrainingLoop, warm_up

@@ -18,6 +18,8 @@ from areal_sdk.errors import ConfigError, EpisodeError
 from areal_sdk.gateway.sessions.external import ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.gateways.pool import GatewayPool
+from areal_sdk.rollout.gateways.sessions import RemoteSession
 from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
 from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
@@ -30,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 MEASURED = "eval"
 """The split of sessions that callers open to see how good the policy is."""
+
+CallerSession = ExternalSession | RemoteSession
+"""A session in this process, or in a gateway process."""
 
 
 class CallerTasks:
@@ -65,7 +70,7 @@ class CallerEpisodes(EpisodeSource):
         self,
         buffer: TrajectoryBuffer,
         *,
-        sessions: ExternalSessions,
+        sessions: ExternalSessions | GatewayPool,
         tasks: CallerTasks,
         truncated: Truncated = "score",
         rewards: RewardPool | None = None,
@@ -111,8 +116,8 @@ class CallerEpisodes(EpisodeSource):
         if playing:
             await asyncio.wait(playing, timeout=STOP_TIMEOUT_S)
 
-    def opened(self, live: ExternalSession) -> None:
-        if live.session.split == MEASURED:
+    def opened(self, live: CallerSession) -> None:
+        if live.split == MEASURED:
             return
         group = self._group_of(live)
         end = self._ends[live.id] = asyncio.get_running_loop().create_future()
@@ -121,15 +126,15 @@ class CallerEpisodes(EpisodeSource):
         self._playing.add(task)
         task.add_done_callback(self._playing.discard)
 
-    def finished(self, live: ExternalSession) -> None:
+    def finished(self, live: CallerSession) -> None:
         if (end := self._ends.pop(live.id, None)) is not None and not end.done():
             end.set_result(None)
         elif (rejection := self._dropped.pop(live.id, None)) is not None:
             self.tell(to_episode(live), rejection)
-        elif live.session.split == MEASURED:
+        elif live.split == MEASURED:
             self._on_measured(to_episode(live))
 
-    def _group_of(self, live: ExternalSession) -> PendingGroup:
+    def _group_of(self, live: CallerSession) -> PendingGroup:
         """The group of a session. A session that was opened alone gets a group of its own.
 
         So does a session whose group has another size than the run's, or has lost siblings.
@@ -144,17 +149,17 @@ class CallerEpisodes(EpisodeSource):
             del self._groups[live.group]
         return group
 
-    def _admit(self, live: ExternalSession, *, size: int) -> PendingGroup:
-        return self.buffer.admit(self._tasks.next(live.account.name), size=size)
+    def _admit(self, live: CallerSession, *, size: int) -> PendingGroup:
+        return self.buffer.admit(self._tasks.next(live.caller), size=size)
 
     async def _play(
-        self, group: PendingGroup, live: ExternalSession, end: "asyncio.Future[None]"
+        self, group: PendingGroup, live: CallerSession, end: "asyncio.Future[None]"
     ) -> None:
         """Wait for the end of the session, and give its episode to the buffer."""
         clock = asyncio.get_running_loop().time
-        began, session = clock(), live.session
+        began = clock()
         sibling = live.sibling if group.size > 1 else 0
-        self.begin(group, sibling, lambda: session.oldest_version)
+        self.begin(group, sibling, lambda: live.oldest_version)
         try:
             await end
             self.end(group, sibling, await self._judged(to_episode(live, group)))
@@ -195,24 +200,27 @@ class CallerEpisodes(EpisodeSource):
         return replace(episode, outcome=outcome)
 
 
-def _broken_groups(sessions: Iterable[ExternalSession]) -> frozenset[str]:
+def _broken_groups(sessions: Iterable[CallerSession]) -> frozenset[str]:
     """The groups that have some but not all of their siblings open."""
-    is_open = [live for live in sessions if live.ended is None]
+    is_open = [live for live in sessions if live.is_open]
     num_open = Counter(live.group for live in is_open)
     return frozenset(live.group for live in is_open if num_open[live.group] < live.group_size)
 
 
-def to_episode(live: ExternalSession, group: PendingGroup | None = None) -> Episode:
+def to_episode(live: CallerSession, group: PendingGroup | None = None) -> Episode:
     """The episode of a session, with the posted rewards."""
+    epoch = group.issued.epoch if group is not None else 0
+    if isinstance(live, RemoteSession):
+        return live.read(epoch=epoch)
     session = live.session
     return Episode(
         id=live.id,
-        task=Task(live.account.name),
+        task=Task(live.caller),
         turns=tuple(session.turns),
         outcome=_outcome(session),
         group=live.group,
         sibling=live.sibling,
-        epoch=group.issued.epoch if group is not None else 0,
+        epoch=epoch,
         truncated=session.truncated,
         duration_s=live.used_at - live.began_at,
     )

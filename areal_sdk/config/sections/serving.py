@@ -44,6 +44,8 @@ class Quota(Section):
 class ServeSection(Quota):
     """The callers of `areal-sdk serve`, and the treatment of their sessions."""
 
+    processes: Positive = 1
+    """Gateway processes that share the address; 1: the main process serves."""
     learn: bool = False
     """Train on the sessions of callers, with the rewards that callers post."""
     record: bool = False

@@ -128,6 +128,7 @@ class Access:
         assert account is not None, "a caller is a session or an account"
         if caller.name is not None:
             what, meant = "session", _own(account, caller.name)
+            self._sessions.refuse_lost(meant)
         elif reply_id is not None:
             what, meant = "reply", reply_id
         else:

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -22,40 +22,73 @@ class Account:
     """One user: a name, a quota, and what was used of it."""
 
     def __init__(
-        self, name: str, quota: Quota | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        quota: Quota | None = None,
+        *,
+        usage: "Usage | None" = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.quota = quota or Quota()
-        self.num_open = 0
-        """Sessions that take turns."""
-        self._num_running = 0
-        self._requests = Allowance(self.quota.requests_per_minute, clock)
-        self._tokens = Allowance(self.quota.tokens_per_minute, clock)
+        self._usage = usage or Usage(self.quota, clock)
 
     @contextmanager
     def request(self) -> Iterator[None]:
         """One request that samples; 429 where the quota has no room for it."""
-        most = self.quota.max_running
-        if most is not None and self._num_running >= most:
-            raise _over_quota(f"{most} requests at the same time", _BUSY_RETRY_S)
-        for allowance, unit in ((self._tokens, "sampled tokens"), (self._requests, "requests")):
-            if (wait_s := allowance.wait_s()) > 0:
-                raise _over_quota(f"{allowance.per_minute} {unit} a minute", wait_s)
-        self._requests.spend(1)
-        self._num_running += 1
+        self._usage.begin_request()
         try:
             yield
         finally:
-            self._num_running -= 1
+            self._usage.end_request()
 
-    def admit_sessions(self, count: int = 1) -> None:
-        """429 where so many more open sessions would be too many."""
-        if self.num_open + count > self.quota.max_sessions:
-            raise _over_quota(f"{self.quota.max_sessions} open sessions", _BUSY_RETRY_S)
+    def open_sessions(self, count: int = 1) -> None:
+        """So many sessions open that take turns; 429 where they would be too many."""
+        self._usage.open_sessions(count)
+
+    def close_session(self) -> None:
+        """One of the open sessions takes no more turns."""
+        self._usage.close_session()
 
     def spend_tokens(self, count: int) -> None:
         """Charge sampled tokens. Their number is known only after a request, so the next request waits."""
-        self._tokens.spend(count)
+        self._usage.spend_tokens(count)
+
+
+class Usage:
+    """What was used of a quota."""
+
+    def __init__(self, quota: Quota, clock: Callable[[], float] = time.monotonic) -> None:
+        self.quota = quota
+        self.num_running = 0
+        self.num_open = 0
+        """Sessions that take turns."""
+        self.requests = Allowance(quota.requests_per_minute, clock)
+        self.tokens = Allowance(quota.tokens_per_minute, clock)
+
+    def begin_request(self) -> None:
+        most = self.quota.max_running
+        if most is not None and self.num_running >= most:
+            raise _over_quota(f"{most} requests at the same time", _BUSY_RETRY_S)
+        for allowance, unit in ((self.tokens, "sampled tokens"), (self.requests, "requests")):
+            if (wait_s := allowance.wait_s()) > 0:
+                raise _over_quota(f"{allowance.per_minute} {unit} a minute", wait_s)
+        self.requests.spend(1)
+        self.num_running += 1
+
+    def end_request(self) -> None:
+        self.num_running -= 1
+
+    def open_sessions(self, count: int) -> None:
+        if self.num_open + count > self.quota.max_sessions:
+            raise _over_quota(f"{self.quota.max_sessions} open sessions", _BUSY_RETRY_S)
+        self.num_open += count
+
+    def close_session(self) -> None:
+        self.num_open -= 1
+
+    def spend_tokens(self, count: int) -> None:
+        self.tokens.spend(count)
 
 
 @dataclass(slots=True)
@@ -79,6 +112,15 @@ class Allowance:
     def __post_init__(self) -> None:
         self._left = float(self.per_minute or 0)
         self._at = self.clock()
+
+    @property
+    def state(self) -> tuple[float, float]:
+        """What is left, and since when."""
+        return self._left, self._at
+
+    @state.setter
+    def state(self, state: tuple[float, float]) -> None:
+        self._left, self._at = state
 
     def spend(self, amount: float) -> None:
         self._refill()
@@ -111,9 +153,19 @@ class User:
 class Accounts:
     """Everybody who may call, by key; the holder of the admin key among them."""
 
-    def __init__(self, users: Iterable[User] = (), *, admin_key: str, quota: Quota | None = None):
+    def __init__(
+        self,
+        users: Iterable[User] = (),
+        *,
+        admin_key: str,
+        quota: Quota | None = None,
+        usage: Callable[[int, Quota], Usage] | None = None,
+    ) -> None:
+        """`usage` makes the usage of an account from its number and its quota; the admin is number 0."""
         _check_key("the admin key", admin_key)
-        self.admin = Account(ADMIN, quota)
+        quota = quota or Quota()
+        self._make_usage = usage or _own_usage
+        self.admin = Account(ADMIN, quota, usage=self._make_usage(0, quota))
         self._by_key: Keyring[Account] = Keyring()
         self._by_name = {ADMIN: self.admin}
         self._by_key.add(admin_key, self.admin)
@@ -126,6 +178,10 @@ class Accounts:
     def by_name(self, name: str) -> Account | None:
         return self._by_name.get(name)
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._by_name.keys()
+
     def _add(self, user: User) -> None:
         if not _NAME.fullmatch(user.name):
             raise ConfigError(f"user {user.name!r}: use up to 64 letters, digits, '.', '_' and '-'")
@@ -134,9 +190,14 @@ class Accounts:
         _check_key(f"user {user.name!r}: an api_key", user.api_key)
         if self._by_key.find(user.api_key) is not None:
             raise ConfigError(f"user {user.name!r}: another user has the same api_key")
-        account = Account(user.name, user.quota)
+        usage = self._make_usage(len(self._by_name), user.quota)
+        account = Account(user.name, user.quota, usage=usage)
         self._by_name[user.name] = account
         self._by_key.add(user.api_key, account)
+
+
+def _own_usage(number: int, quota: Quota) -> Usage:
+    return Usage(quota)
 
 
 def _check_key(what: str, key: str) -> None:

@@ -7,7 +7,6 @@ An observer is told when a session opens, and when neither turns nor rewards can
 
 import asyncio
 import re
-import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,6 +82,24 @@ class ExternalSession:
     @property
     def id(self) -> str:
         return self.session.id
+
+    @property
+    def caller(self) -> str:
+        """The name of its account."""
+        return self.account.name
+
+    @property
+    def split(self) -> str:
+        return self.session.split
+
+    @property
+    def oldest_version(self) -> int | None:
+        return self.session.oldest_version
+
+    @property
+    def is_open(self) -> bool:
+        """It takes turns."""
+        return self.ended is None
 
     @property
     def is_judged(self) -> bool:
@@ -177,15 +194,24 @@ class ExternalSessions:
         group_size: int = 1,
         sibling: int = 0,
         is_named: bool = False,
+        is_counted: bool = False,
+        is_alone: bool = False,
         limits: SessionLimits | None = None,
         split: str = SPLIT,
         **options: Any,
     ) -> ExternalSession:
-        """A new session of `account`; 429 where its quota has no room for one."""
-        account.admit_sessions()
+        """A new session of `account`; 429 where its quota has no room for one.
+
+        `is_counted`: it counts as one of the account's open sessions already. `is_alone`: it is for one
+        request, so nobody goes on with it.
+        """
+        if not is_counted:
+            account.open_sessions()
         session = self._sessions.open(
             session_id, limits=limits or self.limits.session, split=split, **options
         )
+        if not is_alone:
+            self._sessions.claim(session)
         now = _now()
         external = ExternalSession(
             session,
@@ -197,7 +223,6 @@ class ExternalSessions:
             began_at=now,
             used_at=now,
         )
-        account.num_open += 1
         self._by_id[external.id] = external
         for secret in (session.key, session.slug):
             self._by_secret.add(secret, external)
@@ -219,6 +244,7 @@ class ExternalSessions:
             raise session_closed()
         if external is not None and external.account is account:
             return external
+        self._sessions.refuse_lost(session_id)
         if external is not None or self._sessions.get(session_id) is not None:
             raise ApiError(409, f"Session {session_id!r} is another's.", code="session_exists")
         return self.open(account, session_id, is_named=True)
@@ -233,7 +259,9 @@ class ExternalSessions:
     def alone(self, account: Account) -> Iterator[Session]:
         """A session for one request: an episode of one turn, rewarded by its reply's id."""
         with account.request():  # before it opens: what is refused is no episode
-            external = self.open(account, f"{account.name}-{secrets.token_hex(8)}")
+            external = self.open(
+                account, self._sessions.place.new_session_id(f"{account.name}-"), is_alone=True
+            )
             try:
                 with self._running(external):
                     yield external.session
@@ -274,7 +302,7 @@ class ExternalSessions:
         external.ended = why
         external.session.close(keeps_streams=why is not Ending.SHUTDOWN)
         self._index_replies(external)  # those among them whose clients left
-        external.account.num_open -= 1
+        external.account.close_session()
         _cancel(external)
         if self._observer is None or not external.session.turns or why is Ending.SHUTDOWN:
             self._finish(external)

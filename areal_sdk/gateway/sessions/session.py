@@ -77,10 +77,12 @@ class Session:
         sampling: SamplingPolicy,
         seed: int | None,
         split: str,
+        mark: str = "",
     ) -> None:
+        """`mark`: in the names that are made up here, tells which process owns the session."""
         self.id = session_id
-        self.key = f"sk-{secrets.token_urlsafe(24)}"
-        self.slug = f"{_url_safe(session_id)}~{secrets.token_hex(8)}"
+        self.key = f"sk-{mark}{secrets.token_urlsafe(24)}"
+        self.slug = f"{_url_safe(session_id)}~{mark}{secrets.token_hex(8)}"
         """Names the session in a URL; unguessable, since some clients send no key of their own."""
         self.limits = limits
         self.sampling = sampling
@@ -113,6 +115,7 @@ class Session:
         """Replies that are being streamed, by id; the event comes when one is over."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
+        self._mark = mark
         self._replies = replies
         self._owed: Counter[bytes] = Counter()
         """Request bodies that met an error or lost their client, and were not sent again yet."""
@@ -224,6 +227,10 @@ class Session:
         self._num_requests += 1
         digest = blake2b(f"{self._seed}/{self._num_requests}".encode(), digest_size=7).digest()
         return int.from_bytes(digest, "big")
+
+    def new_reply_id(self, prefix: str, *, num_bytes: int = 12) -> str:
+        """An id for a reply."""
+        return f"{prefix}{self._mark}{secrets.token_hex(num_bytes)}"
 
     def new_call_id(self, length: int) -> str:
         """An id for a tool call; the same in every run of a seeded session, since templates show it."""

@@ -4,7 +4,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway.errors import session_closed
+from areal_sdk.gateway.errors import session_closed, session_lost
+from areal_sdk.gateway.processes.claims import Claims
+from areal_sdk.gateway.processes.place import Place
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.replies import KeptReplies
@@ -18,8 +20,18 @@ _UNLIMITED = SessionLimits()
 class SessionStore:
     """The open sessions, by key and by URL."""
 
-    def __init__(self, completer: TurnSampler, *, sampling: SamplingPolicy) -> None:
+    def __init__(
+        self,
+        completer: TurnSampler,
+        *,
+        sampling: SamplingPolicy,
+        place: Place | None = None,
+        claims: Claims | None = None,
+    ) -> None:
+        """`place` and `claims` are of one of several processes."""
+        self.place = place or Place()
         self._completer = completer
+        self._claims = claims
         self.sampling = sampling
         """Of sessions that are opened without a policy of their own."""
         self._replies = KeptReplies()
@@ -52,6 +64,7 @@ class SessionStore:
             sampling=sampling or self.sampling,
             seed=seed,
             split=split,
+            mark=self.place.mark,
         )
         self._by_id[session_id] = session
         for secret in (session.key, session.slug):
@@ -69,7 +82,19 @@ class SessionStore:
         session = self._by_secret.find(secret)
         if session is None and self._by_secret.digest(secret) in self._closed:
             raise session_closed()
+        if session is None:
+            self.refuse_lost(secret)
         return session
+
+    def claim(self, session: Session) -> None:
+        """Remember the names of a session beyond the end of this process."""
+        if self._claims is not None:
+            self._claims.add(session.id, session.key, session.slug)
+
+    def refuse_lost(self, name: str) -> None:
+        """Raise `session_lost` if a session of that name was lost with an earlier process."""
+        if self._claims is not None and self._claims.is_lost(name):
+            raise session_lost()
 
     def close_all(self) -> None:
         for session in list(self._by_id.values()):

@@ -19,6 +19,7 @@ from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.openapi import upstream_document
+from areal_sdk.gateway.processes.siblings import NamedBy
 from areal_sdk.gateway.sampling.request import ChatRequest, SamplingPolicy
 from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
@@ -132,9 +133,9 @@ class UpstreamGateway:
         app.router.add_get("/health", self._guard(_health))
         app.router.add_get("/ready", self._guard(_health))
         app.router.add_get("/openapi.json", self._guard(_openapi))
-        self._control.add_routes(app.router, guard=self._guard)
+        self._control.add_routes(app.router, guard=self._control_guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
-            self._control.add_own_routes(app.router, prefix, guard=self._guard)
+            self._control.add_own_routes(app.router, prefix, guard=self._control_guard)
             app.router.add_route("*", f"{prefix}/{{path:.+}}", self._passing())
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         await self._server.start(app, host=host, port=port)
@@ -153,6 +154,9 @@ class UpstreamGateway:
 
     def _guard(self, handler: Handler, error_body: ErrorBody = ApiError.openai_body) -> Handler:
         return guarded(handler, errors=self._errors, error_body=error_body)
+
+    def _control_guard(self, handler: Handler, *, named_by: NamedBy = NamedBy.CALLER) -> Handler:
+        return self._guard(handler)  # one process has every session
 
     def _passing(self) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:

@@ -1,6 +1,5 @@
 """`/v1/messages`: Anthropic's requests, message and stream."""
 
-import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import orjson
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.sampling.reader import Call, Completed, Delta, Prepared
 from areal_sdk.gateway.sampling.request import ChatRequest
+from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tool_calls.parser import ReasoningDelta, TextDelta
 from areal_sdk.gateway.wire.anthropic_request import parse
 from areal_sdk.gateway.wire.fields import Fields, require
@@ -19,13 +19,13 @@ from areal_sdk.types import FinishReason
 class MessagesReply:
     """One message."""
 
-    def __init__(self, fields: Fields, *, model: str) -> None:
+    def __init__(self, fields: Fields, session: Session, *, model: str) -> None:
         require(fields.text("model"), "model")
         limit = require(fields.integer("max_tokens", least=1), "max_tokens")
         self.stream = fields.flag("stream")
         self._shows_thinking = (fields.mapping("thinking") or {}).get("type") in _THINKS
         self.requests: Sequence[ChatRequest] = (parse(fields, max_new_tokens=limit),)
-        self.id = f"msg_{secrets.token_hex(12)}"
+        self.id = session.new_reply_id("msg_")
         self._head = {
             "id": self.id,
             "type": "message",

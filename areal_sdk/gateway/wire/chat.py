@@ -1,7 +1,6 @@
 """`/v1/chat/completions`: its requests, responses and stream, over the internal request and turn."""
 
 import json
-import secrets
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -225,7 +224,7 @@ class ChatReply:
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
         self._tokenizer = tokenizer
-        self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.id = session.new_reply_id("chatcmpl-")
         self._head = {
             "id": self.id,
             "created": int(time.time()),

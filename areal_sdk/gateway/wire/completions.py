@@ -1,6 +1,5 @@
 """`/v1/completions`: raw text or token ids in, text out; no chat template."""
 
-import secrets
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -9,6 +8,7 @@ from typing import Any
 from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.sampling.reader import Completed, Delta, Prepared, SampledTokens
 from areal_sdk.gateway.sampling.request import ChatRequest
+from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.tokens.tokenizer import Tokenizer
 from areal_sdk.gateway.tool_calls.parser import TextDelta
 from areal_sdk.gateway.wire.fields import (
@@ -32,7 +32,9 @@ Prompt = str | tuple[int, ...]
 class CompletionsReply:
     """One or several prompts, each with its choices."""
 
-    def __init__(self, fields: Fields, *, model: str, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, fields: Fields, session: Session, *, model: str, tokenizer: Tokenizer
+    ) -> None:
         require(fields.text("model"), "model")
         num_logprobs = fields.integer("logprobs", least=0, most=20)
         self._echo = fields.flag("echo")
@@ -69,7 +71,7 @@ class CompletionsReply:
         fields.refuse("suffix", "the policy continues text and does not fill gaps")
         fields.refuse_unknown()
         self._tokenizer = tokenizer
-        self.id = f"cmpl-{secrets.token_hex(12)}"
+        self.id = session.new_reply_id("cmpl-")
         self._head = {
             "id": self.id,
             "object": "text_completion",

@@ -54,10 +54,8 @@ def body_limit(max_context: int, most_characters_a_token: int | None) -> int:
 
 async def read_body(request: web.Request) -> bytes:
     """The body, refused before it is read where its length says that it is too long."""
-    limit = request.client_max_size
+    refuse_long_body(request)
     try:
-        if (request.content_length or 0) > limit:
-            raise web.HTTPRequestEntityTooLarge(limit, request.content_length or 0)
         if not request.content.is_eof():
             await asyncio.sleep(0)  # most bodies follow their head at once: no need of a deadline
         if request.content.is_eof():
@@ -65,16 +63,26 @@ async def read_body(request: web.Request) -> bytes:
         async with asyncio.timeout(BODY_S):
             return await request.read()
     except web.HTTPRequestEntityTooLarge as exc:
-        raise ApiError(
-            413,
-            f"The request body is over {limit / 2**20:.3g} MiB, which is more than the model's context "
-            "can hold: send less.",
-            code="request_too_large",
-        ) from exc
+        raise _too_large(request) from exc
     except TimeoutError as exc:
         raise ApiError(
             408, f"The request body did not come within {BODY_S:g} s.", code="request_timeout"
         ) from exc
+
+
+def refuse_long_body(request: web.Request) -> None:
+    """A 413 where the request says that its body is too long."""
+    if (request.content_length or 0) > request.client_max_size:
+        raise _too_large(request)
+
+
+def _too_large(request: web.Request) -> ApiError:
+    return ApiError(
+        413,
+        f"The request body is over {request.client_max_size / 2**20:.3g} MiB, which is more than the "
+        "model's context can hold: send less.",
+        code="request_too_large",
+    )
 
 
 def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
@@ -149,6 +157,11 @@ async def _send_and_discard(request: web.Request, response: web.Response) -> Non
     response.force_close()
     await response.prepare(request)
     await response.write_eof()
+    await discard_body(request)
+
+
+async def discard_body(request: web.Request) -> None:
+    """Throw away what still comes of a body that was answered, for a while."""
     with suppress(TimeoutError):
         async with asyncio.timeout(UNREAD_BODY_S):
             while not request.content.is_eof():

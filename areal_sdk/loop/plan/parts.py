@@ -92,12 +92,14 @@ def check_engine(config: Config, plugins: Plugins) -> None:
 
 
 def _check_shareable(config: Config, engine: type[InferenceEngine]) -> None:
-    """ConfigError where rollout nodes could not sample from the engine."""
-    if config.rollout.nodes > 1 and not engine.is_shareable:
-        raise ConfigError(
-            f"rollout.nodes = {config.rollout.nodes} needs an engine that several processes sample from, such "
-            f"as {EngineSection().name!r}: {config.engine.name!r} has no entrance for them"
-        )
+    """ConfigError where rollout nodes or gateway processes could not sample from the engine."""
+    shared = {"rollout.nodes": config.rollout.nodes, "serve.processes": config.serve.processes}
+    for key, number in shared.items():
+        if number > 1 and not engine.is_shareable:
+            raise ConfigError(
+                f"{key} = {number} needs an engine that several processes sample from, such "
+                f"as {EngineSection().name!r}: {config.engine.name!r} has no entrance for them"
+            )
 
 
 def check_engine_serves(config: Config, model_dir: Path, plugins: Plugins) -> None:

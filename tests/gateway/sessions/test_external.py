@@ -15,7 +15,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits, ExternalSession
-from areal_sdk.loop.serving import live_limits
+from areal_sdk.loop.gateway import live_limits
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control
@@ -342,10 +342,10 @@ async def test_the_sdk_waits_as_long_as_a_429_says(start_gateway: StartGateway) 
     gateway, _ = await start_gateway("ok", users=users)
     account = gateway._access._accounts.by_name("alice")
     assert account is not None
-    account._requests.spend(60)
+    account._usage.requests.spend(60)
     async with AsyncOpenAI(base_url=gateway.base_url, api_key=ALICE.api_key) as client:
         await client.chat.completions.create(model="policy", messages=HI)
-        account._requests.spend(60)
+        account._usage.requests.spend(60)
         with pytest.raises(openai.RateLimitError):
             await client.with_options(max_retries=0).chat.completions.create(
                 model="policy", messages=HI
@@ -394,7 +394,7 @@ def test_the_admin_key_is_held_to_what_keys_of_users_are(key: str) -> None:
 def test_an_allowance_refills_as_time_passes() -> None:
     times: Iterator[float] = iter([0.0, 0.0, 0.0, 0.0, 0.5, 1.0])
     account = Account("a", Quota(requests_per_minute=60), clock=lambda: next(times, 1.0))
-    allowance = account._requests
+    allowance = account._usage.requests
     allowance.spend(60)
     assert [allowance.wait_s() for _ in range(3)] == [1.0, 0.5, 0.0]
 

@@ -29,7 +29,6 @@ from areal_sdk.gateway.wire.responses.items import (
     StoredResponse,
     call_item,
     from_message,
-    new_id,
     reasoning_item,
     text_item,
     text_part,
@@ -55,7 +54,7 @@ class ResponsesReply:
         self._call = parse(fields, store, session.raw_inputs)
         self.requests: Sequence[ChatRequest] = (self._call.request,)
         self.stream = self._call.stream
-        self.id = new_id("resp")
+        self.id = session.new_reply_id("resp_", num_bytes=16)
         self._store = store
         self._tokenizer = tokenizer
         self._head = {

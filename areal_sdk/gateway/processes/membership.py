@@ -1,0 +1,49 @@
+"""One process among those that serve at one address: its number, and the files that they share."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal_sdk.config import Quota
+from areal_sdk.gateway.processes.claims import Claims
+from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.processes.usage import SharedUsage, UsageFile
+from areal_sdk.gateway.sessions.accounts import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Made by the main process for each of its gateway processes."""
+
+    place: Place
+    directory: Path
+    """For the Unix sockets and the shared files of one server. Its path is short, as those of sockets must be."""
+    secret: bytes
+    """Known to the processes of this server alone."""
+
+    def socket_of(self, number: int) -> Path:
+        """Where that process takes requests that other processes pass on."""
+        return self.directory / f"{number}.sock"
+
+    def door_of(self, number: int) -> Path:
+        """Where that process takes connections that other processes hand over."""
+        return self.directory / f"{number}.door"
+
+    def open_usage(self, *, num_accounts: int) -> UsageFile:
+        return UsageFile(self.directory / "usage", num_accounts=num_accounts, size=self.place.size)
+
+
+class SharedFiles:
+    """The files of one process: open until `close`."""
+
+    def __init__(self, membership: Membership, *, num_accounts: int) -> None:
+        self._place = membership.place
+        path = membership.directory / f"claims-{self._place.number}"
+        self.claims = Claims(path, secret=membership.secret)
+        self._usage = membership.open_usage(num_accounts=num_accounts)
+
+    def usage(self, account: int, quota: Quota) -> Usage:
+        return SharedUsage(self._usage, account, quota, place=self._place.number)
+
+    def close(self) -> None:
+        self.claims.close()
+        self._usage.close()

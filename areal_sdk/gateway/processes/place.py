@@ -1,0 +1,72 @@
+"""Which of several gateway processes owns a session. Every name of a session tells its owner."""
+
+import re
+import secrets
+from collections.abc import Collection
+from zlib import crc32
+
+_KEY = re.compile(r"sk-p([0-9]+)-[A-Za-z0-9_-]+")
+_SLUG = re.compile(r"[A-Za-z0-9._-]*~p([0-9]+)-[0-9a-f]+")
+_REPLY = re.compile(r"[a-z]+[-_]p([0-9]+)-[0-9a-f]+")
+
+
+class Place:
+    """One of `size` processes that serve at one address. All agree on who owns what.
+
+    Keys, addresses and replies that a process makes up carry the number of the process. A caller chooses
+    other names, and their hash tells the owner.
+
+    >>> place = Place(1, 4)
+    >>> place.mark, place.of_key("sk-p3-secret"), place.of_key("sk-a-users-own-key")
+    ('p1-', 3, None)
+    >>> place.of_session(place.new_session_id("live-"))
+    1
+    """
+
+    def __init__(self, number: int = 0, size: int = 1, *, users: Collection[str] = ()) -> None:
+        """`users`: the names of all accounts."""
+        self.number = number
+        self.size = size
+        self._users = frozenset(users)
+        self.mark = f"p{number}-" if size > 1 else ""
+        """What the names that this process makes up contain."""
+
+    @property
+    def is_alone(self) -> bool:
+        return self.size == 1
+
+    def of_session(self, session_id: str) -> int:
+        """The owner of a session by its id. Siblings of a group (`GROUP/0`, `GROUP/1`, ...) have one owner."""
+        group, _, number = session_id.rpartition("/")
+        if group and group not in self._users and number.isdecimal():
+            session_id = group
+        return crc32(session_id.encode(errors="surrogatepass")) % self.size
+
+    def of_group(self, group: str) -> int:
+        return self.of_session(f"{group}/0")
+
+    def of_key(self, key: str) -> int | None:
+        """The owner of the session that has this key of its own; None for other keys."""
+        return self._marked(_KEY, key)
+
+    def of_slug(self, slug: str) -> int | None:
+        """The owner of the session that has this address of its own; None for a name."""
+        return self._marked(_SLUG, slug)
+
+    def of_reply(self, reply_id: str) -> int | None:
+        return self._marked(_REPLY, reply_id)
+
+    def new_session_id(self, prefix: str) -> str:
+        """An id that nobody has, of a session of this process."""
+        while True:
+            session_id = f"{prefix}{secrets.token_hex(8)}"
+            if self.of_session(session_id) == self.number:
+                return session_id
+
+    def is_name_of_user(self, name: str) -> bool:
+        return name in self._users
+
+    def _marked(self, pattern: re.Pattern[str], name: str) -> int | None:
+        found = pattern.fullmatch(name)
+        number = int(found[1]) if found is not None else self.size
+        return number if number < self.size else None

@@ -1,0 +1,135 @@
+"""What all processes of a server together use of an account's quota, in shared memory."""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from areal_sdk.config import Quota
+from areal_sdk.gateway.sessions.accounts import Usage
+
+_ALLOWANCES = 4
+"""Numbers of a row that all processes share: of requests and of tokens, the amount left and since when."""
+_COUNTS = 2
+"""Numbers of a row that each process has: its running requests and its open sessions."""
+_NUMBER = 8
+
+
+class UsageFile:
+    """One row an account. The numbers that processes share are used while the row's lock is held.
+
+    The locks are the kernel's (`fcntl`): a process that dies lets go of them. The clock of the allowances
+    is the machine's monotonic clock, which all processes share.
+    """
+
+    def __init__(self, path: Path, *, num_accounts: int, size: int) -> None:
+        """`size`: the number of processes."""
+        self._width = _ALLOWANCES + _COUNTS * size
+        # One descriptor for good: to close any descriptor of the file would drop all of its locks.
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(self.descriptor, num_accounts * self._width * _NUMBER)
+        self._num_accounts = num_accounts
+        self._numbers: memoryview[float] = memoryview(mmap.mmap(self.descriptor, 0)).cast("d")
+
+    def row(self, account: int) -> "memoryview[float]":
+        """The numbers of one account."""
+        return self._numbers[account * self._width : (account + 1) * self._width]
+
+    def forget(self, place: int) -> None:
+        """The process of that place is gone: nothing of it runs or is open."""
+        for account in range(self._num_accounts):
+            with RowLock(self.descriptor, account):
+                at = account * self._width + _ALLOWANCES + _COUNTS * place
+                for i in range(_COUNTS):
+                    self._numbers[at + i] = 0.0
+
+    def close(self) -> None:
+        os.close(self.descriptor)  # the memory goes with the last row that anybody holds
+
+
+class RowLock:
+    """Held while one row is used. Not reentrant."""
+
+    def __init__(self, descriptor: int, account: int) -> None:
+        self._descriptor = descriptor
+        self._account = account
+
+    def __enter__(self) -> Self:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX, 1, self._account)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN, 1, self._account)
+
+
+class SharedUsage(Usage):
+    """One process's view of a row. The counts are sums over all processes; it changes its own."""
+
+    def __init__(self, file: UsageFile, account: int, quota: Quota, *, place: int) -> None:
+        super().__init__(quota)
+        self._file = file
+        self._account = account
+        self._running = _ALLOWANCES + _COUNTS * place
+        self._open = self._running + 1
+        self._lock = RowLock(file.descriptor, account)
+        self._bounds_requests = (
+            quota.requests_per_minute or quota.tokens_per_minute or quota.max_running
+        ) is not None
+
+    def begin_request(self) -> None:
+        if self._bounds_requests:  # else nobody needs to know of it
+            with self._held() as row:
+                super().begin_request()
+                row[self._running] += 1
+
+    def end_request(self) -> None:
+        if self._bounds_requests:
+            with self._held() as row:
+                row[self._running] -= 1
+
+    def spend_tokens(self, count: int) -> None:
+        if self.quota.tokens_per_minute is not None:
+            with self._held():
+                super().spend_tokens(count)
+
+    def open_sessions(self, count: int) -> None:
+        """Counts them first and looks then, without the lock: processes that do so together see each other.
+
+        Where there are too many, the one that has the lock decides.
+        """
+        row = self._file.row(self._account)
+        row[self._open] += count
+        if sum(row[_ALLOWANCES + 1 :: _COUNTS]) <= self.quota.max_sessions:
+            return
+        row[self._open] -= count
+        with self._held() as row:
+            super().open_sessions(count)
+            row[self._open] += count
+
+    def close_session(self) -> None:
+        self._file.row(self._account)[self._open] -= 1
+
+    @contextmanager
+    def _held(self) -> "Iterator[memoryview[float]]":
+        """The row, locked, and `self` as it is for all processes."""
+        with self._lock:
+            row = self._file.row(self._account)
+            allowances = (self.requests, self.tokens)
+            for i, allowance in enumerate(allowances):
+                left, at = row[2 * i], row[2 * i + 1]
+                if at:  # else nobody has used it yet
+                    allowance.state = left, at
+            self.num_running = int(sum(row[_ALLOWANCES::_COUNTS]))
+            self.num_open = int(sum(row[_ALLOWANCES + 1 :: _COUNTS]))
+            yield row
+            for i, allowance in enumerate(allowances):
+                row[2 * i], row[2 * i + 1] = allowance.state

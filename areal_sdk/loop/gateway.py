@@ -1,0 +1,111 @@
+"""The gateway as `[gateway]` and `[serve]` describe it: its users, its limits, how its callers sample."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from areal_sdk.config import Config, Quota, RolloutSection, read_toml
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.errors import ConfigError
+from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
+from areal_sdk.gateway.processes.membership import Membership
+from areal_sdk.gateway.sessions.accounts import User
+from areal_sdk.gateway.sessions.external import ExternalLimits
+from areal_sdk.gateway.tokens.renderer import Renderer
+
+
+def make_gateway(
+    config: Config,
+    engine: InferenceEngine,
+    *,
+    renderer: Renderer,
+    sampling: SamplingPolicy,
+    users: Sequence[User] | None = None,
+    membership: Membership | None = None,
+) -> Gateway:
+    """`sampling` is for callers from outside; a run gives its own sessions theirs.
+
+    `membership` is of one of several gateway processes, which are told who the `users` are.
+    """
+    return Gateway(
+        engine,
+        renderer=renderer,
+        model_name=config.model,
+        sampling=sampling,
+        admin_key=config.gateway.admin_key,
+        max_request_s=config.rollout.request_timeout_s,
+        users=read_users(config) if users is None else users,
+        quota=config.serve,
+        external=live_limits(config),
+        cors_origins=config.serve.cors_origins,
+        unknown_fields=config.gateway.unknown_fields,
+        membership=membership,
+    )
+
+
+def callers_sampling(config: Config) -> SamplingPolicy:
+    """How callers' turns are sampled: as the run says where it learns from them, else as they ask."""
+    if config.serve.learn:
+        return rollout_sampling(config.rollout)
+    return SamplingPolicy(mode="respect", temperature=config.rollout.temperature)
+
+
+def rollout_sampling(rollout: RolloutSection) -> SamplingPolicy:
+    """How the turns of training episodes are sampled, and which of them are trained."""
+    return SamplingPolicy(
+        mode=rollout.sampling,
+        temperature=rollout.temperature,
+        trains_side_calls=rollout.side_calls == "train",
+    )
+
+
+def live_limits(config: Config) -> ExternalLimits:
+    """The limits of a caller's session: while learning, those of an episode."""
+    serve, rollout = config.serve, config.rollout
+    limits, group_size = SessionLimits(), None
+    if serve.learn:
+        group_size = rollout.group_size if rollout.group_size > 1 else None
+        limits = SessionLimits(
+            max_turns=rollout.max_turns,
+            max_tokens=rollout.max_episode_tokens,
+            max_new_tokens=rollout.max_new_tokens,
+        )
+    keeps_rewards = serve.learn or serve.record or serve.upstream is not None
+    return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
+
+
+QUOTAS = set(Quota.model_fields)
+
+
+class UserSection(Quota):
+    """One user of a users file; a quota that is not given is the server's."""
+
+    api_key: Annotated[str, Field(repr=False)]
+
+
+def read_users(config: Config) -> list[User]:
+    """The users of `serve.users`; a quota that a user has not is the server's."""
+    path = config.serve.users
+    if path is None:
+        return []
+    users = []
+    for name, table in read_toml(path).items():
+        try:
+            user = UserSection.model_validate(table)
+        except ValidationError as exc:
+            raise ConfigError(f"{path}: [{name}] {_problem(exc)}") from None
+        given = user.model_dump(include=QUOTAS, exclude_unset=True)
+        quota = Quota(**{**config.serve.model_dump(include=QUOTAS), **given})
+        users.append(User(name, user.api_key, quota))
+    if not users:
+        raise ConfigError(f'{path}: no users: write [NAME] and below it api_key = "..."')
+    return users
+
+
+def _problem(error: ValidationError) -> str:
+    """The first problem, without the values: one of them is a key."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"]) or "is no table"
+    known = ", ".join(UserSection.model_fields)
+    return f"{where}: {first['msg']}; a user has {known}"

@@ -1,0 +1,161 @@
+"""The entry of a gateway process of `serve`, and the main process's way to open all of them.
+
+The main process has the engine, the records and what learns, and serves no HTTP.
+"""
+
+import logging
+import secrets
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.config import Config, Quota
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.gateway.processes.membership import Membership
+from areal_sdk.gateway.processes.place import Place
+from areal_sdk.gateway.server import check_host, reserve_port, url_of
+from areal_sdk.gateway.sessions.accounts import ADMIN, User
+from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession
+from areal_sdk.loop.gateway import callers_sampling, make_gateway, read_users
+from areal_sdk.loop.node import engine_client
+from areal_sdk.loop.plan.models import load_renderer
+from areal_sdk.loop.shutdown import run_to_the_end
+from areal_sdk.process import JSON, Channel, ProcessSpec
+from areal_sdk.process.frames import Buffer
+from areal_sdk.process.garbage import short_collections
+from areal_sdk.rollout.callers import to_episode
+from areal_sdk.rollout.gateways.pool import GatewayPool, kept_running
+from areal_sdk.rollout.gateways.server import GatewayServer, SharedEngine
+from areal_sdk.rollout.nodes.wire import pack_episode
+from areal_sdk.telemetry.episode_log import prepare
+
+ENTRY = "areal_sdk.loop.gateway_process:main"
+
+
+@asynccontextmanager
+async def open_gateways(
+    config: Config,
+    engine: InferenceEngine,
+    *,
+    model_dir: Path,
+    log_dir: Path,
+    say: Callable[[str], None],
+) -> AsyncIterator[GatewayPool]:
+    """`serve.processes` gateway processes at the address of `[gateway]`, which sample from `engine`."""
+    gateway, size = config.gateway, config.serve.processes
+    check_host(gateway.host, has_given_key=gateway.admin_key is not None)
+    admin_key = gateway.admin_key or f"sk-admin-{secrets.token_urlsafe(24)}"
+    users = read_users(config)
+    secret = secrets.token_bytes(32)
+    async with AsyncExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-"))
+        port = stack.enter_context(reserve_port(gateway.host, gateway.port)).getsockname()[1]
+        usage = stack.enter_context(
+            closing(
+                _membership(0, size, users, directory, secret).open_usage(
+                    num_accounts=len(users) + 1
+                )
+            )
+        )
+        pool: GatewayPool
+
+        async def tell(state: Mapping[str, Any]) -> None:
+            await pool.tell(state)
+
+        entrance = await engine.open_entrance(tell, host="127.0.0.1")
+        common: dict[str, JSON] = {
+            "config": config.model_dump(mode="json"),
+            "port": port,
+            "admin_key": admin_key,
+            "users": [asdict(user) | {"quota": user.quota.model_dump()} for user in users],
+            "directory": directory,
+            "secret": secret.hex(),
+            "size": size,
+            "model_dir": str(model_dir),
+            "info": asdict(engine.info),
+            "client": entrance.client,
+        }
+
+        def make_spec(place: int, state: Mapping[str, Any]) -> ProcessSpec:
+            name = f"gateway-{place}"
+            own = {"name": name, "place": place, "state": dict(state), "version": engine.version}
+            return ProcessSpec(name, ENTRY, {**common, **own})
+
+        pool = GatewayPool(
+            make_spec,
+            size=size,
+            engine=engine,
+            base_url=url_of(gateway.host, port),
+            admin_key=admin_key,
+            log_dir=log_dir,
+            forget=usage.forget,
+            say=say,
+        )
+        yield await stack.enter_async_context(kept_running(pool, entrance.state))
+
+
+def main(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """The entry. `args` as `open_gateways` makes them."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    run_to_the_end(_serve(channel, args))
+
+
+async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
+    config = Config.model_validate(args["config"])
+    gateway_section = config.gateway.model_copy(update={"admin_key": args["admin_key"]})
+    config = config.model_copy(update={"gateway": gateway_section})
+    users = [User(u["name"], u["api_key"], Quota(**u["quota"])) for u in args["users"]]
+    async with AsyncExitStack() as stack:
+        engine = SharedEngine(engine_client(args))
+        stack.push_async_callback(engine.aclose)
+        engine.hear_of(args["version"])
+        await engine.client.told(args["state"])
+        gateway = make_gateway(
+            config,
+            engine,
+            renderer=load_renderer(Path(args["model_dir"]), config),
+            sampling=callers_sampling(config),
+            users=users,
+            membership=_membership(
+                args["place"],
+                args["size"],
+                users,
+                args["directory"],
+                bytes.fromhex(args["secret"]),
+            ),
+        )
+        stack.push_async_callback(gateway.aclose)
+        server = GatewayServer(
+            channel, engine, pack=_pack_episode if config.serve.learn else _pack_record
+        )
+        engine.ask = server.ask
+        if config.serve.keeps_sessions:
+            gateway.external.observe(server)
+        await gateway.start(host=config.gateway.host, port=args["port"])
+        stack.enter_context(short_collections())
+        channel.ready()
+        await server.run(gateway)
+
+
+def _membership(
+    place: int, size: int, users: Sequence[User], directory: str, secret: bytes
+) -> Membership:
+    names = [ADMIN, *(user.name for user in users)]
+    return Membership(Place(place, size, users=names), Path(directory), secret)
+
+
+def _pack_episode(live: ExternalSession) -> Sequence[Buffer]:
+    return pack_episode(to_episode(live))
+
+
+def _pack_record(live: ExternalSession) -> Sequence[Buffer]:
+    """The lines of its record; nothing of a session without turns."""
+    if not live.session.turns:
+        return ()
+    record = prepare(to_episode(live), split=SPLIT)
+    return record.line, record.index

@@ -1,0 +1,1 @@
+"""Gateway processes of `areal-sdk serve`: what they tell the main process, and how it keeps them running."""

@@ -1,0 +1,281 @@
+"""The gateway processes of a server, in the main process: kept running, and their sessions followed.
+
+    clients --HTTP--> gateway processes --tokens--> engine
+                          | sessions that open, and finished ones
+                          v
+                      GatewayPool --> the observer: a recorder, or `CallerEpisodes`
+
+The sessions of a process that dies are lost; another process takes its place, with the same number.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from areal_sdk.engine import InferenceEngine
+from areal_sdk.errors import ConfigError, EngineError, ProcessError, raised_here
+from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
+from areal_sdk.process.chores import Chores
+from areal_sdk.process.supervision import Restarts
+from areal_sdk.rollout.gateways.sessions import RemoteSession
+
+logger = logging.getLogger(__name__)
+
+SILENT_S = 60.0
+"""A process whose event loop reports nothing for so long is killed, and replaced."""
+TELL_WITHIN_S = 5.0
+"""How long the engine waits for processes that do not say that they have heard its news."""
+WATCH_VERSION_S = 0.1
+END_WITHIN_S = 10.0
+"""How long a process may take to tell of its sessions when the server ends."""
+
+
+class RemoteObserver(Protocol):
+    """The part of a run that records the sessions of gateway processes, or learns from them."""
+
+    def opened(self, live: RemoteSession) -> None: ...
+
+    def finished(self, live: RemoteSession) -> None: ...
+
+
+class GatewayProcess:
+    """One process and the sessions that it holds."""
+
+    def __init__(self, child: Child, take: Callable[["GatewayProcess", Any, Any], None]) -> None:
+        self.child = child
+        self.sessions: dict[int, RemoteSession] = {}
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Why it serves no more."""
+        self._take = take
+        self._chores = Chores()
+        self._chores.begin(self._read(), name=f"reports of {child.name}")
+
+    async def aclose(self) -> None:
+        await self._chores.cancel()
+        await self.child.aclose()
+
+    async def _read(self) -> None:
+        why = f"{self.child.name} ended its reports"
+        try:
+            reports = self.child.stream("reports", idle_timeout_s=SILENT_S)
+            async with aclosing(reports):
+                async for report in reports:
+                    self._take_all(report)
+        except ProcessError as exc:
+            why = str(exc)
+            await self.child.kill()  # if it only does not answer
+        except Exception as exc:
+            logger.exception("a report of %s", self.child.name)
+            why = f"its report cannot be read: {exc!r}"
+            await self.child.kill()
+        if not self.ended.done():
+            self.ended.set_result(why)
+
+    def _take_all(self, report: ChildReply) -> None:
+        buffers = iter(report.buffers)
+        for event in report.payload:
+            self._take(self, event, buffers)
+
+
+class GatewayPool:
+    """Made by `open_gateways`. Iterates over the open sessions."""
+
+    def __init__(
+        self,
+        make_spec: Callable[[int, Mapping[str, Any]], ProcessSpec],
+        *,
+        size: int,
+        engine: InferenceEngine,
+        base_url: str,
+        admin_key: str,
+        log_dir: Path,
+        forget: Callable[[int], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """`make_spec` makes the process of a place from the state of the engine's entrance.
+
+        `forget` is called when the process of a place is gone, before another one takes the place.
+        """
+        self.base_url = base_url
+        self.admin_key = admin_key
+        self.num_lost = 0
+        """Processes that died."""
+        self._make_spec = make_spec
+        self._size = size
+        self._engine = engine
+        self._log_dir = log_dir
+        self._forget = forget
+        self._say = say
+        self._state: Mapping[str, Any] = {}
+        self._gateways: dict[int, GatewayProcess] = {}
+        self._observer: RemoteObserver | None = None
+        self._chores = Chores()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by name."""
+        return {g.child.name: g.child.pid for g in self._gateways.values()}
+
+    def __iter__(self) -> Iterator[RemoteSession]:
+        return iter([live for g in self._gateways.values() for live in g.sessions.values()])
+
+    def observe(self, observer: RemoteObserver | None) -> None:
+        """Tell `observer` of every session from now on, those that are open among them."""
+        self._observer = observer
+        for live in self:
+            if observer is not None:
+                observer.opened(live)
+
+    async def start(self, state: Mapping[str, Any]) -> None:
+        """Start every process; the first failure ends the others."""
+        self._state = state
+        places = range(self._size)
+        starting = [asyncio.create_task(self._start(p), name=f"start gateway-{p}") for p in places]
+        try:
+            with raised_here(ConfigError):
+                await asyncio.gather(*starting)
+        except BaseException:
+            for task in starting:
+                task.cancel()
+            await asyncio.gather(*starting, return_exceptions=True)
+            raise
+
+    async def watch(self) -> None:
+        """Replace processes that die, until cancelled. Raises when one has died too often."""
+        async with asyncio.TaskGroup() as group:
+            for place in range(self._size):
+                group.create_task(self._keep(place), name=f"keep gateway-{place}")
+            group.create_task(self._tell_versions(), name="tell versions")
+
+    async def tell(self, state: Mapping[str, Any]) -> None:
+        """Tell every process news of the engine's entrance, and wait for those that answer in time."""
+        self._state = state
+        await self._tell_all("engine", dict(state))
+
+    async def aclose(self) -> None:
+        """End every process, after its sessions have been told of. Idempotent."""
+        gateways, self._gateways = self._gateways, {}
+        ending = (
+            g.child.call("end", timeout_s=END_WITHIN_S)
+            for g in gateways.values()
+            if not g.ended.done()
+        )
+        for error in await asyncio.gather(*ending, return_exceptions=True):
+            if isinstance(error, ProcessError):
+                logger.warning("a gateway process did not end well: %s", error)
+        if gateways:  # their last reports are read then
+            await asyncio.wait([g.ended for g in gateways.values()], timeout=END_WITHIN_S)
+        await self._chores.cancel()
+        await asyncio.gather(*(g.aclose() for g in gateways.values()))
+        self._observer = None
+
+    async def _start(self, place: int) -> None:
+        state = self._state
+        spec = self._make_spec(place, state)
+        child = await spawn(spec, log_dir=self._log_dir)
+        gateway = self._gateways[place] = GatewayProcess(child, self._take)
+        while state is not self._state:  # there was news while it started
+            state = self._state
+            await gateway.child.call("engine", dict(state), timeout_s=TELL_WITHIN_S)
+
+    async def _keep(self, place: int) -> None:
+        restarts = Restarts()
+        while True:
+            gateway = self._gateways[place]
+            why = await asyncio.shield(gateway.ended)
+            self.num_lost += 1
+            self._lose_sessions(gateway, why)
+            await gateway.aclose()
+            self._forget(place)
+            pause_s = restarts.pause_after(why, log_path=gateway.child.log_path)
+            self._say(f"warning: {why}: its sessions are lost, another process takes its place")
+            await asyncio.sleep(pause_s)
+            while True:
+                try:
+                    await self._start(place)
+                except ProcessError as exc:
+                    pause_s = restarts.pause_after(str(exc), log_path=gateway.child.log_path)
+                    self._say(f"warning: gateway-{place} did not start: {exc}")
+                    await asyncio.sleep(pause_s)
+                else:
+                    break
+
+    def _lose_sessions(self, gateway: GatewayProcess, why: str) -> None:
+        lost, gateway.sessions = gateway.sessions, {}
+        for live in lost.values():
+            live.lost = f"its gateway process died: {why}"
+            if self._observer is not None:
+                self._observer.finished(live)
+
+    async def _tell_versions(self) -> None:
+        told: dict[GatewayProcess, int] = {}
+        while True:
+            version = self._engine.version
+            late = [g for g in self._gateways.values() if told.get(g) != version]
+            if late:
+                await self._tell_all("version", version, gateways=late)
+                told = dict.fromkeys(self._gateways.values(), version)
+            await asyncio.sleep(WATCH_VERSION_S)
+
+    async def _tell_all(
+        self, method: str, payload: Any, *, gateways: list[GatewayProcess] | None = None
+    ) -> None:
+        who = list(self._gateways.values()) if gateways is None else gateways
+        calls = (g.child.call(method, payload, timeout_s=TELL_WITHIN_S) for g in who)
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(error, ProcessError):
+                logger.warning("news of the engine: %s", error)
+            elif isinstance(error, BaseException):
+                raise error
+
+    def _take(
+        self, gateway: GatewayProcess, event: Mapping[str, Any], buffers: Iterator[memoryview]
+    ) -> None:
+        match event:
+            case {"opened": number, **about}:
+                live = gateway.sessions[number] = RemoteSession(**about)
+                if self._observer is not None:
+                    self._observer.opened(live)
+            case {"finished": number, "num_buffers": count, "version": version}:
+                live = gateway.sessions.pop(number)
+                live.packed = [next(buffers) for _ in range(count)]
+                live.version = version
+                if self._observer is not None:
+                    self._observer.finished(live)
+            case {"ages": ages}:
+                for number, age in ages:
+                    if (known := gateway.sessions.get(number)) is not None:
+                        known.oldest_version = age
+            case {"asked": number, "what": what}:
+                self._chores.begin(self._do(gateway, number, what), name=what)
+            case other:
+                raise ProcessError(f"{gateway.child.name} told of {other!r:.200}")
+
+    async def _do(self, gateway: GatewayProcess, number: int, what: str) -> None:
+        error = ""
+        try:
+            await (self._engine.pause() if what == "pause" else self._engine.resume())
+        except (EngineError, ProcessError) as exc:
+            error = str(exc)
+        try:
+            await gateway.child.call("answer", [number, error], timeout_s=TELL_WITHIN_S)
+        except ProcessError as exc:
+            logger.warning("the answer to %s: %s", what, exc)
+
+
+@asynccontextmanager
+async def kept_running(pool: GatewayPool, state: Mapping[str, Any]) -> AsyncIterator[GatewayPool]:
+    """The pool, started. One of its processes that dies too often ends the block."""
+    try:
+        await pool.start(state)
+        async with asyncio.TaskGroup() as group:
+            watch = group.create_task(pool.watch(), name="gateway keeper")
+            try:
+                yield pool
+            finally:
+                watch.cancel()
+    finally:
+        await pool.aclose()
