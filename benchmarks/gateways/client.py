@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -63,20 +64,36 @@ def _whole(raw: bytes) -> str:
     return text
 
 
-async def cost(server: Server, *, num_turns: int, num_requests: int, stream: bool) -> float:
-    """CPU microseconds a request, with `NUM_CLIENTS` clients at work."""
+async def cost(
+    server: Server,
+    *,
+    num_turns: int,
+    num_requests: int,
+    stream: bool,
+    num_clients: int = NUM_CLIENTS,
+    shares_connections: bool = True,
+) -> float:
+    """CPU microseconds a request, with that many clients at work.
+
+    Their sessions share all connections, or each has one of its own.
+    """
     left = iter(range(num_requests // num_turns))
 
     async def client(http: aiohttp.ClientSession) -> None:
         for number in left:
-            conversation = Conversation(server, number, http)
-            for _ in range(num_turns):
-                await conversation.turn(stream=stream)
+            async with AsyncExitStack() as stack:
+                own = http
+                if not shares_connections:
+                    own = await stack.enter_async_context(aiohttp.ClientSession())
+                conversation = Conversation(server, number, own)
+                for _ in range(num_turns):
+                    await conversation.turn(stream=stream)
 
-    async with aiohttp.ClientSession() as http:
+    connector = aiohttp.TCPConnector(limit=max(100, num_clients))
+    async with aiohttp.ClientSession(connector=connector) as http:
         await Conversation(server, -1, http).turn(stream=stream)  # what is done once is not counted
         before = server.cpu_s()
-        await asyncio.gather(*(client(http) for _ in range(NUM_CLIENTS)))
+        await asyncio.gather(*(client(http) for _ in range(num_clients)))
         return (server.cpu_s() - before) / (num_requests // num_turns * num_turns) * 1e6
 
 

@@ -93,8 +93,7 @@ class Server:
 
     def cpu_s(self) -> float:
         """CPU time used so far by the process and its children, all of their threads."""
-        threads = (task for pid in _tree(self._process.pid) for task in _tasks(pid))
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in threads) / 1e9
+        return cpu_seconds_of(self._process.pid)
 
     def resident_bytes(self) -> int:
         """Of the process and its children; pages that they share count for each."""
@@ -122,6 +121,12 @@ def own_server(
 
 class ServerError(Exception):
     """The server did not come up, or does not answer."""
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """CPU time used so far by a process and its children, all of their threads."""
+    threads = (task for member in _tree(pid) for task in _tasks(member))
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in threads) / 1e9
 
 
 def _tree(pid: int) -> Iterator[int]:
