@@ -1,5 +1,6 @@
 """The environment `mcp`: real servers, the real gateway, scripted models."""
 
+import importlib
 import sys
 from collections.abc import AsyncIterator, Callable
 from functools import partial
@@ -12,6 +13,7 @@ from areal_sdk.testing import check_environment, registered, run_agent, tool_cal
 from areal_sdk_mcp.environment import McpEnvironment
 from areal_sdk_mcp.warm import close_shared_servers
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 CALCULATOR = f"{sys.executable} {Path(__file__).parent / 'servers' / 'calculator.py'}"
 TASK = Task("t", {"question": "How much is 2+3?", "answer": "5"})
 
@@ -84,3 +86,16 @@ def test_the_plugin_is_installed_and_its_options_are_checked() -> None:
     registered("env", "mcp", url="http://127.0.0.1:1/mcp")()
     with pytest.raises(ConfigError, match="give the command that starts an MCP server"):
         registered("env", "mcp")()
+
+
+async def test_the_example_asks_for_sums_that_its_server_adds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    sums = importlib.import_module("sums")
+    task = next(sums.tasks("eval"))
+    replies = [tool_call("add", a=50, b=51), "101"]
+    episode = await run_agent(sums.Sums, task, engine=replies, reward=lambda episode: 1.0)
+    assert episode.turns[1].new_messages[-1]["content"] == "101"
+    trained, held_out = ({t.data["answer"] for t in sums.tasks(s)} for s in ("train", "eval"))
+    assert not trained & held_out
