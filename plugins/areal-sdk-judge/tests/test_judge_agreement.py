@@ -89,3 +89,9 @@ def test_a_row_that_is_none_is_named(tmp_path: Path, text: str, message: str) ->
     file.write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_examples(file)
+
+
+def test_the_labelled_answers_of_the_example_are_read() -> None:
+    examples = read_examples(Path(__file__).parents[1] / "examples" / "labelled.jsonl")
+    assert [example.label for example in examples] == [1, 0] * 12
+    assert len({example.answer for example in examples}) == 24
