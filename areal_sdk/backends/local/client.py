@@ -1,6 +1,7 @@
 """`LocalEngineClient`: a rollout node samples from the engine's process, which the main process owns."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
@@ -17,6 +18,8 @@ from areal_sdk.engine import (
 from areal_sdk.errors import EngineError
 from areal_sdk.process import Child
 from areal_sdk.process.network.guests import visit
+
+logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 30.0
 RETURN_EVERY_S = 1.0
@@ -39,8 +42,12 @@ class LocalEngineClient(EngineClient):
         self._version = 0
 
     async def told(self, state: Mapping[str, Any]) -> None:
+        """Where the engine is. One that does not answer is down just now: requests wait for it."""
         self._state = state
-        await self._connect(state)
+        try:
+            await self._connect(state)
+        except EngineError as exc:
+            logger.warning("news of the engine: %s", exc)
 
     async def _connect(self, state: Mapping[str, Any]) -> None:
         with engine_errors():

@@ -16,7 +16,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, raised_here
+from areal_sdk.errors import (
+    CallTimeoutError,
+    ConfigError,
+    InfrastructureError,
+    ProcessError,
+    raised_here,
+)
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
@@ -157,7 +163,12 @@ class NodePool:
         try:
             while state is not self._state:  # there was news while it started
                 state = self._state
-                await node.tell(state, timeout_s=TELL_WITHIN_S)
+                try:
+                    await node.tell(state, timeout_s=TELL_WITHIN_S)
+                except (
+                    CallTimeoutError
+                ) as exc:  # it has the news, and the engine does not answer yet
+                    logger.warning("news of the engine: %s", exc)
         except BaseException:
             await node.aclose()
             raise

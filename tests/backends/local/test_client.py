@@ -66,9 +66,16 @@ async def test_a_client_samples_like_its_engine_through_updates_pauses_and_death
                     pass
         waiting = asyncio.create_task(client.generate(request))
         await engine.died()
+        # A node that starts while the engine is down is told where it was.
+        late: EngineClient = load_user_object(entrance.client)(engine.info, name="node-1")
+        await late.told(entrance.state)
+        asked_late = asyncio.create_task(late.generate(request))
         await engine.restart()
         assert len(told) == 1
         assert (await waiting).versions == (7,) * 12
+        await late.told(told[0])
+        assert (await asked_late).versions == (7,) * 12
+        await late.aclose()
     finally:
         await client.aclose()
         await engine.aclose()
