@@ -1,6 +1,8 @@
 """`areal-sdk serve --processes`, as a user runs it. All but the last test share one server of two processes."""
 
 import asyncio
+import io
+import json
 import os
 import signal
 import subprocess
@@ -179,6 +181,30 @@ async def test_a_connection_moves_to_the_owner_of_the_session_that_it_is_used_fo
         assert http.connector is not None
         (connections,) = http.connector._conns.values()
         assert len(connections) == 1, "it is the same connection"
+
+
+async def test_bodies_in_pieces_and_bodies_that_are_too_long_pass_as_with_one_process(
+    doors: Doors,
+) -> None:
+    headers = {"Authorization": f"Bearer {KEYS['dave']}/{owned_by(1, 'pieces')}"}
+    headers["Content-Type"] = "application/json"
+    path = f"{doors._root}/v1/chat/completions"
+
+    async def pieces() -> AsyncIterator[bytes]:
+        raw = json.dumps(CHAT).encode()
+        for part in (raw[:10], raw[10:]):
+            yield part
+            await doors.call("/v1/models", door=1)  # the first piece has arrived meanwhile
+
+    for _ in range(3):
+        async with doors._of[0].post(path, data=pieces(), headers=headers) as reply:
+            assert reply.status == 200, await reply.text()
+    async with doors._of[0].post(
+        path, data=io.BytesIO(bytes(40 * 2**20)), headers=headers
+    ) as reply:
+        assert reply.status == 413
+    async with doors._of[0].post(path, data=b"{", headers=headers) as reply:
+        assert reply.status == 400
 
 
 async def test_stored_responses_counts_and_models_are_found_from_anywhere(doors: Doors) -> None:
