@@ -158,21 +158,23 @@ class BegunRun:
         is_left = training.restarts < training.plan.config.run.restarts
         return self.run_dir.has_begun() and is_left and not training.is_planned_once
 
-    def rest(self) -> Training | RunSummary:
+    def rest(self) -> Training:
         """The rest of a run that lost a process: after its last checkpoint, or all of it."""
         training = self.training
         most = training.plan.config.run.restarts
-        has_saved = latest_checkpoint(self.run_dir.checkpoints) is not None
-        way_on = "going on from the last checkpoint" if has_saved else "beginning again"
+        checkpoint = latest_checkpoint(self.run_dir.checkpoints)
+        way_on = "going on from the last checkpoint" if checkpoint else "beginning again"
         self.progress.say(
             f"warning: {self.loss}; {way_on} (restart {training.restarts + 1} of {most})"
         )
-        rest = resumed(
-            self.run_dir, {}, training.make_plan, call=training.call, quiet=training.quiet
+        return replace(
+            training,
+            plan=training.make_plan(training.plan.config),  # config.toml holds no secrets
+            run_dir=self.run_dir,
+            checkpoint=checkpoint,
+            changes=(),
+            restarts=training.restarts + 1,
         )
-        if isinstance(rest, RunSummary):
-            return rest
-        return replace(rest, restarts=training.restarts + 1)
 
     @property
     def whole_summary(self) -> RunSummary:

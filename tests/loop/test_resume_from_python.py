@@ -1,5 +1,6 @@
 """A run that began from Python with objects goes on from Python, and says so."""
 
+import json
 import re
 from itertools import islice
 from pathlib import Path
@@ -97,6 +98,6 @@ def test_a_run_whose_tasks_are_read_once_does_not_go_on_by_itself(
     )
     assert isinstance(training, Training)
     run = RunDir.create(tmp_path, "run")
-    (run.checkpoints / "step-000001").mkdir(parents=True)
+    run.metrics.write_text(json.dumps({"kind": "step", "step": 1}) + "\n")
     begun_run = BegunRun(training, run, RunState(), cast(Any, None))
     assert begun_run.can_go_on() is not is_read_once

@@ -14,7 +14,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode, list_episodes
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_steps
+from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_metrics, read_steps
 from areal_sdk.telemetry.run_dir import RunDir, without_secrets
 from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import (
@@ -199,6 +199,22 @@ def test_a_step_done_again_after_a_resume_counts_once(tmp_path: Path) -> None:
         log.log("step", {"step": step, "loss": loss})
     log.close()
     assert [e["loss"] for e in read_steps(tmp_path / "metrics.jsonl")] == [0.1, 0.25, 0.35]
+
+
+def test_steps_that_a_resume_undid_are_no_part_of_the_run(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in range(1, 13):
+        log.log("step", {"step": step, "life": 1})
+    log.log("eval", {"step": 12, "life": 1})
+    log.log("resume", {"step": 5})
+    for step in range(6, 9):
+        log.log("step", {"step": step, "life": 2})
+    log.log("eval", {"step": 8, "life": 2})
+    log.close()
+    lives = [row["life"] for row in read_steps(tmp_path / "metrics.jsonl")]
+    assert lives == [1, 1, 1, 1, 1, 2, 2, 2]
+    (measured,) = read_metrics(tmp_path / "metrics.jsonl", kind="eval")
+    assert measured["step"] == 8
 
 
 def test_readers_of_a_growing_file_see_whole_lines_only(tmp_path: Path) -> None:

@@ -100,7 +100,9 @@ class RayLauncher:
         payload = {"processes": wanted, "timeout_s": self._placement_timeout_s}
         what = f"Ray: room for {', '.join(spec.name for spec in specs)}"
         async with waiting(what, timeout_s=self._placement_timeout_s + ANSWER_S):
-            nodes: Sequence[Mapping[str, JSON]] = await self._ask("place", job, payload)
+            nodes: Sequence[Mapping[str, JSON]] = await self._ask(
+                "place", job, payload, timeout_s=self._placement_timeout_s + ANSWER_S
+            )
         return nodes
 
     async def _start(self, job: str, specs: Sequence[ProcessSpec]) -> Mapping[str, Starter]:
