@@ -8,7 +8,6 @@ from typing import Any
 
 from areal_sdk.telemetry.files import JsonLines, read_json_lines
 
-
 _OF_STEPS = ("step", "eval", "held_out")
 
 

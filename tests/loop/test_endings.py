@@ -71,7 +71,7 @@ def test_a_run_that_may_restart_goes_on_from_its_last_checkpoint(tmp_path: Path)
 
 
 def test_a_run_that_may_restart_and_has_saved_nothing_begins_again(tmp_path: Path) -> None:
-    secret = {"engine__http__api_key": "sk-not-in-config.toml"}
+    secret: dict[str, Any] = {"engine__http__api_key": "sk-not-in-config.toml"}
     process = start_training(tmp_path, *SCRIPTED_ENGINE, run__steps=12, run__restarts=1, **secret)
     wait_for_steps(process, tmp_path, 2)
     (trainer,) = children_of(process.pid, "trainer-0")
