@@ -26,6 +26,7 @@ _MESSAGE_CHARACTERS = 300
 _DECIMAL = re.compile(
     r"[-+]?(?:\d{1,400}(?:\.\d{0,400})?|\.\d{1,400})(?:[eE][-+]?\d{1,4})?", re.ASCII
 )
+_LEADING_ZERO = re.compile(r"[-+]?0\d")
 _TEST_TYPES = ("stdin", "functional")
 """Of LiveCodeBench."""
 
@@ -207,7 +208,8 @@ def _of_function(test: Mapping[str, Any]) -> Mapping[str, Any]:
 def _wrong_output(end: SandboxEnd, expected: str) -> str:
     """Empty if the program wrote what was expected; spaces at the ends of lines do not count.
 
-    A line of numbers is compared by value, as LiveCodeBench does: 2.50 is 2.5, and 2.4999 is not.
+    A line of numbers is compared by value, as LiveCodeBench does: 2.50 is 2.5, and 2.4999 is not. Where a
+    number with a leading zero is expected, such as 0010, it must be written so.
     """
     if end.limit:
         return str(end)
@@ -229,16 +231,22 @@ def _is_same_line(written: str, wanted: str) -> bool:
     """
     >>> _is_same_line("2.50 1", "2.5 1.0"), _is_same_line("2.51", "2.5"), _is_same_line("v1.0", "v1")
     (True, False, False)
+    >>> _is_same_line("10", "0010"), _is_same_line("10 0.50", "0010 0.5"), _is_same_line("0010 .5", "0010 0.5")
+    (False, False, True)
     """
+    if written == wanted:
+        return True
+    words = [written.split(), wanted.split()]
+    if not all(_DECIMAL.fullmatch(word) for line in words for word in line):
+        return False
+    return len(words[0]) == len(words[1]) and all(map(_is_same_number, *words))
+
+
+def _is_same_number(written: str, wanted: str) -> bool:
+    """A number with a leading zero, such as 0010, is text that has digits: a code or a row of bits."""
     return written == wanted or (
-        (numbers := _numbers(wanted)) is not None and numbers == _numbers(written)
+        not _LEADING_ZERO.match(wanted) and Decimal(written) == Decimal(wanted)
     )
-
-
-def _numbers(line: str) -> list[Decimal] | None:
-    """The numbers of a line of nothing else; None for any other line."""
-    words = line.split()
-    return [Decimal(word) for word in words] if all(map(_DECIMAL.fullmatch, words)) else None
 
 
 def _limit_of(end: SandboxEnd) -> str:

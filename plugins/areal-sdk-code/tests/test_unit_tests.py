@@ -10,7 +10,7 @@ from forgeries import FORGERIES, METHOD_FORGERIES, TOLD_TOO_LATE
 
 from areal_sdk.sandbox import Isolation, Limits, SandboxError
 from areal_sdk.testing import check_reward, make_episode, registered
-from areal_sdk_code.judge import Judge, read_tests
+from areal_sdk_code.judge import Judge, _is_same_line, read_tests
 from areal_sdk_code.problems import tasks as problems
 from areal_sdk_code.rewards import unit_tests
 
@@ -396,3 +396,26 @@ async def test_each_problem_of_the_dataset_can_be_solved() -> None:
 def test_the_plugin_is_installed() -> None:
     assert registered("reward", "unit_tests", memory_mb=100)
     assert registered("env", "python_tool", max_calls=2)()
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "is_same"),
+    [
+        ("10", "0010", False),
+        ("0010", "0010", True),
+        ("1e2", "0100", False),
+        ("7", "007", False),
+        ("-7", "-07", False),
+        ("10 0010", "10.0 0010", True),
+        ("10 10", "10.0 0010", False),
+        ("0", "-0", True),
+        ("0.0", "0", True),
+        (".5", "0.5", True),
+        ("0", "00", False),
+        ("1 2", "1", False),
+        ("2.50", "2.5", True),
+        ("0:10", "00:10", False),
+    ],
+)
+def test_a_number_with_a_leading_zero_is_text(written: str, wanted: str, is_same: bool) -> None:
+    assert _is_same_line(written, wanted) is is_same
