@@ -55,11 +55,13 @@ async def play_tasks(
 
 
 def _observed(curriculum: Curriculum, tell: EpisodeObserver) -> EpisodeObserver:
-    """Also tells the curriculum, of every episode that was scored."""
+    """Also tells the curriculum, of every episode that was scored or dropped."""
 
     def finished(episode: Episode | TriagedEpisode, triaged: ScoredEpisode | Rejection) -> None:
         if isinstance(triaged, ScoredEpisode):
             curriculum.observe(episode.task, epoch=episode.epoch, is_success=triaged.success)
+        else:
+            curriculum.reject(episode.task, epoch=episode.epoch, reason=triaged.reason)
         tell(episode, triaged)
 
     return finished

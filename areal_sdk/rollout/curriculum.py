@@ -6,16 +6,25 @@ which of them ended first does not matter, and none counts twice. So a resumed r
 have drawn.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Task
 
 _KEPT = 0.5
-"""Of what was seen before a block, this part counts when the next one begins."""
-NUM_LOST = 8
-"""So many tasks in a row without a verdict are no accident."""
+"""Of what was seen of a source, this part counts when a block has brought new episodes of it."""
+NUM_FAILED = 8
+"""So many failed tasks of a source, with no verdict between them, are no accident."""
+_FAILURES = (
+    DropReason.ERROR_AGENT,
+    DropReason.ERROR_REWARD,
+    DropReason.ERROR_ENVIRONMENT,
+    DropReason.ERROR_TIMEOUT,
+)
+"""Faults of a source. Episodes that are stale, stopped, truncated or abstained are none."""
 _DIGITS = 6
 """Shares are rounded, so that a checkpoint holds them exactly."""
 
@@ -33,15 +42,18 @@ class Curriculum:
         self.every = every
         self._shares: list[list[float]] = []
         self._recent = {label: [0.0, 0.0] for label in weights}
-        """Successes and episodes, older ones at a lower rate."""
+        """Successes and episodes, older ones at a lower rate. A source that is not drawn keeps them: it has
+        its floor because of them."""
         self._fresh = {label: [0.0, 0.0] for label in weights}
         """The same since the latest block began. Sums, so that their order does not count."""
         self._open: dict[tuple[int, str], list[float]] = {}
         """The same of each task that is not consumed: a resumed run plays it again."""
         self._consumed: list[tuple[str, list[float]]] = []
         """The same of the tasks that were consumed since the latest step."""
-        self._num_lost = dict.fromkeys(weights, 0)
-        """Tasks that were given up without a verdict, since the latest verdict of their source."""
+        self._open_failures: dict[tuple[int, str], DropReason] = {}
+        """The latest failure of each task that is not consumed."""
+        self._failed = {label: Counter[DropReason]() for label in weights}
+        """Tasks that failed without a verdict, by reason, since the latest verdict of their source."""
         self._told: set[str] = set()
 
     def observe(self, task: Task, *, epoch: int, is_success: bool) -> None:
@@ -50,27 +62,34 @@ class Curriculum:
         seen[0] += is_success
         seen[1] += 1.0
 
+    def reject(self, task: Task, *, epoch: int, reason: DropReason) -> None:
+        """An episode of `task` was dropped without a verdict."""
+        if reason in _FAILURES:
+            self._open_failures[epoch, task.id] = reason
+
     def consume(self, key: tuple[int, str]) -> None:
         """The task of this epoch and id was trained or given up."""
+        failed = self._failed[self._label(key[1])]
+        failure = self._open_failures.pop(key, None)
         if (seen := self._open.pop(key, None)) is not None:
             self._consumed.append((key[1], seen))
-            self._num_lost[self._label(key[1])] = 0
-        else:
-            self._num_lost[self._label(key[1])] += 1
+            failed.clear()
+        elif failure is not None:
+            failed[failure] += 1
 
     def notices(self) -> tuple[str, ...]:
         """A line for each source that only fails, once. Failures say nothing of how hard a source is, so
         it keeps the weight that its verdicts gave it."""
         found = [
             label
-            for label, number in self._num_lost.items()
-            if number >= NUM_LOST and label not in self._told
+            for label, failed in self._failed.items()
+            if failed.total() >= NUM_FAILED and label not in self._told
         ]
         self._told.update(found)
         return tuple(
-            f"the last {self._num_lost[label]} tasks of {label} gave no verdict: its episodes failed, and the "
-            "curriculum keeps its share. areal-sdk inspect RUN shows the errors; until they are mended, "
-            f"leave {label} out of the mixture"
+            f"{self._failed[label].total()} tasks of {label} in a row failed "
+            f"({', '.join(sorted(self._failed[label]))}), and the curriculum keeps its share. areal-sdk inspect RUN "
+            f"shows the errors; until they are mended, leave {label} out of the mixture"
             for label in found
         )
 
@@ -126,6 +145,8 @@ class Curriculum:
     def _next(self) -> list[float]:
         for label, seen in self._recent.items():
             fresh = self._fresh[label]
+            if not fresh[1]:
+                continue
             self._recent[label] = [_KEPT * old + new for old, new in zip(seen, fresh, strict=True)]
             self._fresh[label] = [0.0, 0.0]
         scaled = [weight * self._scale(label) for label, weight in self._weights.items()]
@@ -140,4 +161,4 @@ class Curriculum:
 
     def _rate(self, label: str) -> float | None:
         successes, episodes = self._recent[label]
-        return successes / episodes if episodes >= 1.0 else None
+        return successes / episodes if episodes else None

@@ -8,9 +8,10 @@ import pytest
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.plan.mixture import Part, mixed
-from areal_sdk.rollout.curriculum import NUM_LOST, Curriculum
+from areal_sdk.rollout.curriculum import NUM_FAILED, Curriculum
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
+from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.types import Episode, Task
 from tests.rollout.simulation import Run, simulate
 
@@ -50,7 +51,7 @@ def test_a_source_that_is_solved_or_hopeless_gives_way() -> None:
     }
 
 
-def test_what_was_long_ago_counts_less_and_then_nothing() -> None:
+def test_what_was_long_ago_counts_less_and_a_source_that_is_not_drawn_keeps_its_rate() -> None:
     found = curriculum(a=1.0, b=1.0)
     found.shares(0)
     observe(found, "a", successes=4, episodes=4)
@@ -58,7 +59,45 @@ def test_what_was_long_ago_counts_less_and_then_nothing() -> None:
     observe(found, "a", successes=0, episodes=4)
     found.shares(2)
     assert found.metrics()["source/a/recent_success"] == pytest.approx(2 / 6)
-    assert found.shares(7) == [0.5, 0.5]
+    shares = found.shares(2)
+    assert found.shares(30) == shares != [0.5, 0.5]
+    observe(found, "a", successes=4, episodes=4)
+    found.shares(31)
+    assert found.metrics()["source/a/recent_success"] == pytest.approx(5 / 7)
+
+
+@pytest.mark.parametrize(
+    ("num_each", "floor", "every", "group"), [(20, 0.05, 64, 4), (20, 0.1, 64, 8), (4, 0.1, 16, 1)]
+)
+def test_hopeless_sources_get_their_floor_however_seldom_they_are_drawn(
+    num_each: int, floor: float, every: int, group: int
+) -> None:
+    weights = {f"{kind}{n}": 1.0 for kind in ("good", "bad") for n in range(num_each)}
+    found = Curriculum(weights, target=0.5, floor=floor, every=every)
+    lead, drawn = dict.fromkeys(weights, 0.0), Counter[str]()
+    for block in range(200):
+        for number in range(every):
+            for label, share in zip(weights, found.shares(block), strict=True):
+                lead[label] += share
+            label = max(lead, key=lambda one: lead[one])
+            lead[label] -= 1.0
+            drawn[label[:-1].rstrip("0123456789")] += block >= 20
+            task = Task(f"{label}/{number}")
+            for sibling in range(group):
+                is_right = label.startswith("good") and (sibling + number + block) % 2 == 0
+                found.observe(task, epoch=block, is_success=is_right)
+            found.consume((block, task.id))
+        found.end_step()
+    assert drawn["bad"] / drawn.total() < 1.5 * floor / (1.0 + floor)
+
+
+def test_the_state_of_an_older_run_is_read() -> None:
+    found = curriculum(a=1.0, b=1.0)
+    recent = {"a": [0.0, 0.25], "b": [0.0, 0.0]}
+    fresh = {"a": [0.0, 0.0], "b": [1.0, 2.0]}
+    found.restore({"every": 4, "shares": [[0.5, 0.5]], "recent": recent, "fresh": fresh})
+    assert found.shares(0) == [0.5, 0.5]
+    assert found.shares(1) == pytest.approx([0.1 / 1.1, 1 / 1.1], abs=1e-6)
 
 
 def test_names_with_a_slash_are_told_apart() -> None:
@@ -176,12 +215,40 @@ def test_another_mixture_than_that_of_the_checkpoint_is_refused() -> None:
 
 def test_a_source_that_only_fails_keeps_its_share_and_is_named_once() -> None:
     found = curriculum(broken=1.0, right=1.0)
-    for number in range(NUM_LOST):
+    for number in range(NUM_FAILED):
         assert found.notices() == ()
-        found.consume((0, f"broken/{number}"))
+        task = Task(f"broken/{number}")
+        found.reject(task, epoch=0, reason=DropReason.STALE)
+        found.reject(task, epoch=0, reason=DropReason.ERROR_AGENT)
+        found.consume((0, task.id))
         observe(found, "right", successes=1, episodes=2)
     (told,) = found.notices()
-    assert told.startswith(f"the last {NUM_LOST} tasks of broken gave no verdict")
+    assert told.startswith(f"{NUM_FAILED} tasks of broken in a row failed (error_agent)")
     assert found.notices() == ()
     found.shares(0)
     assert found.shares(1) == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("reason", [None, *DropReason])
+def test_only_failures_are_called_failures(reason: DropReason | None) -> None:
+    """Without a reason: its siblings were stopped on the way."""
+    found = curriculum(long=1.0, right=1.0)
+    for number in range(2 * NUM_FAILED):
+        task = Task(f"long/{number}")
+        if reason is not None:
+            found.reject(task, epoch=0, reason=reason)
+        found.consume((0, task.id))
+    is_failure = reason is not None and reason.value.startswith("error_")
+    is_failure &= reason is not DropReason.ERROR_INFRASTRUCTURE  # of the engine, not of the source
+    assert bool(found.notices()) == is_failure
+
+
+def test_a_verdict_ends_a_row_of_failures() -> None:
+    found = curriculum(flaky=1.0, right=1.0)
+    for number in range(2 * NUM_FAILED):
+        task = Task(f"flaky/{number}")
+        found.reject(task, epoch=1, reason=DropReason.ERROR_REWARD)
+        if number % 4 == 0:
+            found.observe(task, epoch=1, is_success=True)
+        found.consume((1, task.id))
+    assert found.notices() == ()
