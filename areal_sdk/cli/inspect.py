@@ -117,7 +117,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     from areal_sdk.telemetry.run_dir import BEST, read_measured
 
     config = run_dir.read_config()
-    steps, evaluations = run_dir.read_steps(), run_dir.read_metrics(kind="eval")
+    steps, evaluations = run_dir.read_steps(), run_dir.read_history(kind="eval")
     ledger = run_dir.read_ledger()
     episodes = chosen.of(run_dir)
     if as_json:

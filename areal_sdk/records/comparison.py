@@ -29,7 +29,7 @@ def differing_settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[A
 
 def figures_of(run_dir: RunDir) -> dict[str, Number]:
     """The figures of a run by name; None for those that the run does not tell."""
-    steps, measured = run_dir.read_steps(), held_out(run_dir.read_metrics())
+    steps, measured = run_dir.read_steps(), held_out(run_dir.read_history())
     best, ledger = read_measured(run_dir.checkpoints / BEST), run_dir.read_ledger() or {}
     last = steps[-1] if steps else {}
     return {

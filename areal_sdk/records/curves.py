@@ -50,7 +50,7 @@ STEPS: Mapping[str, Mapping[str, str]] = {
 
 def panels_of(run_dir: RunDir) -> list[Panel]:
     """The panels with anything to show, what was measured first."""
-    events, steps = run_dir.read_metrics(), run_dir.read_steps()
+    events, steps = run_dir.read_history(), run_dir.read_steps()
     evaluations = _latest(event for event in events if event["kind"] == "eval")
     panels = [_of_evaluations(evaluations, name) for name in ("success", "reward")]
     panels.append(_of_losses([event for event in events if event["kind"] == "held_out"]))

@@ -75,7 +75,7 @@ def overview_of(path: Path) -> RunOverview | None:
 
 
 def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> RunOverview:
-    events = run_dir.read_metrics()
+    events = run_dir.read_history()
     steps = [event["step"] for event in events if event["kind"] == "step"]
     learns = not _only_serves(config) and not any(event["kind"] == "measure" for event in events)
     objective = config.get("finetune", {}).get("objective")

@@ -55,7 +55,7 @@ class Run:
 
     def evaluations(self) -> list[JSON]:
         """One row an evaluation and split."""
-        return self._run_dir.read_metrics(kind="eval")
+        return self._run_dir.read_history(kind="eval")
 
     def episodes(self, where: str | None = None) -> list[JSON]:
         """One row an episode; with `where`, those of a condition: `"reward < 0.5 and step == 3"`."""

@@ -26,12 +26,17 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
-    """The events of a run in order, of one kind or of all; safe while it is being written.
+    """The events of a run in order, of one kind or of all; safe while it is being written."""
+    return [event for _, event in read_json_lines(path) if kind in (None, event["kind"])]
+
+
+def read_history(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
+    """The events that count, of one kind or of all.
 
     A run that goes on from a checkpoint takes the later steps again: what was recorded of them is left out.
     """
     events: list[dict[str, Any]] = []
-    for _, event in read_json_lines(path):
+    for event in read_metrics(path):
         if event["kind"] == "resume":
             events = [e for e in events if e["kind"] not in _OF_STEPS or e["step"] <= event["step"]]
         events.append(event)
@@ -39,8 +44,8 @@ def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The `step` events by step. If an older version recorded a step twice, the latest event counts."""
-    by_step = {event["step"]: event for event in read_metrics(path, kind="step")}
+    """The `step` events by step. Of a step that was taken again, the latest event counts."""
+    by_step = {event["step"]: event for event in read_history(path, kind="step")}
     return [by_step[step] for step in sorted(by_step)]
 
 

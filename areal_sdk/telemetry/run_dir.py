@@ -266,6 +266,10 @@ class RunDir:
         """Events in order; with `kind`, only those."""
         return metrics.read_metrics(self.metrics, kind=kind)
 
+    def read_history(self, *, kind: str | None = None) -> list[dict[str, Any]]:
+        """The events that count: without those of steps that a resumed run took again."""
+        return metrics.read_history(self.metrics, kind=kind)
+
     def read_steps(self) -> list[dict[str, Any]]:
         """`step` events by step, those that a resume repeated once."""
         return metrics.read_steps(self.metrics)

@@ -14,7 +14,7 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode, list_episodes
 from areal_sdk.telemetry.files import JsonLines, read_json_lines, write_atomically
 from areal_sdk.telemetry.ledger import DropReason
-from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_metrics, read_steps
+from areal_sdk.telemetry.metrics import MetricsLog, Rate, read_history, read_steps
 from areal_sdk.telemetry.run_dir import RunDir, without_secrets
 from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import (
@@ -213,7 +213,7 @@ def test_steps_that_a_resume_undid_are_no_part_of_the_run(tmp_path: Path) -> Non
     log.close()
     lives = [row["life"] for row in read_steps(tmp_path / "metrics.jsonl")]
     assert lives == [1, 1, 1, 1, 1, 2, 2, 2]
-    (measured,) = read_metrics(tmp_path / "metrics.jsonl", kind="eval")
+    (measured,) = read_history(tmp_path / "metrics.jsonl", kind="eval")
     assert measured["step"] == 8
 
 

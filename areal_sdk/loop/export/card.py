@@ -23,7 +23,7 @@ Event = Mapping[str, Any]
 
 def model_card(choice: Choice, *, title: str, dtype: str, adapter: bool) -> str:
     """README.md of an export."""
-    config, events = choice.run.read_config(), choice.run.read_metrics()
+    config, events = choice.run.read_config(), choice.run.read_history()
     base = base_of(choice.run)
     is_judge = is_reward_model(choice.run.model) or (
         config.get("finetune", {}).get("objective") == "reward_model"
