@@ -15,7 +15,10 @@ class Chores:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, chore: Coroutine[Any, Any, None], *, name: str) -> None:
-        task = asyncio.create_task(chore, name=name)
+        self.keep(asyncio.create_task(chore, name=name))
+
+    def keep(self, task: asyncio.Task[None]) -> None:
+        """Keep a task that somebody awaits for a while only."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.agent import EpisodeContext
+from areal_sdk.errors import EngineError
 from areal_sdk.gateway.app import Gateway
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.process import JSON, Channel
@@ -28,7 +29,13 @@ async def _serve(channel: Channel, args: Mapping[str, JSON]) -> None:
     gateway = Gateway(engine, renderer=Renderer.load(model_dir), model_name="tiny")
     await gateway.start()
 
+    num_told = 0
+
     async def told(state: Mapping[str, Any]) -> None:
+        nonlocal num_told
+        num_told += 1
+        if num_told <= state.get("refused_until", 0):
+            raise EngineError("the engine is away")
         await engine.update_weights(WeightUpdate(state["version"], None))
 
     await told(args["state"])

@@ -1,6 +1,8 @@
 """Rollout nodes in real processes: episodes come back once, whatever happens to the nodes."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -167,3 +169,34 @@ async def test_an_episode_that_kills_every_node_is_an_infrastructure_fault(
         assert lost.outcome.error is ErrorKind.INFRASTRUCTURE
         assert "node-0" in lost.outcome.message
         assert "log: " in lost.outcome.message
+
+
+async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("areal_sdk.rollout.nodes.pool.TELL_WITHIN_S", 0.1)
+    async with pool_of(1, model_dir, tmp_path) as (pool, runner, said):
+        (pid,) = pool.pids.values()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await pool.tell({"version": 4})
+            await pool.tell({"version": 5})
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        await until(lambda: not pool._late)
+        found = await runner.run(request())
+        assert {v for turn in found.turns for v in turn.versions} == {5}
+        (warning,) = said
+        assert "node-0 has not heard news of the engine (no answer within 0.1 s)" in warning
+
+
+async def test_a_node_that_cannot_take_the_news_is_told_again(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("areal_sdk.rollout.nodes.pool.TELL_AGAIN_S", 0.0)
+    async with pool_of(1, model_dir, tmp_path) as (pool, runner, said):
+        await pool.tell({"version": 4, "refused_until": 3})  # it was told once, at its start
+        found = await runner.run(request())
+        assert {v for turn in found.turns for v in turn.versions} == {4}
+        (warning,) = said
+        assert "the engine is away" in warning

@@ -108,7 +108,10 @@ class RolloutNode:
             self.playing.pop(number, None)
 
     async def tell(self, state: Mapping[str, Any], *, timeout_s: float) -> None:
-        """Tell the node news of the engine."""
+        """Tell the node news of the engine, until it confirms them within `timeout_s`.
+
+        A node that stands still never hears news that were given up meanwhile: it finds them cancelled.
+        """
         await self._child.call("engine", dict(state), timeout_s=timeout_s)
 
     async def aclose(self) -> None:

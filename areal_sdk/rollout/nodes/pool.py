@@ -11,13 +11,13 @@ takes its place.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from areal_sdk.errors import (
-    CallTimeoutError,
+    ChildDiedError,
     ConfigError,
     InfrastructureError,
     ProcessError,
@@ -29,7 +29,7 @@ from areal_sdk.process import ProcessSpec
 from areal_sdk.process.chores import Chores
 from areal_sdk.process.supervision import Places
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
-from areal_sdk.rollout.nodes.link import NodeLostError, Playing, RolloutNode
+from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.nodes.wire import Stage
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.waits import waiting
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 WATCH_EVERY_S = 0.5
 TELL_WITHIN_S = 5.0
 """How long the engine waits for nodes that do not say that they have heard its news."""
+TELL_AGAIN_S = 2.0
+"""Pause before a node that refused news is told them again."""
 START_TIMEOUT_S = 300.0
 
 Ended = TypeVar("Ended")
@@ -75,6 +77,8 @@ class NodePool:
         )
         self._nodes: set[RolloutNode] = set()
         """Those that were started and not closed; some of them may be lost."""
+        self._late: set[RolloutNode] = set()
+        """Nodes that have not confirmed the latest news, as the user was told."""
         self._chores = Chores()
         self.size = size
 
@@ -110,14 +114,12 @@ class NodePool:
         return NodeRunner(self, Stage("train", sampling, truncated))
 
     async def tell(self, state: Mapping[str, Any]) -> None:
-        """Tell every node news of the engine, and wait for those that answer in time."""
+        """Tell every node news of the engine, and wait for those that answer in time.
+
+        The others are told until they confirm these news, or there are newer ones.
+        """
         self._state = state
-        telling = (node.tell(state, timeout_s=TELL_WITHIN_S) for node in self._places.workers)
-        for error in await asyncio.gather(*telling, return_exceptions=True):
-            if isinstance(error, ProcessError):
-                logger.warning("news of the engine: %s", error)
-            elif isinstance(error, BaseException):
-                raise error
+        await self._tell_all(self._places.workers, state)
 
     async def aclose(self) -> None:
         """End every node. Episodes still in them are lost. Idempotent."""
@@ -163,17 +165,46 @@ class NodePool:
         try:
             while state is not self._state:  # there was news while it started
                 state = self._state
-                try:
-                    await node.tell(state, timeout_s=TELL_WITHIN_S)
-                except (
-                    CallTimeoutError
-                ) as exc:  # it has the news, and the engine does not answer yet
-                    logger.warning("news of the engine: %s", exc)
+                await self._tell_all([node], state)
         except BaseException:
             await node.aclose()
             raise
         self._nodes.add(node)
         return node
+
+    async def _tell_all(self, nodes: Sequence[RolloutNode], state: Mapping[str, Any]) -> None:
+        """Tell the nodes, and wait for those that answer in time."""
+        telling = {asyncio.create_task(self._tell(node, state)): node for node in nodes}
+        for task in telling:
+            self._chores.keep(task)
+        if telling:
+            done, late = await asyncio.wait(telling, timeout=TELL_WITHIN_S)
+            for task in late:
+                self._say_late(telling[task], f"no answer within {TELL_WITHIN_S:g} s")
+            for task in done:
+                task.result()  # raises bugs
+
+    async def _tell(self, node: RolloutNode, state: Mapping[str, Any]) -> None:
+        """Tell the node `state` until it has confirmed it. Ends when the node is lost, or `state` is old."""
+        while state is self._state and not node.is_lost:
+            try:
+                await node.tell(state, timeout_s=SILENT_S)
+            except ChildDiedError:
+                return  # another node takes its place
+            except ProcessError as exc:
+                self._say_late(node, str(exc))
+                await asyncio.sleep(TELL_AGAIN_S)
+            else:
+                self._late.discard(node)
+                return
+
+    def _say_late(self, node: RolloutNode, why: str) -> None:
+        if node not in self._late and not node.is_lost:
+            self._late.add(node)
+            self._say(
+                f"warning: {node.name} has not heard news of the engine ({why}): "
+                "it is told until it confirms them"
+            )
 
     async def _watch(self) -> None:
         """Replace lost nodes, and show what the others wait for."""
@@ -183,6 +214,7 @@ class NodePool:
                 node.note_waits(longest_s=self._longest_s)
             for node in [node for node in self._nodes if node.is_lost]:
                 self._nodes.discard(node)
+                self._late.discard(node)
                 self._say(f"warning: {node.lost_because}: another node takes its place")
                 self._chores.begin(node.aclose(), name=f"close {node.name}")
             self._places.fill(retry=False)  # the next episode tries again what did not start
