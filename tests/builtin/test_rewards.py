@@ -127,8 +127,121 @@ def test_a_power_is_read_and_a_part_of_an_expression_is_no_number(
     assert last_number(f"The answer is {text}.") == last_number(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("- 5", -5),
+        ("\u20135", -5),
+        ("2^0.5", None),
+        ("2^(10)", 1024),
+        ("10^(-3)", 0.001),
+        ("\\frac{-1}{2}", -0.5),
+        ("\\frac12", 0.5),
+        ("-\\frac{-1}{2}", None),
+        ("\\boxed{\\frac{-1}{2}}", -0.5),
+        ("\\frac{\\sqrt{3}}{2}", None),
+        ("\\frac{x}{2}", None),
+        ("\\frac{2}{x}", None),
+        ("\\frac{n+1}{2}", None),
+        ("1 000", 1000),
+        ("1 000 000", 1_000_000),
+        ("\\boxed{1{,}000}", 1000),
+        ("10,\\!000", 10_000),
+        ("1\\,000", 1000),
+        ("10 - 4", None),
+        ("10-4", None),
+        ("10 \u2013 4", None),
+        ("x - 3", None),
+        ("x - 3 = 5", 5),
+        ("x + 3", None),
+        ("3 + x", None),
+        ("2x+3", None),
+        ("2 - \\sqrt{3}", None),
+        ("2i", None),
+        ("2 pi", None),
+        ("1\u00bd", None),
+        ("0.\\overline{3}", None),
+        ("sin(30)", None),
+        ("log_2(8)", None),
+        ("log_2 8", None),
+        ("log_2(8) = 3", 3),
+        ("25 cm^2", 25),
+        ("25\\text{ cm}^2", 25),
+        ("5 m^{2}", 5),
+        ("9.8 m/s^2", 9.8),
+        ("90^\\circ", 90),
+        ("\\boxed{5}", 5),
+        ("x = 5", 5),
+        ("x = -5", -5),
+        ("**12** apples", 12),
+        ("so she has $1,234.50 left", 1234.5),
+        ("3 apples:\n- 42", 42),
+        ("60 m/s", 60),
+        ("5m", 5),
+        ("42 - a good number", 42),
+        ("x_1=5, x_2=7", 7),
+    ],
+)
+def test_how_people_and_models_write_numbers(text: str, value: float | None) -> None:
+    assert last_number(text) == (None if value is None else pytest.approx(value))
+    assert last_number(f"The answer is {text}.") == last_number(text)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "2x+3",
+        "x - 3",
+        "10-4",
+        "x = 5",
+        "about 5",
+        "5 of 12 apples, 3 left",
+        "\\frac{\\sqrt{3}}{2}",
+        "\\frac{\\pi}{2}",
+        "2 - \\sqrt{3}",
+    ],
+)
+def test_an_answer_in_the_data_that_is_not_wholly_a_number_is_an_error(answer: str) -> None:
+    with pytest.raises(ValueError, match="is not a number"):
+        numeric_match(episode("3", answer=answer))
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("1{,}000", "1000"),
+        ("3 000", "3000"),
+        ("$\\boxed{\\frac{-1}{2}}$", "-0.5"),
+        ("2^(10)", "1024"),
+        ("5 m^2", "5"),
+        ("50\\%", "50"),
+        ("$18.00", "18"),
+        ("25\\text{ cm}^2", "25"),
+        ("60 km/h.", "60"),
+        ("(-5)", "-5"),
+        (1e-7, "1e-7"),
+    ],
+)
+def test_an_answer_in_the_data_may_have_a_unit(answer: object, text: str) -> None:
+    assert numeric_match(episode(text, answer=answer)) == 1.0
+
+
 def test_a_long_text_is_read_in_linear_time() -> None:
-    for piece in ("1 ", "2^", "1/", "1,", "10^{", "frac{1}{", "* ", "9" * 50):
+    for piece in (
+        "1 ",
+        "2^",
+        "1/",
+        "1,",
+        "10^{",
+        "frac{1}{",
+        "* ",
+        "9" * 50,
+        "1 000 ",
+        "\\frac{",
+        "- ",
+        " ^",
+        "5 m^",
+    ):
         last_number(piece * 20_000)
 
 
