@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -200,3 +201,18 @@ async def test_a_node_that_cannot_take_the_news_is_told_again(
         assert {v for turn in found.turns for v in turn.versions} == {4}
         (warning,) = said
         assert "the engine is away" in warning
+
+
+async def test_an_episode_that_cannot_be_read_fails_and_the_others_go_on(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    async with pool_of(1, model_dir, tmp_path) as (pool, runner, _said):
+        (node,) = pool._nodes
+        bad, good = (asyncio.create_task(runner.run(request(name))) for name in ("bad", "good"))
+        await until(lambda: len(node.playing) == 2)
+        first = next(iter(node.playing))
+        node._take(ChildReply({"ended": [[first, 4]]}, [memoryview(b"no pickle")] * 4))
+        with pytest.raises(pickle.UnpicklingError):
+            await bad
+        assert (await good).reward == 0.5
+        assert not node.is_lost

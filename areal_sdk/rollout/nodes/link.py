@@ -184,7 +184,11 @@ class RolloutNode:
             place += count
             playing = self.playing.pop(number, None)  # None: it was stopped, or is told again
             if playing is not None and not playing.ended.done():
-                self._settle(playing, buffers)
+                try:
+                    self._settle(playing, buffers)
+                except Exception as exc:  # a bug: the run ends with it, and the others are taken
+                    logger.exception("episode %s of %s", playing.request.id, self.name)
+                    playing.ended.set_exception(exc)
         if self._acknowledged:
             self._flush_soon()
         for number, age in report.payload.get("ages", ()):
