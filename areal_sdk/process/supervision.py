@@ -30,11 +30,16 @@ class Places(Generic[Worker]):
         start: Callable[[int], Coroutine[Any, Any, Worker]],
         is_lost: Callable[[Worker], bool],
         name: str,
+        replace: Callable[[int], Coroutine[Any, Any, Worker]] | None = None,
     ) -> None:
-        """`start` makes the worker of a place; `name` and the place's number name its task."""
+        """`start` makes the worker of a place; `name` and the place's number name its task.
+
+        `replace` makes a later worker of the place; by default, `start` does.
+        """
         self.num_started = 0
         """Workers started so far; those beyond the number of places are replacements."""
         self._start = start
+        self._replace = replace or start
         self._is_lost = is_lost
         self._name = name
         self._size = size
@@ -45,9 +50,15 @@ class Places(Generic[Worker]):
         """The workers that run and are not lost."""
         return [task.result() for task in self._tasks if task.done() and not self._is_vacant(task)]
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the worker of a place did not start; None if none failed."""
+        tasks = (task for task in self._tasks if task.done() and not task.cancelled())
+        return next((error for task in tasks if (error := task.exception()) is not None), None)
+
     async def start(self) -> None:
         """Start every worker; raises the first failure."""
-        self._tasks = [self._begin(index) for index in range(self._size)]
+        self._tasks = [self._begin(index, self._start) for index in range(self._size)]
         await asyncio.gather(*self._tasks)
 
     def fill(self, *, retry: bool) -> None:
@@ -85,11 +96,13 @@ class Places(Generic[Worker]):
     def _fill(self, index: int, *, retry: bool) -> None:
         task = self._tasks[index]
         if self._is_vacant(task) and (retry or not _did_not_start(task)):
-            self._tasks[index] = self._begin(index)
+            self._tasks[index] = self._begin(index, self._replace)
 
-    def _begin(self, index: int) -> asyncio.Task[Worker]:
+    def _begin(
+        self, index: int, start: Callable[[int], Coroutine[Any, Any, Worker]]
+    ) -> asyncio.Task[Worker]:
         self.num_started += 1
-        task = asyncio.create_task(self._start(index), name=f"start {self._name}-{index}")
+        task = asyncio.create_task(start(index), name=f"start {self._name}-{index}")
         task.add_done_callback(_did_not_start)  # its error is known: nobody may ask for it
         return task
 
@@ -126,7 +139,7 @@ class Restarts:
         self.policy = policy or RestartPolicy()
         self._recent: deque[float] = deque()
 
-    def pause_after(self, death: str, *, log_path: Path, now: float | None = None) -> float:
+    def pause_after(self, death: str, *, log_path: Path | None, now: float | None = None) -> float:
         """How long to wait before the next start; `ChildDiedError` when there were too many deaths."""
         policy = self.policy
         now = time.monotonic() if now is None else now
@@ -135,7 +148,8 @@ class Restarts:
         if len(self._recent) >= policy.max_restarts:
             within = "" if math.isinf(policy.window_s) else f" in {policy.window_s:g} s"
             often = f" {len(self._recent) + 1} times{within}"
-            raise ChildDiedError(f"{death}{often if self._recent else ''}; log: {log_path}")
+            log = "" if log_path is None else f"; log: {log_path}"
+            raise ChildDiedError(f"{death}{often if self._recent else ''}{log}")
         pause = min(policy.max_pause_s, policy.first_pause_s * 2.0 ** len(self._recent))
         self._recent.append(now)
         return pause

@@ -4,17 +4,19 @@ import asyncio
 import os
 import pickle
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from areal_sdk.errors import ProcessError
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launch import LocalLauncher
-from areal_sdk.process import ChildReply, ProcessSpec
+from areal_sdk.process import Child, ChildReply, ProcessSpec
 from areal_sdk.process.frames import view_of
+from areal_sdk.process.supervision import RestartPolicy
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, Truncated, triage
 from areal_sdk.rollout.nodes.link import RolloutNode
 from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner
@@ -40,7 +42,7 @@ async def pool_of(
     size: int, model_dir: Path, log_dir: Path, **options: Any
 ) -> AsyncIterator[tuple[NodePool, NodeRunner[Episode], list[str]]]:
     said: list[str] = []
-    launcher = LocalLauncher(log_dir=log_dir)
+    launcher = options.pop("launcher", None) or LocalLauncher(log_dir=log_dir)
     pool = NodePool(spec(model_dir), size=size, launcher=launcher, say=said.append, **options)
     await pool.start({"version": 3})
     try:
@@ -216,3 +218,35 @@ async def test_an_episode_that_cannot_be_read_fails_and_the_others_go_on(
             await bad
         assert (await good).reward == 0.5
         assert not node.is_lost
+
+
+class FullLauncher(LocalLauncher):
+    """Has room for one node, then none for `num_refusals` tries."""
+
+    num_refusals = 0
+    num_launches = 0
+
+    async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        self.num_launches += 1
+        if 1 < self.num_launches <= 1 + self.num_refusals:
+            raise ProcessError("no room")
+        return await super().launch(specs)
+
+
+@pytest.mark.parametrize("num_refusals", [2, 3])
+async def test_a_node_that_cannot_be_replaced_at_once_is_tried_again(
+    num_refusals: int, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = RestartPolicy(max_restarts=2, first_pause_s=0.0)
+    monkeypatch.setattr("areal_sdk.rollout.nodes.pool.RETRIES", policy)
+    launcher = FullLauncher(log_dir=tmp_path)
+    launcher.num_refusals = num_refusals
+    async with pool_of(1, model_dir, tmp_path, launcher=launcher) as (pool, runner, said):
+        os.kill(pool.pids["node-0"], signal.SIGKILL)
+        await until(lambda: not pool.pids)
+        if num_refusals == 2:
+            assert (await runner.run(request())).reward == 0.5
+        else:
+            with pytest.raises(ProcessError, match="did not start: no room 3 times in 600 s"):
+                await runner.run(request())
+        assert said.count("warning: node-0 did not start: no room: tried again in 0 s") == 2

@@ -27,7 +27,7 @@ from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.chores import Chores
-from areal_sdk.process.supervision import Places
+from areal_sdk.process.supervision import Places, RestartPolicy, Restarts
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.nodes.wire import Stage
@@ -43,6 +43,8 @@ TELL_WITHIN_S = 5.0
 TELL_AGAIN_S = 2.0
 """Pause before a node that refused news is told them again."""
 START_TIMEOUT_S = 300.0
+RETRIES = RestartPolicy(max_restarts=10)
+"""How often the replacement of a lost node is tried again that does not start."""
 
 Ended = TypeVar("Ended")
 """An `Episode`, or one that is triaged too."""
@@ -73,7 +75,11 @@ class NodePool:
         self._state: Mapping[str, Any] = {}
         """The latest news of the engine."""
         self._places = Places(
-            size, start=self._start_node, is_lost=lambda node: node.is_lost, name="node"
+            size,
+            start=self._start_node,
+            replace=self._replace_node,
+            is_lost=lambda node: node.is_lost,
+            name="node",
         )
         self._nodes: set[RolloutNode] = set()
         """Those that were started and not closed; some of them may be lost."""
@@ -147,6 +153,8 @@ class NodePool:
 
     async def _pick(self) -> RolloutNode:
         """The node with the fewest episodes. If all are lost, waits for the first replacement."""
+        if (failure := self._places.failure) is not None:
+            raise ProcessError(f"a rollout node cannot be replaced: {failure}") from failure
         nodes = [node for node in self._nodes if not node.is_lost]
         if not nodes:
             try:
@@ -171,6 +179,18 @@ class NodePool:
             raise
         self._nodes.add(node)
         return node
+
+    async def _replace_node(self, index: int) -> RolloutNode:
+        """A node for a place whose node is lost. Tries again after a pause; raises after too many failures."""
+        restarts = Restarts(RETRIES)
+        while True:
+            try:
+                return await self._start_node(index)
+            except (ProcessError, OSError) as exc:
+                why = f"node-{index} did not start: {exc}"
+                pause_s = restarts.pause_after(why, log_path=None)
+            self._say(f"warning: {why}: tried again in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
 
     async def _tell_all(self, nodes: Sequence[RolloutNode], state: Mapping[str, Any]) -> None:
         """Tell the nodes, and wait for those that answer in time."""
@@ -217,7 +237,7 @@ class NodePool:
                 self._late.discard(node)
                 self._say(f"warning: {node.lost_because}: another node takes its place")
                 self._chores.begin(node.aclose(), name=f"close {node.name}")
-            self._places.fill(retry=False)  # the next episode tries again what did not start
+            self._places.fill(retry=False)
 
 
 class NodeRunner(Generic[Ended]):
