@@ -20,6 +20,7 @@ from areal_sdk.process.supervision import RestartPolicy
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, Truncated, triage
 from areal_sdk.rollout.nodes.link import RolloutNode
 from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner
+from areal_sdk.rollout.nodes.server import _failed as not_played
 from areal_sdk.rollout.nodes.triaged import pack_triaged, unpack_triaged
 from areal_sdk.rollout.nodes.wire import pack_episode, unpack_episode
 from areal_sdk.rollout.tasks import EpisodeRequest
@@ -106,6 +107,7 @@ def test_a_training_episode_comes_back_triaged_as_here(truncated: Truncated) -> 
         episode(first, second, fork),
         episode(first, outcome=Outcome.abstained("why not")),
         episode(outcome=Outcome.failed(ErrorKind.AGENT, "no", trace="line 1")),
+        not_played(request(), "the runner did not open"),
     ):
         buffers = [
             memoryview(bytearray(view_of(b))) for b in pack_triaged(sent, truncated=truncated)

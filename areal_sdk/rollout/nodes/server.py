@@ -202,4 +202,13 @@ def _packed(episode: Episode, stage: Stage) -> Sequence[Buffer]:
 
 def _failed(request: EpisodeRequest, message: str) -> Episode:
     outcome = Outcome.failed(ErrorKind.INFRASTRUCTURE, message)
-    return Episode(request.id, request.task, (), outcome, attempt=request.attempt)
+    return Episode(
+        request.id,
+        request.task,
+        (),
+        outcome,
+        request.group,
+        request.sibling,
+        request.epoch,
+        request.attempt,
+    )
