@@ -158,7 +158,12 @@ class NodeServer:
         if opening is None:
             entering = self._stack.enter_async_context(self._make_runner(stage))
             opening = self._runners[stage] = asyncio.create_task(entering, name="open runner")
-        return await asyncio.shield(opening)
+        try:
+            return await asyncio.shield(opening)
+        except Exception:  # the next episode tries again
+            if self._runners.get(stage) is opening:
+                del self._runners[stage]
+            raise
 
     def _report(self, **news: Any) -> None:
         """Send what has ended, and `news`."""
