@@ -19,7 +19,7 @@ from areal_sdk.engine import (
     Tell,
 )
 from areal_sdk.errors import EngineError
-from areal_sdk.process.supervision import Restarts
+from areal_sdk.process.pools.supervision import Restarts
 from areal_sdk.telemetry import waiting
 from areal_sdk.types import WeightUpdate
 

@@ -28,8 +28,9 @@ from areal_sdk.finetune.objectives import (
 from areal_sdk.finetune.preferences import DPO
 from areal_sdk.finetune.rendering import Dataset
 from areal_sdk.finetune.sources import Sources
-from areal_sdk.loop.best import BestWeights
-from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.evaluation.best import BestWeights
+from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
+from areal_sdk.loop.evaluation.recorded import BEFORE, recorded_before, recorded_loss
 from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.models import (
     FoundModel,
@@ -42,7 +43,6 @@ from areal_sdk.loop.plan.parts import find_preset, make_trainer
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.recorded import BEFORE, recorded_before, recorded_loss
 from areal_sdk.loop.services import fail_with_ranks, open_launcher, open_services
 from areal_sdk.loop.state import RunState, RunSummary
 from areal_sdk.loop.steps import MAX_SKIPPED_STEPS

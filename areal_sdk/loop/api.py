@@ -18,7 +18,7 @@ from areal_sdk.config import Config, idle_settings, parse_config, without_nodes
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.evaluator import RemoteEndpoint, run_evaluation
+from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
 from areal_sdk.loop.plan.models import find_served_model
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
-from areal_sdk.loop.evaluator import Evaluator
+from areal_sdk.loop.evaluation.evaluator import Evaluator
 from areal_sdk.loop.learner import Learner
 from areal_sdk.loop.plan.demonstrations import as_demonstrations
 from areal_sdk.loop.plan.rows import Conversation

@@ -16,8 +16,9 @@ from typing import Any, NoReturn
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, StorageError
-from areal_sdk.loop.best import BestWeights
-from areal_sdk.loop.evaluator import Evaluator, Reports
+from areal_sdk.loop.evaluation.best import BestWeights
+from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
+from areal_sdk.loop.evaluation.recorded import recorded_before
 from areal_sdk.loop.gateway import read_users
 from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
@@ -48,7 +49,6 @@ from areal_sdk.loop.plan.tasks import (
     warn_of_overlap,
 )
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.recorded import recorded_before
 from areal_sdk.loop.services import Services, open_services
 from areal_sdk.loop.sources import follow_callers, play_tasks
 from areal_sdk.loop.state import RunState, RunSummary

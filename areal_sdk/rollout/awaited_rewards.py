@@ -11,9 +11,9 @@ from pathlib import Path
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, ChildReply
 from areal_sdk.process.frames import JSON
+from areal_sdk.process.pools.supervision import Places
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
-from areal_sdk.process.supervision import Places
 from areal_sdk.rollout.reward_worker import SHARED_WORKER
 
 BLOCKED_S = 2.0

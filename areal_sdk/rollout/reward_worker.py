@@ -17,8 +17,8 @@ from typing import Any, cast
 from areal_sdk.errors import DeadlineError, InfrastructureError
 from areal_sdk.plugins import load_plugins
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
+from areal_sdk.process.pools.workers import IDLE
 from areal_sdk.process.user_code import REGISTERED, load_user_object
-from areal_sdk.process.workers import IDLE
 from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 

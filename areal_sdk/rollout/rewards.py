@@ -25,8 +25,8 @@ from areal_sdk.errors import (
     RewardError,
 )
 from areal_sdk.process.child import ChildReply
+from areal_sdk.process.pools.workers import WorkerPool
 from areal_sdk.process.user_code import reference_to
-from areal_sdk.process.workers import WorkerPool
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.awaited_rewards import SharedWorker
 from areal_sdk.rollout.reward_worker import WORKER

@@ -7,7 +7,7 @@ import torch
 
 from areal_sdk.fsdp.checkpoint import export_model, save_checkpoint
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.loop.best import Measured
+from areal_sdk.loop.evaluation.best import Measured
 from areal_sdk.loop.plan.models import find_origin, keep_description
 from areal_sdk.models import make_tiny_model
 from areal_sdk.telemetry import RunDir

@@ -17,9 +17,9 @@ import areal_sdk
 from areal_sdk.launch import LauncherSetup
 from areal_sdk.launch.local import free_port, rank_environment
 from areal_sdk.process import Child, ProcessSpec
-from areal_sdk.process.chores import Chores
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
+from areal_sdk.process.pools.chores import Chores
 
 CHUNK_BYTES = 16 * 1024
 IN_FLIGHT = 64

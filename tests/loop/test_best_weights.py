@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from areal_sdk.loop.best import BestWeights, Measured
+from areal_sdk.loop.evaluation.best import BestWeights, Measured
 from areal_sdk.loop.plan.models import find_model, whose_weights
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.telemetry.run_dir import read_measured

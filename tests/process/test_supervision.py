@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import ChildDiedError
-from areal_sdk.process.supervision import Places, RestartPolicy, Restarts
+from areal_sdk.process.pools.supervision import Places, RestartPolicy, Restarts
 
 
 class Nursery:

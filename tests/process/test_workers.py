@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.errors import CallTimeoutError, ChildDiedError, ProcessError, RemoteError
-from areal_sdk.process.workers import WorkerPool
+from areal_sdk.process.pools.workers import WorkerPool
 from tests.process.test_child import children_of_this_process
 
 ENTRY = "tests.process.entries:one_at_a_time"

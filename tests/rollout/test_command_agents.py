@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.process.program import Programs
+from areal_sdk.process.programs.program import Programs
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.types import Episode, ErrorKind, OutcomeKind
 from tests.rollout.playing import play
@@ -176,7 +176,7 @@ def test_what_a_killed_process_left_running_is_ended(tmp_path: Path) -> None:
     """The process that ran it is killed, so nobody could clean up but the guard."""
     code = (
         "import asyncio, pathlib\n"
-        "from areal_sdk.process.program import Programs\n"
+        "from areal_sdk.process.programs.program import Programs\n"
         f"words = ['sh', '-c', 'echo $$ > {tmp_path}/new; mv {tmp_path}/new {tmp_path}/pid; exec sleep 600']\n"
         "asyncio.run(Programs().run(words, env={}, stdin=pathlib.Path('/dev/null')))\n"
     )

@@ -16,7 +16,7 @@ from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.process import Child, ChildReply, ProcessSpec
 from areal_sdk.process.frames import view_of
-from areal_sdk.process.supervision import RestartPolicy
+from areal_sdk.process.pools.supervision import RestartPolicy
 from areal_sdk.rollout.groups import Rejection, ScoredEpisode, Truncated, triage
 from areal_sdk.rollout.nodes.link import RolloutNode
 from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner

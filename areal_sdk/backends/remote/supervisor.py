@@ -15,7 +15,7 @@ from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.errors import ChildDiedError, EngineError
-from areal_sdk.process.supervision import RestartPolicy, Restarts
+from areal_sdk.process.pools.supervision import RestartPolicy, Restarts
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from areal_sdk.process.chores import Chores
+from areal_sdk.process.pools.chores import Chores
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from areal_sdk.errors import (
 )
 from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import JSON, Child, ProcessSpec, spawn
-from areal_sdk.process.chores import Chores
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.telemetry.waits import waiting
 
 PLACER = "areal_sdk.launch.ray.placer:main"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import areal_sdk
+from areal_sdk.loop.evaluation.recorded import BEFORE
 from areal_sdk.loop.export.choice import Choice
-from areal_sdk.loop.recorded import BEFORE
 from areal_sdk.models import HUB_IDS, is_hub_id
 from areal_sdk.models.families import is_reward_model
 from areal_sdk.telemetry import RunDir

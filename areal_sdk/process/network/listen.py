@@ -12,7 +12,6 @@ from typing import Self
 
 from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
-from areal_sdk.process.chores import Chores
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind, encode
 from areal_sdk.process.network.handshake import (
@@ -22,6 +21,7 @@ from areal_sdk.process.network.handshake import (
     notice_dead_peers,
     prove,
 )
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.process.spec import ChildExit, ProcessSpec
 
 

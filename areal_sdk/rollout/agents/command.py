@@ -31,8 +31,8 @@ from urllib.parse import urlsplit
 
 from areal_sdk.agent import Agent, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
-from areal_sdk.process.program import ProgramEnd, Programs
-from areal_sdk.process.warm import WarmPrograms
+from areal_sdk.process.programs.program import ProgramEnd, Programs
+from areal_sdk.process.programs.warm import WarmPrograms
 from areal_sdk.rollout.agents.command_sandbox import HINT, CommandSandbox, command_limits
 from areal_sdk.telemetry.files import to_json
 from areal_sdk.types import Outcome, Task

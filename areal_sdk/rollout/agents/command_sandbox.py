@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from areal_sdk.errors import AgentError, ConfigError
-from areal_sdk.process.program import ProgramEnd
+from areal_sdk.process.programs.program import ProgramEnd
 from areal_sdk.sandbox import INNER_ADDRESS, Limits, Sandbox, why_not_isolated
 
 HINT = " (in a sandbox: it sees the files that the command names, and those of agent.readable)"

@@ -15,8 +15,8 @@ from typing import Any, Self
 from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, raised_here
-from areal_sdk.process.chores import Chores
-from areal_sdk.process.supervision import Places
+from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.supervision import Places
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
 from areal_sdk.rollout.agents.session_rpc import pack_order

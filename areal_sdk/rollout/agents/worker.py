@@ -18,7 +18,7 @@ from typing import Any
 from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.chores import Chores
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.rollout.agents.adapters import Play, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent

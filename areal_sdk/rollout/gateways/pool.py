@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError, EngineError, ProcessError, raised_here
 from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
-from areal_sdk.process.chores import Chores
-from areal_sdk.process.supervision import Restarts
+from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.supervision import Restarts
 from areal_sdk.rollout.gateways.sessions import RemoteSession
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from areal_sdk.errors import EngineError
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.process import Channel, ChannelClosedError, Request
-from areal_sdk.process.chores import Chores
 from areal_sdk.process.frames import Buffer
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.types import WeightUpdate
 
 logger = logging.getLogger(__name__)

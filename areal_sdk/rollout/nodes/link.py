@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_sdk.errors import ChildDiedError, InfrastructureError, ProcessError, RolloutError
 from areal_sdk.process import Child, ChildReply
-from areal_sdk.process.chores import Chores
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.rollout.groups import TriagedEpisode
 from areal_sdk.rollout.nodes.triaged import unpack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_request, unpack_episode

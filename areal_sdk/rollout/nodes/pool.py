@@ -26,8 +26,8 @@ from areal_sdk.errors import (
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
-from areal_sdk.process.chores import Chores
-from areal_sdk.process.supervision import Places, RestartPolicy, Restarts
+from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.supervision import Places, RestartPolicy, Restarts
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.nodes.wire import Stage

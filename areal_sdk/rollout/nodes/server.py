@@ -15,8 +15,8 @@ from areal_sdk.blame import trace_of
 from areal_sdk.errors import InfrastructureError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
-from areal_sdk.process.chores import Chores
 from areal_sdk.process.frames import Buffer
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.triaged import pack_triaged
 from areal_sdk.rollout.nodes.wire import Stage, pack_episode, unpack_request

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from areal_sdk.process.program import (
+from areal_sdk.process.programs.program import (
     STOP_GRACE_S,
     ProgramEnd,
     Programs,

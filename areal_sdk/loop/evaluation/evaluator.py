@@ -18,13 +18,13 @@ from areal_sdk.config import Config, EvalSection, without_nodes
 from areal_sdk.environment import Environment
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import SamplingPolicy
-from areal_sdk.loop.best import BestWeights, Measured
-from areal_sdk.loop.kept import keep_evaluation
+from areal_sdk.loop.evaluation.best import BestWeights, Measured
+from areal_sdk.loop.evaluation.kept import keep_evaluation
+from areal_sdk.loop.evaluation.recorded import BEFORE
 from areal_sdk.loop.plan.models import find_served_model, whose_weights
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.recorded import BEFORE
 from areal_sdk.loop.services import Services, open_services, update_and_resume
 from areal_sdk.loop.state import RunState
 from areal_sdk.plugins import Plugins

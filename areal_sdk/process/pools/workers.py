@@ -13,11 +13,11 @@ from typing import Self
 
 from areal_sdk.errors import CallTimeoutError, ProcessError, RemoteError
 from areal_sdk.process.child import Child, ChildReply
-from areal_sdk.process.chores import Chores
 from areal_sdk.process.frames import JSON, Buffer
+from areal_sdk.process.pools.chores import Chores
+from areal_sdk.process.pools.supervision import Places
 from areal_sdk.process.spawn import spawn
 from areal_sdk.process.spec import ProcessSpec
-from areal_sdk.process.supervision import Places
 
 IDLE = "idle"
 """Method that a spared worker is called with after a cancelled call. Its reply says that it is free."""
