@@ -166,6 +166,7 @@ async def test_two_ranks_compute_what_one_computes(spec: TrainerSpec, tmp_path: 
     )
 
 
+@pytest.mark.long
 async def test_the_death_of_any_rank_fails_the_call_at_once(
     spec: TrainerSpec, tmp_path: Path
 ) -> None:

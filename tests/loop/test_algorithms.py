@@ -122,6 +122,7 @@ NO_NUMBER = """dataclasses.replace(
     )"""
 
 
+@pytest.mark.long
 def test_a_run_whose_gradients_are_not_finite_says_so_and_ends(tmp_path: Path) -> None:
     agent = agent_with_preset(tmp_path, NO_NUMBER)
     agent.write_text("import dataclasses\n" + agent.read_text())

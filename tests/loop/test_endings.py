@@ -70,6 +70,7 @@ def test_a_run_that_may_restart_goes_on_from_its_last_checkpoint(tmp_path: Path)
     assert curve(tmp_path / "lost") == curve(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_run_that_may_restart_and_has_saved_nothing_begins_again(tmp_path: Path) -> None:
     secret: dict[str, Any] = {"engine__http__api_key": "sk-not-in-config.toml"}
     process = start_training(tmp_path, *SCRIPTED_ENGINE, run__steps=12, run__restarts=1, **secret)

@@ -210,6 +210,7 @@ async def test_a_server_that_learns_stops_on_ctrl_c_and_goes_on(tmp_path: Path) 
     assert after.trained >= 8 * 16 * 0.9
 
 
+@pytest.mark.long
 async def test_an_engine_that_dies_under_callers_is_back_and_they_are_learnt_from(
     tmp_path: Path,
 ) -> None:

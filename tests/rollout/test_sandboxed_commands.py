@@ -213,4 +213,4 @@ def test_a_shim_is_refused_with_the_program_to_name(tmp_path: Path) -> None:
     shim.write_text("#!/bin/sh\nexec elsewhere\n")
     shim.chmod(0o755)
     with pytest.raises(ConfigError, match=f"name the program itself, such as {sys.executable}"):
-        CommandAgent(f"{shim} agent.py", sandbox=True)
+        CommandAgent(f"{shim} -c pass", sandbox=True)
