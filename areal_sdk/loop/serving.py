@@ -29,7 +29,7 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process.garbage import short_collections
 from areal_sdk.rollout.callers import CallerSession, to_episode
 from areal_sdk.rollout.gateways.pool import GatewayPool
-from areal_sdk.rollout.gateways.sessions import RemoteSession
+from areal_sdk.rollout.gateways.sessions import GatewaySession
 from areal_sdk.telemetry import EpisodeWriter, RunDir
 from areal_sdk.telemetry.episode_log import PreparedRecord
 
@@ -154,7 +154,7 @@ class Recorder:
         """Nothing to write yet."""
 
     def finished(self, live: CallerSession) -> None:
-        if isinstance(live, RemoteSession):
+        if isinstance(live, GatewaySession):
             if live.packed:
                 record = PreparedRecord(*(bytes(part) for part in live.packed))
                 self._episodes.append(record, version=live.version)

@@ -19,7 +19,7 @@ from areal_sdk.gateway.sessions.external import ExternalSession, ExternalSession
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.gateways.pool import GatewayPool
-from areal_sdk.rollout.gateways.sessions import RemoteSession
+from areal_sdk.rollout.gateways.sessions import GatewaySession
 from areal_sdk.rollout.groups import EpisodeObserver, PendingGroup, Rejection, Truncated
 from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.source import STOP_TIMEOUT_S, EpisodeSource
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 MEASURED = "eval"
 """The split of sessions that callers open to see how good the policy is."""
 
-CallerSession = ExternalSession | RemoteSession
+CallerSession = ExternalSession | GatewaySession
 """A session in this process, or in a gateway process."""
 
 
@@ -210,7 +210,7 @@ def _broken_groups(sessions: Iterable[CallerSession]) -> frozenset[str]:
 def to_episode(live: CallerSession, group: PendingGroup | None = None) -> Episode:
     """The episode of a session, with the posted rewards."""
     epoch = group.issued.epoch if group is not None else 0
-    if isinstance(live, RemoteSession):
+    if isinstance(live, GatewaySession):
         return live.read(epoch=epoch)
     session = live.session
     return Episode(

@@ -20,7 +20,7 @@ from areal_sdk.errors import ConfigError, EngineError, ProcessError, raised_here
 from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
 from areal_sdk.process.pools.chores import Chores
 from areal_sdk.process.pools.supervision import Restarts
-from areal_sdk.rollout.gateways.sessions import RemoteSession
+from areal_sdk.rollout.gateways.sessions import GatewaySession
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ END_WITHIN_S = 10.0
 class RemoteObserver(Protocol):
     """The part of a run that records the sessions of gateway processes, or learns from them."""
 
-    def opened(self, live: RemoteSession) -> None: ...
+    def opened(self, live: GatewaySession) -> None: ...
 
-    def finished(self, live: RemoteSession) -> None: ...
+    def finished(self, live: GatewaySession) -> None: ...
 
 
 class GatewayProcess:
@@ -46,7 +46,7 @@ class GatewayProcess:
 
     def __init__(self, child: Child, take: Callable[["GatewayProcess", Any, Any], None]) -> None:
         self.child = child
-        self.sessions: dict[int, RemoteSession] = {}
+        self.sessions: dict[int, GatewaySession] = {}
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Why it serves no more."""
         self._take = take
@@ -119,7 +119,7 @@ class GatewayPool:
         """Process ids by name."""
         return {g.child.name: g.child.pid for g in self._gateways.values()}
 
-    def __iter__(self) -> Iterator[RemoteSession]:
+    def __iter__(self) -> Iterator[GatewaySession]:
         return iter([live for g in self._gateways.values() for live in g.sessions.values()])
 
     def observe(self, observer: RemoteObserver | None) -> None:
@@ -236,7 +236,7 @@ class GatewayPool:
     ) -> None:
         match event:
             case {"opened": number, **about}:
-                live = gateway.sessions[number] = RemoteSession(**about)
+                live = gateway.sessions[number] = GatewaySession(**about)
                 if self._observer is not None:
                     self._observer.opened(live)
             case {"finished": number, "num_buffers": count, "version": version}:

@@ -9,7 +9,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 
 @dataclass(slots=True, eq=False)
-class RemoteSession:
+class GatewaySession:
     """Open until its episode has come, or its process is lost."""
 
     id: str
