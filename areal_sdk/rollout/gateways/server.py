@@ -2,8 +2,6 @@
 
 import asyncio
 import itertools
-import logging
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -20,15 +18,15 @@ from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import ExternalSession
 from areal_sdk.process import Channel, ChannelClosedError, Request
 from areal_sdk.process.frames import Buffer
+from areal_sdk.process.inbox import Inbox, reply_after
 from areal_sdk.process.pools.chores import Chores
 from areal_sdk.types import WeightUpdate
-
-logger = logging.getLogger(__name__)
 
 REPORT_AFTER_S = 0.05
 """What happens within this time is reported together."""
 BEAT_S = 0.25
 """Ages of open sessions are reported so often."""
+NEWS = "news of the engine"
 ANSWER_S = 600.0
 """How long the main process may take to do what it is asked."""
 
@@ -41,11 +39,9 @@ class GatewayServer:
 
     def __init__(self, channel: Channel, engine: "SharedEngine", *, pack: Pack) -> None:
         self.engine = engine
-        self._channel = channel
+        self._inbox = Inbox(channel, self._handle)
         self._pack = pack
         self._loop = asyncio.get_running_loop()
-        self._closed = asyncio.Event()
-        self._bug: Exception | None = None
         self._numbers = itertools.count(1)
         self._open: dict[str, tuple[int, ExternalSession]] = {}
         self._ages: dict[int, int | None] = {}
@@ -60,14 +56,11 @@ class GatewayServer:
     async def run(self, gateway: Gateway) -> None:
         """Serve until the channel closes."""
         self._gateway = gateway
-        threading.Thread(target=self._receive, name="gateway receiver", daemon=True).start()
         self._chores.begin(self._beat(), name="ages")
         try:
-            await self._closed.wait()
+            await self._inbox.until_closed()
         finally:
             await self._chores.cancel()
-        if self._bug is not None:
-            raise self._bug
 
     # what the gateway tells
 
@@ -137,29 +130,14 @@ class GatewayServer:
 
     # what the main process tells
 
-    def _receive(self) -> None:
-        try:
-            while True:
-                if (request := self._channel.receive()) is not None:
-                    self._loop.call_soon_threadsafe(self._take, request)
-        except ChannelClosedError:
-            with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._closed.set)
-
-    def _take(self, request: Request) -> None:
-        try:
-            self._handle(request)
-        except Exception as exc:  # noqa: BLE001 - a bug, of which nobody else would hear
-            self._bug = exc
-            self._closed.set()
-
     def _handle(self, request: Request) -> None:
         match request.method:
             case "reports":
                 self._reports = request
                 self._report()
             case "engine":
-                self._chores.begin(self._told(request), name="news of the engine")
+                news = self.engine.client.told(request.payload)
+                self._chores.begin(reply_after(news, request, what=NEWS), name=NEWS)
             case "version":
                 self.engine.hear_of(request.payload)
                 request.reply()
@@ -172,15 +150,6 @@ class GatewayServer:
                 self._chores.begin(self._end(request), name="end")
             case other:
                 request.fail(ValueError(f"no method {other!r}"))
-
-    async def _told(self, request: Request) -> None:
-        try:
-            await self.engine.client.told(request.payload)
-        except Exception as exc:
-            logger.exception("news of the engine")
-            request.fail(exc)
-        else:
-            request.reply()
 
     async def _end(self, request: Request) -> None:
         """End all sessions, and answer when the main process has been told of them."""

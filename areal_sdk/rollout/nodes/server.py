@@ -5,7 +5,6 @@ An episode that has ended is kept until the main process has acknowledged it.
 
 import asyncio
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -16,6 +15,7 @@ from areal_sdk.errors import InfrastructureError
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.process import Channel, ChannelClosedError, Request, clean_text
 from areal_sdk.process.frames import Buffer
+from areal_sdk.process.inbox import Inbox, reply_after
 from areal_sdk.process.pools.chores import Chores
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.triaged import pack_triaged
@@ -26,6 +26,7 @@ from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 logger = logging.getLogger(__name__)
 
+NEWS = "news of the engine"
 REPORT_AFTER_S = 0.05
 """Episodes that end within this time are reported together."""
 BEAT_S = 0.25
@@ -47,12 +48,11 @@ class NodeServer:
         told: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         """`told` takes the news of the engine."""
-        self._channel = channel
+        # An agent that blocks the event loop is not taken for a dead node.
+        self._inbox = Inbox(channel, self._handle, replied_at_once=("play", "stop"))
         self._make_runner = make_runner
         self._told = told
         self._loop = asyncio.get_running_loop()
-        self._closed = asyncio.Event()
-        self._bug: Exception | None = None
         self._runners: dict[Stage, asyncio.Task[EpisodeRunner]] = {}
         self._stack = AsyncExitStack()
         self._playing: dict[int, asyncio.Task[None]] = {}
@@ -67,38 +67,15 @@ class NodeServer:
 
     async def run(self) -> None:
         """Play until the channel closes."""
-        threading.Thread(target=self._receive, name="node receiver", daemon=True).start()
         async with self._stack:
             beat = asyncio.create_task(self._beat(), name="node beat")
             try:
-                await self._closed.wait()
+                await self._inbox.until_closed()
             finally:
                 tasks = [beat, *self._playing.values(), *self._chores]
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
-        if self._bug is not None:
-            raise self._bug
-
-    def _receive(self) -> None:
-        """Runs in a thread: an agent that blocks the event loop is not taken for a dead node."""
-        try:
-            while True:
-                request = self._channel.receive()
-                if request is not None:
-                    self._loop.call_soon_threadsafe(self._take, request)
-                    if request.method in ("play", "stop"):
-                        request.reply()
-        except ChannelClosedError:
-            with suppress(RuntimeError):  # the loop is closed already
-                self._loop.call_soon_threadsafe(self._closed.set)
-
-    def _take(self, request: Request) -> None:
-        try:
-            self._handle(request)
-        except Exception as exc:  # noqa: BLE001 - a bug, of which nobody else would hear
-            self._bug = exc
-            self._closed.set()
 
     def _handle(self, request: Request) -> None:
         match request.method:
@@ -113,7 +90,8 @@ class NodeServer:
                     if (task := self._playing.get(number)) is not None:
                         task.cancel()
             case "engine":
-                self._chores.begin(self._tell(request), name="news of the engine")
+                news = self._told(request.payload)
+                self._chores.begin(reply_after(news, request, what=NEWS), name=NEWS)
             case other:
                 request.fail(ValueError(f"no method {other!r}"))
 
@@ -188,15 +166,6 @@ class NodeServer:
                     ages.append([number, age])
             waits = [[wait.name, wait.waited_s, wait.timeout_s] for wait in current_waits()]
             self._report(ages=ages, waits=waits)
-
-    async def _tell(self, request: Request) -> None:
-        try:
-            await self._told(request.payload)
-        except Exception as exc:
-            logger.exception("news of the engine")
-            request.fail(exc)
-        else:
-            request.reply()
 
 
 def _packed(episode: Episode, stage: Stage) -> Sequence[Buffer]:
