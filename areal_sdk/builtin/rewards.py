@@ -42,7 +42,8 @@ def numeric_match(episode: Episode, *, field: str = "answer", tolerance: float =
     expected = only_number(answer)
     if expected is None:
         raise ValueError(
-            f"task {episode.task.id!r}: data[{field!r}] is not a number: {answer!r:.80}"
+            f"task {episode.task.id!r}: data[{field!r}] is not a number: {answer!r:.80}. Leave "
+            "only the number there; rewards of areal-sdk-math also read solutions that end in `#### 42`"
         )
     said = last_number(episode.final_text)
     if said is None:
