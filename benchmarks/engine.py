@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, Generat
 
 from areal_sdk.backends.local import LocalEngine, LocalOptions
 from areal_sdk.backends.local.architecture import Architecture
-from areal_sdk.backends.local.model import Linear, can_pack
+from areal_sdk.backends.local.linear import Linear, can_pack
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import resolve_model
 

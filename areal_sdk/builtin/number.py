@@ -15,6 +15,7 @@ _UNSIGNED = (
 )
 """With a comma at each thousand or at none: 1,234,567 is one number, 1,2,3 and 12,34 are lists."""
 _ARGUMENT = rf" ?(?:\{{ ?({_SIGN}?{_UNSIGNED}) ?\}}|(\d))"
+_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # 1{,}000, 1,\!000, 1\,000 and 1 000
     (
@@ -22,6 +23,16 @@ _REWRITES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
             r"(?<![\w.,])[1-9]\d{0,2}(\{,\}|,\\!|\\,|[ \u00a0\u202f])\d{3}(?:\1\d{3})*(?!\d)"
         ),
         lambda found: found[0].replace(found[1], ""),
+    ),
+    # brackets that LaTeX sizes, and emphasis
+    (re.compile(r"\\(?:left|right)(?![A-Za-z])"), ""),
+    (re.compile(r"(?<!\w)(_{1,2})(?=[\w.$-]*\d\1(?!\w))([\w.$-]+)\1"), r"\2"),
+    # 5 million is 5e6
+    (
+        re.compile(
+            r"(?<![\w./,])(\d[\d,]*(?:\.\d+)?) (hundred|thousand|million|billion|trillion)s?\b"
+        ),
+        lambda found: f"{found[1]}e{_POWERS[found[2]]}",
     ),
     # a bullet of a list is no minus
     (re.compile(r"(?<=\n)[-+] "), ""),
@@ -59,14 +70,17 @@ _COMES_BEFORE = re.compile(
     | [\d)}}](?:{_SIGN}|[ ]{_SIGN}[ ]) | \d[ ]{_SIGN}             # 10 - 4
     | [\d)}}](?:\*{{1,2}}|[x\u00d7/^]|[ ][*x\u00d7/^][ ])          # 2 * 3
     | [A-Za-z](?:\*{{1,2}}|[\u00d7/^+]|[ ][*\u00d7/^+][ ])         # 2x + 3
-    | [\w)}}][ ]?\\(?:times|cdot)[ ]?
+    | [\w)}}][ ]?(?:\\(?:times|cdot|div|[bp]?mod)|÷)[ ]?
+    | (?:\\[pm]m|±)[ ]?
     | (?:(?<![A-Za-z])[A-Za-z]|\\[A-Za-z]+)(?:{_SIGN}|[ ]{_SIGN}[ ])  # x - 3; a minus after a word is a sign
     ){_SIGN}?\Z""",
     re.VERBOSE,
 )
 _COMES_AFTER = re.compile(
     rf"""
-      [ ]?(?:\^|\\(?:pi|sqrt|times|cdot|frac)|pi\b|[π√\u00d7½¼¾⅓⅔])
+      [ ]?(?:\^|\\(?:pi|sqrt|times|cdot|div|[bp]?mod|frac)|pi\b|[π√\u00d7÷½¼¾⅓⅔])
+    | !(?=[ ]*[-+*/=\d(]|\$)                                     # a factorial; but "It is 5!" is joy
+    | [ ](?:hundred|thousand|million|billion|trillion)s?\b         # 1/2 million
     | [a-fi-kn-rt-z](?![A-Za-z])                                 # 2i, 3x; but 5 m, g, s, h and l are units
     | [⁰¹²³⁴-⁹⁻]
     | \*{{1,2}}\d | [ ]\*[ ] | /[\d({{\\] | /[nxyz](?![A-Za-z])  # 60 km/h has a unit, and **42** is emphasis

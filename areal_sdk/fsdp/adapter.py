@@ -6,7 +6,8 @@ not, has two sets of tensors:
 
 * the trained ones, which the optimiser and checkpoints hold;
 * the served ones, which engines and exports hold under the names of a plain checkpoint. The served
-  tensor of a target layer is `W + s B A`, merged when it is read.
+  tensor of a target layer is `W + s B A`, merged when it is read. Those of experts are parts of a
+  trained one (`models/experts.py`).
 """
 
 import math
@@ -25,6 +26,7 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.config import LoraSection
 from areal_sdk.fsdp.collectives import full
 from areal_sdk.models.checkpoint import stored_dtypes
+from areal_sdk.models.experts import StoredPart, stored_parts
 from areal_sdk.models.families import adapted_layers
 
 _A, _B = ".lora_A.weight", ".lora_B.weight"
@@ -38,8 +40,8 @@ def add_adapter(
 ) -> None:
     """Freeze `model`, the checkpoint of `model_dir`, and give it an adapter. Every rank draws the same one.
 
-    The weights that it is added to are kept in `dtype`, in which they are computed, where their files hold
-    no more than that.
+    The weights that it is added to, and the experts, are kept in `dtype`, in which they are computed, where
+    their files hold no more than that.
     """
     from peft import inject_adapter_in_model
 
@@ -49,8 +51,10 @@ def add_adapter(
     model.eval()
     _draw(model, seed)
     stored = stored_dtypes(model_dir)
-    for name, weight in served_weights(model).items():
-        if weight.a is not None and stored[name] == str(dtype).removeprefix("torch."):
+    for weight in served_weights(model):
+        is_matrix = weight.a is not None or len(weight.parts) > 1
+        held = {stored[part.name] for part in weight.parts}
+        if is_matrix and held == {str(dtype).removeprefix("torch.")}:
             weight.base.data = weight.base.data.to(dtype)
 
 
@@ -80,51 +84,65 @@ def trained_weights(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @dataclass(frozen=True, slots=True)
 class ServedWeight:
-    """A tensor as engines hold it."""
+    """A parameter as engines hold it: as one tensor, or as several that are parts of it."""
 
     base: Tensor
+    parts: tuple[StoredPart, ...]
     a: Tensor | None = None
     b: Tensor | None = None
     scaling: float = 0.0
 
+    @classmethod
+    def alone(cls, name: str, tensor: Tensor) -> "ServedWeight":
+        """A parameter that engines hold as it is, under `name`."""
+        return cls(tensor, (StoredPart(name, tuple(tensor.shape)),))
+
     @property
     def is_changed(self) -> bool:
-        """Whether it may differ from the tensor of the checkpoint that the run began with."""
+        """Whether it may differ from what the checkpoint holds that the run began with."""
         return self.a is not None or self.base.requires_grad
 
     def gathered(self) -> "ServedWeight":
         """The same from all shards. A collective."""
         if self.a is None or self.b is None:
             return replace(self, base=full(self.base.detach()))
-        return ServedWeight(
-            full(self.base.detach()), full(self.a.detach()), full(self.b.detach()), self.scaling
+        return replace(
+            self,
+            base=full(self.base.detach()),
+            a=full(self.a.detach()),
+            b=full(self.b.detach()),
         )
 
-    def merged(self) -> Tensor:
-        """The plain tensor; in float32 where an adapter is added."""
-        if self.a is None or self.b is None:
-            return self.base
-        return self.base.float() + (self.b @ self.a) * self.scaling
+    def merged(self) -> Iterator[tuple[str, Tensor]]:
+        """The plain tensors by name, views where nothing is added; in float32 where an adapter is."""
+        whole = self.base
+        if self.a is not None and self.b is not None:
+            whole = self.base.float() + (self.b @ self.a) * self.scaling
+        for part in self.parts:
+            yield part.name, whole[part.place]
 
 
-def served_weights(model: nn.Module) -> dict[str, ServedWeight]:
-    """All tensors of the model under the names that its checkpoint gives them; tied ones once."""
+def served_weights(model: Any, *, prefix: str = "") -> list[ServedWeight]:
+    """All parameters of a transformers model; tied ones once. `prefix` goes before the names of its tensors."""
     parameters = {
         name.replace(_OWN_NAME, ""): parameter for name, parameter in model.named_parameters()
     }
-    served = {}
+    served = []
     for name, parameter in parameters.items():
         if name.endswith((_A, _B)):
             continue
+        plain = f"{prefix}{name.replace(_BASE, '')}"
+        parts = stored_parts(model.config.model_type, plain, parameter.shape)
+        weight = ServedWeight(parameter, parts)
         layer = name.partition(f"{_BASE}.weight")[0]
         if f"{layer}{_A}" in parameters:
-            scaling = _scaling(model.get_submodule(layer))
-            weight = ServedWeight(
-                parameter, parameters[f"{layer}{_A}"], parameters[f"{layer}{_B}"], scaling
+            weight = replace(
+                weight,
+                a=parameters[f"{layer}{_A}"],
+                b=parameters[f"{layer}{_B}"],
+                scaling=_scaling(model.get_submodule(layer)),
             )
-        else:
-            weight = ServedWeight(parameter)
-        served[name.replace(_BASE, "")] = weight
+        served.append(weight)
     return served
 
 
@@ -167,8 +185,8 @@ def _disabled(model: nn.Module) -> Iterator[None]:
 
 def merged_files(
     model_dir: Path, lora: LoraSection, adapter: Mapping[str, Tensor]
-) -> Iterator[tuple[str, ServedWeight]]:
-    """The tensors that engines hold of a saved adapter: the files of its base, one tensor read at a time."""
+) -> Iterator[ServedWeight]:
+    """What engines hold of a saved adapter: the tensors in the files of its base, one read at a time."""
     heads = {name: tensor for name, tensor in adapter.items() if not name.endswith((_A, _B))}
     for path in sorted(model_dir.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
@@ -177,9 +195,10 @@ def merged_files(
                     continue  # a reward model has its own
                 layer = name.removesuffix(".weight")
                 a, b = adapter.get(f"{layer}{_A}"), adapter.get(f"{layer}{_B}")
-                yield name, ServedWeight(file.get_tensor(name), a, b, lora.alpha / lora.rank)
+                plain = ServedWeight.alone(name, file.get_tensor(name))
+                yield replace(plain, a=a, b=b, scaling=lora.alpha / lora.rank)
     for name, tensor in heads.items():
-        yield name, ServedWeight(tensor)
+        yield ServedWeight.alone(name, tensor)
 
 
 def write_adapter(

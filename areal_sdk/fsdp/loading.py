@@ -20,6 +20,7 @@ from areal_sdk.fsdp.policy import Policy, load_policy
 from areal_sdk.fsdp.sharding import SPLIT, Layered, shard
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.models.checkpoint import StoredTensor, stored_tensors
+from areal_sdk.models.experts import StoredPart
 
 PIECE_BYTES = 2**24
 """Read from a file at once."""
@@ -58,9 +59,10 @@ def fill(model: nn.Module, policy: Policy, model_dir: Path, device: torch.device
     """Give `model`, made of parts of `policy`, its memory and the weights of `model_dir`."""
     _allocate(model, policy, device)
     stored = stored_tensors(model_dir)
-    for name, weight in served_weights(policy.model).items():
+    for weight in served_weights(policy.model):
         if not weight.base.is_meta:  # a part of the policy that the model has no use for
-            _read(stored[name], weight.base, f"{model_dir}: {name}")
+            for part in weight.parts:
+                _read(stored[part.name], weight.base, part, model_dir)
 
 
 def _allocate(model: nn.Module, policy: Policy, device: torch.device) -> None:
@@ -76,14 +78,20 @@ def _allocate(model: nn.Module, policy: Policy, device: torch.device) -> None:
         policy.model._init_weights(module)
 
 
-def _read(stored: StoredTensor, parameter: Tensor, name: str) -> None:
-    """Copy the rows of this rank, a few at a time."""
-    if stored.shape != tuple(parameter.shape):
+def _read(stored: StoredTensor, parameter: Tensor, part: StoredPart, model_dir: Path) -> None:
+    """Copy what this rank keeps of a part of a parameter, a few rows at a time."""
+    if stored.shape != part.shape:
         raise ConfigError(
-            f"{name} has shape {stored.shape} in its file, and config.json asks for "
-            f"{tuple(parameter.shape)}: save the whole model with save_pretrained"
+            f"{model_dir}: {part.name} has shape {stored.shape} in its file, and config.json asks for "
+            f"{part.shape}: save the whole model with save_pretrained"
         )
     local, first = _own_rows(parameter)
+    if part.place:
+        expert, *rows_of_part = part.place
+        assert isinstance(expert, int)
+        if not first <= expert < first + len(local):
+            return  # another rank keeps it
+        local, first = local[(expert - first, *rows_of_part)], 0
     step = max(1, PIECE_BYTES // stored.row_bytes)
     for start in range(0, len(local), step):
         rows = local[start : start + step]

@@ -16,11 +16,13 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
+from areal_sdk.fsdp.kernels.experts import EXPERTS
 from areal_sdk.fsdp.kernels.head import OutputLayer
 from areal_sdk.fsdp.kernels.sequence_ranks import Reading, SequenceRanks
 from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, RowBlocks
 from areal_sdk.models.checkpoint import stored_dtypes, stored_tensors
-from areal_sdk.models.families import check_trained, logit_scale
+from areal_sdk.models.experts import is_routed
+from areal_sdk.models.families import check_trained, logit_cap, logit_scale
 
 ROWS = 1024
 """Of two tables that are compared, at once."""
@@ -45,7 +47,9 @@ class Policy(nn.Module):
         plain = self.model.get_output_embeddings()
         if plain.bias is not None:
             raise ConfigError("an output layer with a bias is not supported")
-        self.model.set_output_embeddings(OutputLayer(plain, is_exact=exact_head))
+        self.model.set_output_embeddings(
+            OutputLayer(plain, is_exact=exact_head, cap=logit_cap(self.model.config))
+        )
 
     def forward(self, batch: Batch, *, entropy_gradient: bool = False) -> tuple[Tensor, Tensor]:
         def read(hidden_RH: Tensor, reading: Reading) -> tuple[Tensor, Tensor]:
@@ -83,11 +87,11 @@ class Policy(nn.Module):
         return layers
 
     def named_weights(self) -> dict[str, nn.Parameter]:
-        """The trained parameters. Without an adapter: all parameters under the names of the checkpoint."""
+        """The trained parameters. Without an adapter: all parameters."""
         return trained_weights(self.model)
 
-    def served_weights(self) -> dict[str, ServedWeight]:
-        """The tensors that engines hold."""
+    def served_weights(self) -> list[ServedWeight]:
+        """What engines hold."""
         return served_weights(self.model)
 
 
@@ -123,18 +127,19 @@ def load_policy(
     """
     check_trained(model_dir)
     config = AutoConfig.from_pretrained(model_dir)
-    if is_filled:
-        model = AutoModelForCausalLM.from_pretrained(
-            model_dir, config=config, dtype=torch.float32, attn_implementation=ATTENTION
-        )
-    else:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                config, dtype=torch.float32, attn_implementation=ATTENTION
-            )
-        model.eval()
+    ways = {
+        "dtype": torch.float32,
+        "attn_implementation": ATTENTION,
+        "experts_implementation": EXPERTS,
+    }
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, **ways)
+    model.eval()
     policy = Policy(model, exact_head=exact_head, sequence=sequence)
     _check_weights(policy, model_dir)
+    if is_filled:
+        model = AutoModelForCausalLM.from_pretrained(model_dir, config=config, **ways)
+        policy = Policy(model, exact_head=exact_head, sequence=sequence)
     if lora is not None and lora.rank:
         add_adapter(model, lora, model_dir, seed=seed, dtype=getattr(torch, precision))
     return policy.to(device) if is_filled else policy
@@ -143,12 +148,21 @@ def load_policy(
 def _check_weights(policy: Policy, model_dir: Path) -> None:
     """ConfigError where the policy is not what the files hold, or would be published as another."""
     model = policy.model
-    absent = sorted(policy.named_weights().keys() - stored_dtypes(model_dir).keys())
+    stored = stored_dtypes(model_dir).keys()
+    served = {part.name for weight in policy.served_weights() for part in weight.parts}
+    absent = sorted(served - stored)
     if absent:
         raise ConfigError(
             f"{model_dir}: its files have no {absent[0]}"
             + (f" and {len(absent) - 1} more" if len(absent) > 1 else "")
             + " that its config.json asks for: save the whole model with save_pretrained"
+        )
+    family = model.config.model_type
+    unknown = sorted(name for name in stored - served if is_routed(family, name))
+    if unknown:
+        raise ConfigError(
+            f"{model_dir}: its files have {unknown[0]}, an expert that its config.json does not count: set "
+            "num_experts (mixtral: num_local_experts) there to their number"
         )
     if model.config.tie_word_embeddings and not (policy.is_tied and _agree(policy, model_dir)):
         raise ConfigError(
@@ -162,7 +176,7 @@ def _agree(policy: Policy, model_dir: Path) -> bool:
     stored = stored_tensors(model_dir)
     ends = [policy.head, policy.model.get_input_embeddings()]
     names = [f"{name}.weight" for name, module in policy.model.named_modules() if module in ends]
-    if not policy.head.weight.is_meta or not all(name in stored for name in names):
+    if not all(name in stored for name in names):
         return True
     one, other = (stored[name] for name in names)
     return one.shape == other.shape and all(

@@ -10,7 +10,7 @@ import json
 import mmap
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -70,22 +70,25 @@ class Publisher:
         """Gather and write version `version`. A collective; only the writer writes."""
         weights = policy.served_weights()
         if self.contents == "changed":
-            weights = {name: weight for name, weight in weights.items() if weight.is_changed}
+            weights = [weight for weight in weights if weight.is_changed]
         path = self.directory / f"weights-{self._num_published % NUM_FILES}.safetensors"
         file = self._file(path, weights) if is_writer else None
-        for name, weight in weights.items():
+        for weight in weights:
             whole = weight.gathered()
             if file is not None:
-                file.tensors[name].copy_(whole.merged())
+                for name, tensor in whole.merged():
+                    file.tensors[name].copy_(tensor)
         self._num_published += 1
         checksum = file.finish(version) if file is not None else ""
         return WeightUpdate(version, str(path), checksum, self.contents)
 
-    def _file(self, path: Path, weights: Mapping[str, ServedWeight]) -> WeightFile:
+    def _file(self, path: Path, weights: Sequence[ServedWeight]) -> WeightFile:
         turn = self._num_published % NUM_FILES
         if turn == len(self._files):
             self.directory.mkdir(parents=True, exist_ok=True)
-            shapes = {name: weight.base.shape for name, weight in weights.items()}
+            shapes = {
+                part.name: torch.Size(part.shape) for weight in weights for part in weight.parts
+            }
             self._files.append(WeightFile(path, shapes, self.dtype))
         return self._files[turn]
 

@@ -4,9 +4,9 @@ It trains where a policy trains: the reward of a sequence stands in the place of
 it is transformers' model for sequence classification with one label.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -20,8 +20,6 @@ from areal_sdk.fsdp.kernels.sequence_ranks import Reading
 from areal_sdk.fsdp.policy import Policy, hidden_states
 from areal_sdk.models.families import check_reward_model
 from areal_sdk.trainer import Demonstration
-
-T = TypeVar("T")
 
 HEAD = "score.weight"
 """The name that transformers gives the head."""
@@ -68,14 +66,13 @@ class RewardModel(nn.Module):
     def named_weights(self) -> dict[str, nn.Parameter]:
         """The trained parameters, the head included, under the names that transformers gives them."""
         head = dict(self.score.named_parameters(prefix=HEAD.removesuffix(".weight")))
-        return {**self._prefixed(trained_weights(self.model)), **head}
+        trunk = {f"{self._prefix}.{n}": w for n, w in trained_weights(self.model).items()}
+        return {**trunk, **head}
 
-    def served_weights(self) -> dict[str, ServedWeight]:
-        """The tensors of an export."""
-        return {**self._prefixed(served_weights(self.model)), HEAD: ServedWeight(self.score.weight)}
-
-    def _prefixed(self, weights: Mapping[str, T]) -> dict[str, T]:
-        return {f"{self._prefix}.{name}": weight for name, weight in weights.items()}
+    def served_weights(self) -> list[ServedWeight]:
+        """What an export holds."""
+        trunk = served_weights(self.model, prefix=f"{self._prefix}.")
+        return [*trunk, ServedWeight.alone(HEAD, self.score.weight)]
 
 
 def judged(row: Demonstration) -> Demonstration:

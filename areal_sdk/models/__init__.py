@@ -42,8 +42,11 @@ def resolve_model(name: str, *, cache_dir: Path | None = None, weights: bool = T
         return _from_hub(name, weights=weights)
     known = ", ".join(sorted(BUILT_IN))
     close = difflib.get_close_matches(name, BUILT_IN, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"or one of: {known}"
-    raise ConfigError(f"no model {name!r}: give a directory, a hub id such as 'org/name', {hint}")
+    if close:
+        hint = f"did you mean {close[0]!r}? Else give a directory, or a hub id such as 'org/name'"
+    else:
+        hint = f"give a directory, a hub id such as 'org/name', or one of: {known}"
+    raise ConfigError(f"no model {name!r}: {hint}")
 
 
 def is_hub_id(name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.models.checkpoint import check_safetensors, stored_dtypes, stored_shapes
+from areal_sdk.models.experts import is_routed
 
 TRAINED_FAMILIES = (
     "arcee",
@@ -21,6 +22,7 @@ TRAINED_FAMILIES = (
     "ernie4_5",
     "exaone4",
     "gemma",
+    "gemma2",
     "gemma3_text",
     "glm",
     "glm4",
@@ -30,35 +32,34 @@ TRAINED_FAMILIES = (
     "llama",
     "ministral",
     "mistral",
+    "mixtral",
     "olmo",
     "olmo2",
     "olmo3",
+    "olmoe",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
     "seed_oss",
     "smollm3",
     "starcoder2",
+    "vaultgemma",
 )
 """`model_type` of config.json."""
 
 _LAYER_WEIGHT = re.compile(r"\.layers\.\d+\..*?(\w+)\.weight$")
 
-_FUSED = ", whose experts transformers keeps under names that engines do not load"
-_CAPPED = ", whose logits are capped"
 _REASONS = {
-    "gemma2": _CAPPED,
     "gemma3": ", which also see; save the text part by itself (docs/models.md shows how) and train that",
-    "gpt_oss": _FUSED,
-    "mixtral": _FUSED,
-    "qwen2_moe": _FUSED,
-    "qwen3_moe": _FUSED,
-    "vaultgemma": _CAPPED,
+    "gpt_oss": ", whose attention leaves a share of each token's weight to no token (sinks)",
 }
 """Why families that users ask for are not trained, and the way out where there is one."""
 
 _CAPS = ("final_logit_softcapping", "attn_logit_softcapping")
-"""Fields that some trained families know too, and leave unset."""
+_CAPPED = ("gemma2", "vaultgemma")
+"""The families whose caps are computed. Others know these fields too, and leave them unset."""
 
 _ROPE_OF_LENGTH = ("dynamic", "longrope", "su")
 """Rotary scalings that depend on the longest position of a row: the trainer packs samples of all
@@ -72,8 +73,8 @@ def check_trained(directory: Path) -> None:
     problem = _problem(config)
     if problem is not None:
         raise ConfigError(
-            f"{directory}: the trainer does not train {problem}; it trains dense models of "
-            f"these families: {', '.join(TRAINED_FAMILIES)}"
+            f"{directory}: the trainer does not train {problem}; it trains these "
+            f"families: {', '.join(TRAINED_FAMILIES)}"
         )
     check_safetensors(directory)
 
@@ -130,15 +131,22 @@ def stored_dtype(directory: Path) -> str:
 def adapted_layers(directory: Path, targets: Sequence[str]) -> list[str]:
     """The names, such as `q_proj`, of the linear layers that `trainer.lora.targets` means.
 
-    ConfigError for a name that no linear layer of this checkpoint's decoder has.
+    ConfigError for a name that no linear layer of this checkpoint's decoder has. Experts are no linear
+    layers: their matrices are parts of one parameter.
     """
-    found = {
-        match[1]
-        for name, shape in stored_shapes(directory).items()
-        if len(shape) == 2 and (match := _LAYER_WEIGHT.search(name))
-    }
+    family = str(read_config(directory).get("model_type"))
+    found, routed = set[str](), set[str]()
+    for name, shape in stored_shapes(directory).items():
+        if len(shape) == 2 and (match := _LAYER_WEIGHT.search(name)):
+            (routed if is_routed(family, name) else found).add(match[1])
     if targets == "all-linear":
         return sorted(found)
+    if reached := sorted(set(targets) & routed - found):
+        raise ConfigError(
+            f"trainer.lora.targets: {', '.join(reached)} of {directory} are in its experts and their router, "
+            f"which an adapter does not reach: choose of {', '.join(sorted(found))}, or train all "
+            "weights (trainer.lora.rank = 0)"
+        )
     if unknown := sorted(set(targets) - found):
         raise ConfigError(
             f"trainer.lora.targets: no linear layer of {directory} is named {', '.join(unknown)}; "
@@ -157,6 +165,11 @@ def logit_scale(config: Any) -> float:
     if config.model_type == "granite":
         return 1.0 / float(config.logits_scaling)
     return 1.0
+
+
+def logit_cap(config: Any) -> float | None:
+    """The cap of the logits in a trained family; `config` as that of `logit_scale`."""
+    return config.final_logit_softcapping if config.model_type in _CAPPED else None
 
 
 def read_config(directory: Path) -> dict[str, Any]:
@@ -179,8 +192,9 @@ def _problem(config: dict[str, Any]) -> str | None:
         return f"{model_type!r} models with layers of the kinds {', '.join(sorted(kinds))}"
     if config.get("use_bidirectional_attention"):
         return f"{model_type!r} models whose tokens see later ones (use_bidirectional_attention)"
-    if capped := [name for name in _CAPS if config.get(name) is not None]:
-        return f"{model_type!r} models{_CAPPED} ({capped[0]})"
+    capped = [name for name in _CAPS if config.get(name) is not None]
+    if capped and model_type not in _CAPPED:
+        return f"{model_type!r} models whose logits are capped ({capped[0]})"
     if config.get("quantization_config"):
         return "quantized weights"
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}

@@ -83,10 +83,10 @@ def engine_speed(
     bandwidth = gpu.bandwidth_gb_s * 1e9 * tp * efficiency.bandwidth
     arithmetic = gpu.tflops * 1e12 * tp
     fixed_s = weights / bandwidth + efficiency.step_overhead_s
-    each_s = 2.0 * shape.parameters / (arithmetic * efficiency.decode_math)
+    each_s = 2.0 * shape.active / (arithmetic * efficiency.decode_math)
     return EngineSpeed(
         DecodeCurve(((1, fixed_s + each_s), (max_slots, fixed_s + max_slots * each_s))),
-        prefill_s=2.0 * shape.parameters / (arithmetic * efficiency.prefill),
+        prefill_s=2.0 * shape.active / (arithmetic * efficiency.prefill),
         kv_read_s=kv_bytes / bandwidth,
         max_slots=max_slots,
         kv_tokens=int(room / kv_bytes),
@@ -100,7 +100,7 @@ def trainer_speed(
     """All ranks, each one GPU."""
     arithmetic = gpu.tflops * 1e12 * efficiency.train
     return TrainerSpeed(
-        token_s=efficiency.train_passes * 2.0 * shape.parameters / arithmetic,
+        token_s=efficiency.train_passes * 2.0 * shape.active / arithmetic,
         fixed_s=efficiency.trainer_overhead_s,
         ranks=ranks,
         publish_s=shape.parameters * BYTES / (efficiency.publish_gb_s * 1e9),

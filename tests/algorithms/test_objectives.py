@@ -179,6 +179,16 @@ def test_the_loss_of_each_term_is_that_of_a_plain_loop(name: str, seed: int) -> 
     assert objective(terms).terms_T.tolist() == pytest.approx(reference(terms), rel=1e-12)
 
 
+def test_a_token_that_became_unlikely_does_not_outweigh_all_others() -> None:
+    difference = torch.tensor([0.5, -2.9, -3.1, -10.0, -1000.0], requires_grad=True)
+    estimate = kl_estimate(difference, KL.K3)
+    [slopes] = torch.autograd.grad(estimate.sum(), difference)
+    assert slopes[:2].tolist() == pytest.approx([-math.expm1(-0.5), -math.expm1(2.9)], 1e-5)
+    assert slopes[2:].tolist() == pytest.approx([-math.expm1(3.0)] * 3, 1e-5)
+    assert (estimate.diff()[1:] > 0).all(), "further away costs more"
+    assert torch.isfinite(estimate).all()
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name != "cispo"])
 def test_gradients_are_finite_differences(name: str) -> None:
     objective, reference = CASES[name]
@@ -300,7 +310,7 @@ def test_a_value_within_the_clip_is_never_counted_as_held() -> None:
     assert loss.totals["value_clip_fraction"] == 0
 
 
-@pytest.mark.parametrize("distance", [1e-4, -1e-4, 3e-3, 0.5, -8.0])
+@pytest.mark.parametrize("distance", [1e-4, -1e-4, 3e-3, 0.5, -2.5])
 def test_a_small_distance_keeps_its_digits_in_float32(distance: float) -> None:
     exact = math.expm1(-distance) + distance
     found = kl_estimate(torch.tensor([distance]), KL.K3).item()

@@ -4,12 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from areal_sdk.algorithms.advantages import Baselines, GroupRelative, NamesOutliers
-from areal_sdk.algorithms.advantages.running import TURNS, RunningBaseline, Usual
+from areal_sdk.algorithms.advantages.running import NAMES_FROM, TURNS, RunningBaseline, Usual
 from areal_sdk.algorithms.presets import grpo, running_baseline
 from areal_sdk.trajectory import TrajectoryGroup
 
@@ -173,22 +174,37 @@ def test_baselines_of_old_checkpoints_are_read() -> None:
 def test_who_posted_a_wrong_reward_is_named() -> None:
     estimator = running()
     assert isinstance(estimator, NamesOutliers)
-    past = {"alice": [[0.0], [1.0]] * 4, "bob": [[0.0], [1.0]] * 4}
+    past = {"alice": [[0.0], [1.0]] * 8, "bob": [[0.0], [1.0]] * 8}
     groups = [alone(1e6, "bob"), alone(1.0, "alice")]
     assert estimator.outliers(groups, past) == {
-        "bob": "a reward of 1e+06, where 0.5 is usual, counts as 5 spreads at most "
-        "(algorithm.running_baseline.max_surprise)"
+        "bob": "a reward of 1e+06 is far from the 0.5 of the 16 before it, right or wrong: it counts as 5 "
+        "spreads at most (algorithm.running_baseline.max_surprise)"
     }
-    assert past["bob"] == [[0.0], [1.0]] * 4, "asking changes nothing"
+    assert past["bob"] == [[0.0], [1.0]] * 8, "asking changes nothing"
 
 
 def test_a_wrong_reward_in_the_batch_of_its_first_ones_is_named() -> None:
-    groups = [alone(reward, "bob") for reward in (0.0, 1.0, 1e6, 0.0)]
+    groups = [alone(reward, "bob") for reward in (*[0.0, 1.0] * 8, 1e6, 0.0)]
     assert set(running().outliers(groups, {})) == {"bob"}
 
 
+def test_a_few_rewards_are_no_usual_ones() -> None:
+    groups = [alone(reward) for reward in (0.4, 0.5, 0.45, 1.0)]
+    assert not running().outliers(groups, {})
+    assert not running().outliers([alone(1e6)], {"someone": [[0.0], [1.0]] * 7})
+
+
+def test_ordinary_rewards_seldom_name_their_source() -> None:
+    rewards = np.random.default_rng(0).normal(size=(300, NAMES_FROM + 1))
+    named = [
+        bool(running().outliers([alone(last)], {"someone": [[r] for r in before]}))
+        for *before, last in rewards.tolist()
+    ]
+    assert sum(named) < 9
+
+
 def test_a_source_whose_rewards_were_equal_has_the_bounds_of_the_others() -> None:
-    past = {"alice": [[0.0], [1.0]] * 4, "bob": [[0.0]] * 8}
+    past = {"alice": [[0.0], [1.0]] * 8, "bob": [[0.0]] * 16}
     named = running().outliers
     assert not named([alone(1.0, "bob"), alone(1.0, "alice")], past), "a first success is none"
     assert set(named([alone(1e6, "bob"), alone(1.0, "alice")], past)) == {"bob"}
@@ -196,7 +212,7 @@ def test_a_source_whose_rewards_were_equal_has_the_bounds_of_the_others() -> Non
 
 
 def test_a_source_of_another_scale_is_not_named() -> None:
-    past = {"alice": [[0.0], [1.0]] * 4, "bob": [[-500.0], [500.0]] * 4}
+    past = {"alice": [[0.0], [1.0]] * 8, "bob": [[-500.0], [500.0]] * 8}
     assert not running().outliers([alone(900.0, "bob"), alone(1.0, "alice")], past)
 
 

@@ -127,12 +127,12 @@ def test_frozen_matrices_are_kept_in_the_type_they_are_computed_in(
 ) -> None:
     spec = changed(replace(spec, model_dir=half_model_dir), precision=precision)
     trainer = RankTrainer(spec)
-    kept = {n: w.base.dtype for n, w in trainer.policy.served_weights().items()}
+    kept = {w.parts[0].name: w.base.dtype for w in trainer.policy.served_weights()}
     assert kept["model.layers.0.mlp.up_proj.weight"] is getattr(torch, precision)
     assert kept["model.embed_tokens.weight"] is torch.float32
     assert kept["model.norm.weight"] is torch.float32
     wide = RankTrainer(spec)
-    for weight in wide.policy.served_weights().values():
+    for weight in wide.policy.served_weights():
         weight.base.data = weight.base.data.float()
     assert stepped(trainer) == stepped(wide), "the same numbers, at half the size"
 

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trajectory import Trajectory
+from tests.backends.local.reference import load_served
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,17 +19,17 @@ class Rescoring:
     max_error: float
 
 
-def largest_error(run: RunDir, weights: Path) -> Rescoring:
-    """How far any stored logprob is from that of the version it names."""
+def largest_error(run: RunDir, weights: Path, model_dir: Path | None = None) -> Rescoring:
+    """How far any stored logprob is from that of the version it names. Default of the model: tiny."""
     records = [run.find_episode(summary.id) for summary in run.list_episodes()]
     trajectories = [t for record in records for t in record.trajectories]
     changes = sum(len(set(turn.versions)) > 1 for r in records for turn in r.episode.turns)
     versions = frozenset(v for t in trajectories for v in t.versions if v >= 0)
-    model = AutoModelForCausalLM.from_pretrained(resolve_model("tiny"), dtype=torch.float32)
+    model_dir = model_dir or resolve_model("tiny")
     errors = []
     for version in sorted(versions):
-        if version > 0:
-            model.load_state_dict(load_file(weights / f"v{version}.safetensors"), strict=False)
+        update = weights / f"v{version}.safetensors" if version > 0 else None
+        model = load_served(model_dir, update)
         errors += [e for t in trajectories for e in _errors(model, t, version)]
     return Rescoring(len(errors), changes, versions, max(errors))
 

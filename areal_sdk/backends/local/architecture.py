@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import EngineError
+from areal_sdk.models.experts import Mixture
 
-SUPPORTED = ("llama", "qwen2", "qwen3")
+SUPPORTED = ("llama", "qwen2", "qwen3", "qwen3_moe")
 CURE = 'serve this model with SGLang (engine.name = "sglang"; docs/models.md says which train)'
 
 _NEUTRAL: dict[str, Any] = {
@@ -22,6 +23,7 @@ _NEUTRAL: dict[str, Any] = {
     "residual_multiplier": 1,
 }
 """Fields that change what related models compute, and the value with which they change nothing."""
+_COUNTS_OF_EXPERTS = ("num_experts", "num_local_experts")
 _ROPE_FIELDS = {
     "rope_type",
     "type",
@@ -48,7 +50,7 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A dense decoder of the Llama family."""
+    """A decoder of the Llama family."""
 
     model_type: str
     num_layers: int
@@ -68,6 +70,10 @@ class Architecture:
     tied_embeddings: bool
     dtype: str
     """As stored: "float32", "bfloat16" or "float16"."""
+    mixture: Mixture | None = None
+    """The experts that every layer has in place of one wide part."""
+    norm_topk_prob: bool = False
+    """The weights of a token's experts add up to one."""
 
     @property
     def kv_width(self) -> int:
@@ -78,7 +84,10 @@ class Architecture:
     def num_parameters(self) -> int:
         """Weights read to make one token; the tied embedding counts once."""
         attention = self.hidden_size * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
-        mlp = 3 * self.hidden_size * self.intermediate_size
+        inner = self.intermediate_size
+        if self.mixture is not None:
+            inner = self.mixture.chosen * self.mixture.inner
+        mlp = 3 * self.hidden_size * inner
         return self.num_layers * (attention + mlp) + self.vocab_size * self.hidden_size
 
     @classmethod
@@ -98,7 +107,7 @@ class Architecture:
         model_type = config.get("model_type")
         if model_type not in SUPPORTED:
             raise EngineError(
-                f"{where}: the local engine runs dense {', '.join(SUPPORTED)} models, "
+                f"{where}: the local engine runs {', '.join(SUPPORTED)} models, "
                 f"not model_type {model_type!r}: {CURE}"
             )
         _refuse_unsupported(config, where)
@@ -128,9 +137,11 @@ def _build(config: dict[str, Any], model_type: str, where: str) -> Architecture:
         qkv_bias=True if model_type == "qwen2" else attention_bias,
         output_bias=attention_bias if model_type != "qwen2" else False,
         mlp_bias=model_type == "llama" and bool(config.get("mlp_bias", False)),
-        qk_norm=model_type == "qwen3",
+        qk_norm=model_type in ("qwen3", "qwen3_moe"),
         tied_embeddings=bool(config.get("tie_word_embeddings", False)),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        mixture=Mixture.of(config),
+        norm_topk_prob=bool(config.get("norm_topk_prob", False)),
     )
 
 
@@ -144,7 +155,14 @@ def _refuse_unsupported(config: dict[str, Any], where: str) -> None:
         problems.append(f"layer_types {sorted(set(config['layer_types']))}")
     if config.get("quantization_config"):
         problems.append("quantized weights")
+    has_experts = Mixture.of(config) is not None
+    if has_experts and (config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1):
+        problems.append(
+            "dense layers among those of experts (mlp_only_layers, decoder_sparse_step)"
+        )
     for field, neutral in _NEUTRAL.items():
+        if has_experts and field in _COUNTS_OF_EXPERTS:
+            continue
         if config.get(field) not in (None, neutral):
             problems.append(f"{field} {config[field]!r}")
     if problems:

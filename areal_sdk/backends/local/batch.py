@@ -46,6 +46,7 @@ def build(work: list[Work], kv: KVRows, *, device: torch.device, pad_to: int = 0
         kv.index(rows_T, positions_T),
         attention,
         torch.tensor(sampled, dtype=torch.long, device=device),
+        is_fixed=pad_to > 0,
     )
 
 

@@ -131,14 +131,28 @@ def _projections(a: Architecture, layer: int) -> dict[str, _Projection]:
         return tuple(f"{prefix}{block}.{name}_proj" for name in short)
 
     hidden, inner = a.hidden_size, a.intermediate_size
-    return {
+    attention = {
         "qkv": _Projection(
             names("self_attn", "q", "k", "v"), (queries, keys, keys), hidden, a.qkv_bias
         ),
         "output": _Projection(names("self_attn", "o"), (hidden,), queries, a.output_bias),
-        "gate_up": _Projection(names("mlp", "gate", "up"), (inner, inner), hidden, a.mlp_bias),
-        "down": _Projection(names("mlp", "down"), (hidden,), inner, a.mlp_bias),
     }
+
+    def gated(block: str, inner: int) -> dict[str, _Projection]:
+        return {
+            "gate_up": _Projection(names(block, "gate", "up"), (inner, inner), hidden, a.mlp_bias),
+            "down": _Projection(names(block, "down"), (hidden,), inner, a.mlp_bias),
+        }
+
+    if a.mixture is None:
+        return attention | gated("mlp", inner)
+    router = _Projection((f"{prefix}mlp.gate",), (a.mixture.num_experts,), hidden, has_bias=False)
+    experts = {
+        f"experts.{number}.{name}": projection
+        for number in range(a.mixture.num_experts)
+        for name, projection in gated(f"mlp.experts.{number}", a.mixture.inner).items()
+    }
+    return {**attention, "router": router, **experts}
 
 
 def _norms(a: Architecture, layer: int) -> dict[str, tuple[str, int]]:
@@ -219,11 +233,11 @@ def _copy(model: Model, source: Mapping[str, _File], changed: Set[str]) -> None:
     a = model.architecture
     copy(model.embedding, _EMBEDDING)
     for number, layer in enumerate(model.layers):
-        for attribute, projection in _projections(a, number).items():
+        for linear, projection in _projections(a, number).items():
             weights = [f"{name}.weight" for name in projection.names]
             biases = [f"{name}.bias" for name in projection.names if projection.has_bias]
             if not changed.isdisjoint((*weights, *biases)):
-                getattr(layer, attribute).load([*map(tensor, weights)], [*map(tensor, biases)])
+                layer.linears[linear].load([*map(tensor, weights)], [*map(tensor, biases)])
         for attribute, (name, _) in _norms(a, number).items():
             copy(getattr(layer, attribute), name)
     copy(model.norm, "model.norm.weight")

@@ -1,25 +1,24 @@
-"""The forward pass of a dense Llama-family decoder, written for batches of unequal requests.
+"""The forward pass of a Llama-family decoder, written for batches of unequal requests.
 
 Shape letters: T tokens of this step, B decoding rows, C capacity of a row, N hidden, Q query heads,
 K key/value heads, G = Q / K, D head dimension, V vocabulary, S sampled positions.
 
 A projection fuses several matrices of the checkpoint, in the layout that is fastest on this CPU.
-
-A packed weight (oneDNN's blocked layout) halves the time of a bf16 decode step on AVX-512, and makes
-fp32 up to three times faster on CPUs for which MKL is slow. torch reorders a plain weight in every
-call; a packed weight is reordered once per weight update. See ADR 0003.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from areal_sdk.backends.local.architecture import Architecture, Rope
+from areal_sdk.backends.local.feed_forward import Experts, FeedForward
 from areal_sdk.backends.local.kv_cache import KVRows
+from areal_sdk.backends.local.linear import Linear
 
 FEW_ROWS = 8
 """Up to so many, and in fp32 always, one fused attention call beats two batched matrix products."""
@@ -61,6 +60,8 @@ class ForwardInput:
     """Covers tokens [0, T) in order; padding tokens past the last one attend to nothing."""
     sampled_S: Tensor
     """Indices into T whose logits are wanted; may be empty."""
+    is_fixed: bool = False
+    """The step has always as many tokens, and no token's last digits may depend on the others."""
 
 
 class Layer:
@@ -69,21 +70,29 @@ class Layer:
     ) -> None:
         a = architecture
 
-        def linear(n_in: int, n_out: int, bias: bool) -> Linear:
-            return Linear(n_in, n_out, has_bias=bias, device=device, dtype=dtype, packed=packed)
+        linear = partial(Linear, device=device, dtype=dtype, packed=packed)
 
         def norm(size: int) -> Tensor:
             return torch.empty(size, device=device, dtype=dtype)
 
         queries, keys = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
         self.input_norm = norm(a.hidden_size)
-        self.qkv = linear(a.hidden_size, queries + 2 * keys, a.qkv_bias)
+        self.qkv = linear(a.hidden_size, queries + 2 * keys, has_bias=a.qkv_bias)
         self.query_norm = norm(a.head_dim) if a.qk_norm else None
         self.key_norm = norm(a.head_dim) if a.qk_norm else None
-        self.output = linear(queries, a.hidden_size, a.output_bias)
+        self.output = linear(queries, a.hidden_size, has_bias=a.output_bias)
         self.mlp_norm = norm(a.hidden_size)
-        self.gate_up = linear(a.hidden_size, 2 * a.intermediate_size, a.mlp_bias)
-        self.down = linear(a.intermediate_size, a.hidden_size, a.mlp_bias)
+        self.feed_forward: FeedForward | Experts
+        if a.mixture is None:
+            self.feed_forward = FeedForward(
+                a.hidden_size, a.intermediate_size, linear, has_bias=a.mlp_bias
+            )
+        else:
+            self.feed_forward = Experts(
+                a.hidden_size, a.mixture, linear, adds_up_to_one=a.norm_topk_prob
+            )
+        self.linears = {"qkv": self.qkv, "output": self.output, **self.feed_forward.linears}
+        """By the names that `checkpoint` gives them."""
 
 
 class Model:
@@ -119,9 +128,7 @@ class Model:
             normed_TN = F.rms_norm(hidden_TN, (a.hidden_size,), layer.input_norm, a.norm_eps)
             hidden_TN = hidden_TN + self._attend(layer, normed_TN, cos_T1D, sin_T1D, values, step)
             normed_TN = F.rms_norm(hidden_TN, (a.hidden_size,), layer.mlp_norm, a.norm_eps)
-            gate_up = layer.gate_up(normed_TN)
-            gate, up = gate_up.chunk(2, dim=-1)
-            hidden_TN = hidden_TN + layer.down(F.silu(gate).mul_(up))
+            hidden_TN = hidden_TN + layer.feed_forward(normed_TN, is_fixed=step.is_fixed)
         if len(step.sampled_S) == 0:  # part of a long prompt
             return hidden_TN.new_empty((0, a.vocab_size))
         if len(step.sampled_S) < len(hidden_TN):
@@ -221,88 +228,3 @@ def rope_frequencies(rope: Rope, head_dim: int) -> Tensor:
     smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
     smooth = smooth.clamp(0.0, 1.0)
     return (1 - smooth) * frequencies / rope.factor + smooth * frequencies
-
-
-_PACK_PROBE_SHAPE = (32, 16)
-_SMALL_FP32 = 1 << 16
-"""Weights: below, the packed call's overhead (10 us) costs more than its layout saves."""
-
-
-class Linear:
-    """`x @ weight.T + bias`, the weight replaced whole by `load`."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        has_bias: bool,
-        device: torch.device,
-        dtype: torch.dtype,
-        packed: bool,
-    ) -> None:
-        self.in_features = in_features
-        self.out_features = out_features
-        self.has_bias = has_bias
-        self._device = device
-        self._dtype = dtype
-        is_small = dtype is torch.float32 and in_features * out_features < _SMALL_FP32
-        self.is_packed = packed and not is_small
-        self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
-
-    def load(self, weights: Sequence[Tensor], biases: Sequence[Tensor] = ()) -> None:
-        """Take copies of `weights`, stacked along the output dimension."""
-        if self.is_packed:
-            parts = [weight.to(self._dtype) for weight in weights]
-            dense = parts[0] if len(parts) == 1 else torch.cat(parts)
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(dense)
-        else:
-            self._weight = self._stacked(
-                self._weight, weights, (self.out_features, self.in_features)
-            )
-        if self.has_bias:
-            self._bias = self._stacked(self._bias, biases, (self.out_features,))
-
-    def _stacked(
-        self, target: Tensor | None, parts: Sequence[Tensor], shape: tuple[int, ...]
-    ) -> Tensor:
-        if target is None:
-            target = torch.empty(shape, device=self._device, dtype=self._dtype)
-        start = 0
-        for part in parts:
-            target[start : start + len(part)].copy_(part)  # casts and crosses devices as needed
-            start += len(part)
-        assert start == shape[0]
-        return target
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.is_packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(
-                x, self._weight, self._bias, "none", [], ""
-            )
-            return y
-        assert self._weight is not None
-        return F.linear(x, self._weight, self._bias)
-
-
-def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether this torch packs weights for this device and computes the same with them.
-
-    The operators are internal to torch (its compiler emits them), so they are tried, not assumed.
-    """
-    if device.type != "cpu" or dtype not in (torch.bfloat16, torch.float32):
-        return False
-    if not torch._C._has_mkldnn:
-        return False
-    if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(_PACK_PROBE_SHAPE, generator=generator).to(dtype)
-    x = torch.randn((3, _PACK_PROBE_SHAPE[1]), generator=generator).to(dtype)
-    try:
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        y = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
-    except (RuntimeError, AttributeError):  # another torch: the plain layout works everywhere
-        return False
-    return torch.allclose(y, F.linear(x, weight), rtol=0.02, atol=0.02)

@@ -24,6 +24,8 @@ from areal_sdk.fsdp.reward_model import HEAD, as_classifier
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models.checkpoint import ADAPTER, copy_all_but_weights
+from areal_sdk.models.experts import stored_parts
+from areal_sdk.models.families import read_config
 from areal_sdk.telemetry.directories import whole_directory
 
 
@@ -55,15 +57,21 @@ def export_checkpoint(
     check_files(checkpoint)
     saved = read_state(checkpoint).get("adapter")
     if saved is None:
-        weights = {name: t.to(dtype).contiguous() for name, t in _saved_weights(checkpoint)}
+        family = str(read_config(model_dir).get("model_type"))
+        weights = {
+            part.name: tensor[part.place].to(dtype).contiguous()
+            for name, tensor in _saved_weights(checkpoint)
+            for part in stored_parts(family, name, tensor.shape)
+        }
         _write_export(model_dir, directory, weights)
         return
     lora = LoraSection(**{key: value for key, value in saved.items() if key != "base"})
     check_adapter(checkpoint, saved, TrainerSpec(model_dir, trainer=TrainerSection(lora=lora)))
     adapter = dict(_saved_weights(checkpoint))
     weights = {
-        name: weight.merged().to(dtype).contiguous()
-        for name, weight in merged_files(model_dir, lora, adapter)
+        name: tensor.to(dtype).contiguous()
+        for weight in merged_files(model_dir, lora, adapter)
+        for name, tensor in weight.merged()
     }
     _write_export(model_dir, directory, weights, lora, adapter)
 
@@ -71,10 +79,11 @@ def export_checkpoint(
 def whole_weights(trainer: RankTrainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
     """The model in host memory, on rank 0; elsewhere nothing stays. A collective."""
     weights: dict[str, Tensor] = {}
-    for name, weight in trainer.policy.served_weights().items():
+    for weight in trainer.policy.served_weights():
         whole = weight.gathered()
         if trainer.ranks.rank == 0:
-            weights[name] = whole.merged().to("cpu", dtype).contiguous()
+            for name, tensor in whole.merged():
+                weights[name] = tensor.to("cpu", dtype).contiguous()
     return weights
 
 

@@ -5,6 +5,8 @@ time. The logits of the first chunk are kept for the backward pass. The logits o
 computed again in the backward pass. So a batch of one chunk computes nothing twice, and a batch of a
 hundred chunks takes no more memory than a batch of two.
 
+Some models cap their logits: a logit z becomes cap tanh(z / cap).
+
 Shapes: R rows whose logits are needed, T loss terms, H hidden, V vocabulary; r rows of a chunk.
 """
 
@@ -19,11 +21,14 @@ from areal_sdk.fsdp.kernels.sizes import CHUNK_BYTES, PIECE_ELEMENTS
 class OutputLayer(nn.Linear):
     """A model's own output layer, whose logits are used up where they are computed."""
 
-    def __init__(self, layer: nn.Linear, *, is_exact: bool = False) -> None:
+    def __init__(
+        self, layer: nn.Linear, *, is_exact: bool = False, cap: float | None = None
+    ) -> None:
         """With the weight of `layer`. `is_exact`: in float32, whatever autocast says."""
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
         self.weight = layer.weight
         self.is_exact = is_exact
+        self.cap = cap
 
     def token_logprobs(
         self,
@@ -46,6 +51,7 @@ class OutputLayer(nn.Linear):
                 rows_T,
                 targets_T,
                 entropy_gradient=entropy_gradient,
+                cap=self.cap,
             )
 
 
@@ -57,6 +63,7 @@ def token_logprobs(
     targets_T: Tensor,
     *,
     entropy_gradient: bool = False,
+    cap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """log softmax(hidden weight' / T) of each target under its row, and the entropy of that row.
 
@@ -73,6 +80,7 @@ def token_logprobs(
         targets_T,
         entropy_gradient,
         torch.is_grad_enabled(),
+        cap,
     )
     return logprobs_T, entropies_R[rows_T]
 
@@ -88,6 +96,7 @@ class _TokenLogprobs(torch.autograd.Function):
         targets_T: Tensor,
         entropy_gradient: bool,
         has_backward: bool,
+        cap: float | None,
     ) -> tuple[Tensor, Tensor]:
         # The weight's copy in another type is not kept: it is made again in the backward pass.
         weight = weight_VH.to(hidden_RH.dtype)
@@ -98,9 +107,11 @@ class _TokenLogprobs(torch.autograd.Function):
         for chunk in _chunks(hidden_RH, weight):
             logits_rV = torch.mm(hidden_RH[chunk], weight.t())
             terms, where = _terms(chunk, rows_T, targets_T)
-            chosen_T[terms] = logits_rV[where].float() / temperatures_R[rows_T[terms]]
+            chosen_T[terms] = _capped(logits_rV[where], cap).float() / temperatures_R[rows_T[terms]]
             for piece, rows in _pieces(logits_rV, chunk):
-                part = logits_rV[piece] / temperatures_R[rows, None]  # float32 by promotion
+                part = (
+                    _capped(logits_rV[piece], cap) / temperatures_R[rows, None]
+                )  # float32 by promotion
                 normalisers_R[rows] = torch.logsumexp(part, dim=-1)
                 part.sub_(normalisers_R[rows, None])
                 # Not as normaliser - sum p logit: where logits are large, their digits would cancel.
@@ -111,6 +122,7 @@ class _TokenLogprobs(torch.autograd.Function):
             hidden_RH, weight_VH, temperatures_R, rows_T, targets_T, normalisers_R, *kept
         )
         ctx.entropies_R = entropies_R.detach().clone() if entropy_gradient else None
+        ctx.cap = cap
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropies_R)
         return chosen_T - normalisers_R[rows_T], entropies_R
@@ -132,7 +144,9 @@ class _TokenLogprobs(torch.autograd.Function):
             else:
                 logits_rV = grad_rV = torch.mm(hidden_RH[chunk], weight.t())  # overwritten
             for piece, rows in _pieces(logits_rV, chunk):
-                part = logits_rV[piece] / temperatures_R[rows, None]  # float32 by promotion
+                part = (
+                    _capped(logits_rV[piece], ctx.cap) / temperatures_R[rows, None]
+                )  # float32 by promotion
                 part.sub_(normalisers_R[rows, None])
                 slope = -total_R[rows, None]
                 if ctx.entropies_R is not None:
@@ -143,11 +157,17 @@ class _TokenLogprobs(torch.autograd.Function):
                 # Before rounding: where a token is nearly certain, one and its probability cancel.
                 terms, where = _terms(rows, rows_T, targets_T)
                 part.index_put_(where, weights_T[terms], accumulate=True)
+                if ctx.cap is not None:  # d cap tanh(z / cap) / dz
+                    part.mul_(1.0 - torch.tanh(logits_rV[piece].float() / ctx.cap).square())
                 grad_rV[piece] = part
             grad_RH[chunk] = torch.mm(grad_rV, weight)
             if ctx.needs_input_grad[1]:
                 grad_VH = _add_product(grad_VH, grad_rV, hidden_RH[chunk])
-        return grad_RH, grad_VH, *(None,) * 5
+        return grad_RH, grad_VH, *(None,) * 6
+
+
+def _capped(logits: Tensor, cap: float | None) -> Tensor:
+    return logits if cap is None else torch.tanh(logits.float() / cap) * cap
 
 
 def _chunks(hidden_RH: Tensor, weight_VH: Tensor) -> list[slice]:

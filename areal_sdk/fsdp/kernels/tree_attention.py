@@ -164,10 +164,12 @@ def tree_attention(
     scaling: float,
     sequence: SequenceRanks = _ALONE,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that a transformers layer calls; `blocks` and `sequence` come through the model's
-    forward, and `sliding_window` from the layer."""
+    forward, `sliding_window` and
+    `softcap` from the layer."""
     num_tokens = blocks.num_tokens
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
     q, k, v = (sequence.to_heads(x[0].to(dtype), num_tokens) for x in (query, key, value))
@@ -178,12 +180,13 @@ def tree_attention(
             v,
             blocks.within(sliding_window),
             scaling,
+            softcap,
         )
     return sequence.to_tokens(out.view(q.shape))[None].transpose(1, 2), None
 
 
 class _BlockAttention(torch.autograd.Function):
-    """softmax(q k' scaling) v, block by block."""
+    """softmax(q k' scaling) v, block by block. With a cap a score s is cap tanh(s / cap)."""
 
     @staticmethod
     def forward(
@@ -193,33 +196,41 @@ class _BlockAttention(torch.autograd.Function):
         v_KND: Tensor,
         blocks: Sequence[Block],
         scaling: float,
+        cap: float | None,
     ) -> Tensor:
         out_KRND = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
         for block in blocks:
-            _attend(q_KRND, k_KND, v_KND, out_KRND, block, scaling)
+            _attend(q_KRND, k_KND, v_KND, out_KRND, block, scaling, cap)
         ctx.save_for_backward(q_KRND, k_KND, v_KND)
-        ctx.blocks, ctx.scaling = blocks, scaling
+        ctx.blocks, ctx.scaling, ctx.cap = blocks, scaling, cap
         return out_KRND
 
     @staticmethod
-    def backward(ctx: Any, grad_KRND: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_KRND: Tensor) -> tuple[Tensor | None, ...]:
         q_KRND, k_KND, v_KND = ctx.saved_tensors
         dq = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
         dk = torch.zeros_like(k_KND, memory_format=torch.contiguous_format)
         dv = torch.zeros_like(dk)
         for block in ctx.blocks:
-            _pass_back(grad_KRND, (q_KRND, k_KND, v_KND), (dq, dk, dv), block, ctx.scaling)
-        return dq, dk, dv, None, None
+            states = q_KRND, k_KND, v_KND
+            _pass_back(grad_KRND, states, (dq, dk, dv), block, ctx.scaling, ctx.cap)
+        return dq, dk, dv, None, None, None
 
 
 # Functions of their own: what a block takes is free before the next one takes as much.
 
 
 def _attend(
-    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, out_KRND: Tensor, block: Block, scaling: float
+    q_KRND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    out_KRND: Tensor,
+    block: Block,
+    scaling: float,
+    cap: float | None,
 ) -> None:
     queries = slice(block.start, block.stop)
-    p, _, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling)
+    p, _, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling, cap)
     out_KRND[:, :, queries] = torch.bmm(p, v).view_as(out_KRND[:, :, queries])
 
 
@@ -229,23 +240,31 @@ def _pass_back(
     gradients: tuple[Tensor, Tensor, Tensor],
     block: Block,
     scaling: float,
+    cap: float | None,
 ) -> None:
     """Add the gradients of a block's queries, and of what they see, to those of all."""
     q_KRND, k_KND, v_KND = states
     dq, dk, dv = gradients
     queries = slice(block.start, block.stop)
-    p, k, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling)
+    p, k, v = _probabilities(q_KRND, k_KND, v_KND, block, scaling, cap)
     grad = grad_KRND[:, :, queries].reshape(len(k), -1, k.shape[-1])
     q = q_KRND[:, :, queries].reshape_as(grad)
     dp = torch.bmm(grad, v.transpose(1, 2))
     ds = torch._softmax_backward_data(dp, p, -1, p.dtype).mul_(scaling)
+    if cap is not None:  # d cap tanh(s / cap) / ds
+        ds.mul_(1.0 - torch.tanh(_scores(q, k, scaling) / cap).square())
     dq[:, :, queries] = torch.bmm(ds, k).view_as(dq[:, :, queries])
     _scatter_add(dk, block, torch.bmm(ds.transpose(1, 2), q))
     _scatter_add(dv, block, torch.bmm(p.transpose(1, 2), grad))
 
 
 def _probabilities(
-    q_KRND: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float
+    q_KRND: Tensor,
+    k_KND: Tensor,
+    v_KND: Tensor,
+    block: Block,
+    scaling: float,
+    cap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention probabilities of a block, (K, R * Q, C), and its keys and values, (K, C, D)."""
     num_key_heads, num_repeats, _, head_dim = q_KRND.shape
@@ -253,6 +272,8 @@ def _probabilities(
     k, v = _gather(k_KND, block), _gather(v_KND, block)
     q = q_KRND[:, :, block.start : block.stop].reshape(num_key_heads, -1, head_dim)
     scores = _scores(q, k, scaling)
+    if cap is not None:
+        scores = scores.div_(cap).tanh_().mul_(cap)
     last = scores.view(num_key_heads, num_repeats, num_queries, -1)
     last = last[..., -block.hidden_QC.shape[1] :]
     last.masked_fill_(block.hidden_QC, float("-inf"))

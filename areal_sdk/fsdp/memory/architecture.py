@@ -4,19 +4,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_NORMED_HEADS = ("qwen3", "exaone4", "olmo2")
+from areal_sdk.models.experts import Mixture
+
+_NORMED_HEADS = ("qwen3", "qwen3_moe", "exaone4", "olmo2", "olmoe")
 """Families that normalise queries and keys."""
-_BIASED_HEADS = ("qwen2",)
+_BIASED_HEADS = ("qwen2", "qwen2_moe")
 """Families with biases in attention that their config.json does not mention."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder of layers with grouped attention and a gated feed-forward part."""
+    """A decoder of layers with grouped attention and a gated feed-forward part, or experts."""
 
     vocabulary: int
     hidden: int
     intermediate: int
+    """Width of the feed-forward part that every token passes; 0: there are experts alone."""
     layers: int
     heads: int
     key_heads: int
@@ -25,16 +28,19 @@ class ModelShape:
     """One table serves as embedding and as output layer."""
     has_normed_heads: bool = False
     has_biased_heads: bool = False
+    mixture: Mixture | None = None
+    """In every layer. A model that keeps some layers dense takes less than is computed here."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "ModelShape":
         """The architecture that config.json describes."""
         heads = int(config["num_attention_heads"])
         family = config.get("model_type")
+        mixture = Mixture.of(config)
         return cls(
             vocabulary=int(config["vocab_size"]),
             hidden=int(config["hidden_size"]),
-            intermediate=int(config["intermediate_size"]),
+            intermediate=mixture.shared_inner if mixture else int(config["intermediate_size"]),
             layers=int(config["num_hidden_layers"]),
             heads=heads,
             key_heads=int(config.get("num_key_value_heads") or heads),
@@ -42,6 +48,7 @@ class ModelShape:
             is_tied=bool(config.get("tie_word_embeddings")),
             has_normed_heads=family in _NORMED_HEADS,
             has_biased_heads=family in _BIASED_HEADS or bool(config.get("attention_bias")),
+            mixture=mixture,
         )
 
     @property
@@ -56,22 +63,34 @@ class ModelShape:
 
     @property
     def linear_layers(self) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the matrices of a layer."""
+        """Inputs and outputs of the matrices of a layer, without those of experts."""
         to_queries, to_keys = (self.hidden, self.queries), (self.hidden, self.keys)
+        attention = (to_queries, to_keys, to_keys, to_queries[::-1])
+        if not self.intermediate:
+            return attention
         wide = (self.hidden, self.intermediate)
-        return (to_queries, to_keys, to_keys, to_queries[::-1], wide, wide, wide[::-1])
+        return (*attention, wide, wide, wide[::-1])
+
+    @property
+    def expert(self) -> int:
+        """Elements of the matrices of an expert."""
+        return 3 * self.hidden * self.mixture.inner if self.mixture else 0
 
     @property
     def matrices(self) -> int:
-        """Elements of the matrices of a layer."""
-        return sum(inputs * outputs for inputs, outputs in self.linear_layers)
+        """Elements of the matrices of a layer, the router's aside."""
+        experts = self.mixture.num_experts * self.expert if self.mixture else 0
+        return sum(inputs * outputs for inputs, outputs in self.linear_layers) + experts
 
     @property
     def layer(self) -> int:
         """Parameters of a layer."""
         normed = 2 * self.head_dim if self.has_normed_heads else 0
         biases = self.queries + 2 * self.keys if self.has_biased_heads else 0
-        return self.matrices + 2 * self.hidden + normed + biases
+        router = 0
+        if self.mixture:  # and one output more, which weighs the part that every token passes
+            router = self.hidden * (self.mixture.num_experts + bool(self.mixture.shared_inner))
+        return self.matrices + 2 * self.hidden + normed + biases + router
 
     @property
     def table(self) -> int:
@@ -89,8 +108,21 @@ class ModelShape:
         tables = self.table if self.is_tied else 2 * self.table
         return self.layers * self.layer + tables + self.hidden
 
+    @property
+    def active(self) -> int:
+        """Parameters that compute a token: all, but of the experts those alone that it chose.
+
+        >>> qwen3 = ModelShape(151936, 2048, 0, 48, 32, 4, 128, has_normed_heads=True, mixture=Mixture(128, 8, 768))
+        >>> qwen3.parameters, qwen3.active
+        (30532122624, 3353032704)
+        """
+        if not self.mixture:
+            return self.parameters
+        idle = self.mixture.num_experts - self.mixture.chosen
+        return self.parameters - self.layers * idle * self.expert
+
     def adapter(self, rank: int) -> int:
-        """Parameters of an adapter for all matrices of the layers."""
+        """Parameters of an adapter for all matrices of the layers, without those of experts."""
         return self.layers * sum(rank * (i + o) for i, o in self.linear_layers)
 
 

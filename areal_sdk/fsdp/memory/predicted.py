@@ -15,6 +15,8 @@ from areal_sdk.fsdp.memory.architecture import ModelShape
 FLOAT = 4
 """Bytes of a float32."""
 HALF = 2
+PLACE = 8
+"""Bytes of an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +127,29 @@ class _Step:
     def gathered(self) -> int:
         m = self.model
         if self.settings.ranks == 1:
-            return 0 if self.width == FLOAT else HALF * m.layers * m.matrices
+            return 0 if self.width == FLOAT else self._rounded()
         # A layer, the one that is gathered meanwhile, and the buffer that it is gathered into.
         return 3 * self.width * m.layer + FLOAT * m.table
 
+    def _rounded(self) -> int:
+        """Autocast keeps its copies of all linear layers; those of experts live as long as activations do."""
+        m = self.model
+        experts = m.mixture.num_experts * m.expert if m.mixture else 0
+        with_experts = m.layers - max(0, self._num_recomputed - 1)
+        return HALF * (m.layers * (m.matrices - experts) + with_experts * experts)
+
     # activations
+
+    @property
+    def _num_recomputed(self) -> int:
+        layers = self.model.layers
+        which = self.settings.activation_checkpointing
+        return {"none": 0, "half": (layers + 1) // 2, "full": layers}[which]
 
     def kept(self) -> int:
         """Kept from the forward pass of all layers, and of what is before and after them."""
         m, n = self.model, self.num_tokens
-        recomputed = {"none": 0, "half": (m.layers + 1) // 2, "full": m.layers}[
-            self.settings.activation_checkpointing
-        ]
+        recomputed = self._num_recomputed
         inputs = recomputed * FLOAT * m.hidden * n
         angles = 2 * FLOAT * m.head_dim * n
         ends = (2 * FLOAT + self._normed(FLOAT) + self._head_width) * m.hidden * n
@@ -157,8 +170,21 @@ class _Step:
 
     def _wide_activations(self) -> int:
         m, width = self.model, self.width
-        inputs = width if width == FLOAT else 2 * width
-        return (self._norm() + inputs * m.hidden + 4 * width * m.intermediate) * self.num_tokens
+        readers = 2 if m.intermediate else 0
+        if m.mixture is not None:  # the router, and the weight of the part beside the experts
+            readers += 2 if m.intermediate else 1
+        inputs = width if width == FLOAT else readers * width
+        wide = 4 * width * m.intermediate + self._expert_activations()
+        return (self._norm() + inputs * m.hidden + wide) * self.num_tokens
+
+    def _expert_activations(self) -> int:
+        """Of a token: inputs and outputs of the experts that it chose, what is between them, the
+        probabilities of all, and places in two orders."""
+        m, mixture = self.model, self.model.mixture
+        if mixture is None:
+            return 0
+        of_expert = self.width * (2 * m.hidden + 4 * mixture.inner) + 2 * PLACE
+        return mixture.chosen * of_expert + FLOAT * mixture.num_experts
 
     def _norm(self) -> int:
         """Of a token: what goes into a norm, its root, and what the norm's weight is multiplied with."""
@@ -178,11 +204,24 @@ class _Step:
         """Gradients of the stream, and of a layer's wide part or of a block's attention, before which
         what the wide part kept is free."""
         m, n, width = self.model, self.num_tokens, self.width
-        wide = 3 * width * m.intermediate * n
+        wide = 3 * width * m.intermediate * n + self._expert_gradients()
         # All tokens of its heads, where the row is split: as many scores.
         scores = m.heads * min(n * self.settings.sequence_ranks, BLOCK_TOKENS) * n
         attention = (2 * FLOAT + width) * scores + (m.queries + 2 * m.keys) * 2 * width * n
         return FLOAT * m.hidden * n + max(wide, attention - self._wide_activations())
+
+    def _expert_gradients(self) -> int:
+        """Where the output matrices have their gradient, before it is added: that, and the gradients of the
+        rows. Or where the two input matrices have it, when most of what the experts kept is free."""
+        m, mixture, width = self.model, self.model.mixture, self.width
+        if mixture is None:
+            return 0
+        rows = width * (2 * m.hidden + mixture.inner) * mixture.chosen * self.num_tokens
+        if self.settings.lora.rank:
+            return rows
+        added = width if width == FLOAT else width + FLOAT
+        matrix = added * mixture.num_experts * m.expert // 3
+        return max(rows + matrix, 2 * matrix)
 
     # the output layer
 

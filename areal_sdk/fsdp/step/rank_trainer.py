@@ -36,11 +36,11 @@ from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.critic import CriticTrainer
 from areal_sdk.fsdp.step.metrics import (
+    Distances,
     Meter,
     describe,
     disagreement,
     disagreement_notice,
-    moved_notice,
 )
 from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, scheduled, worst
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
@@ -87,6 +87,7 @@ class RankTrainer:
         self.credit: dict[str, Credit] = {}
         """Of the episodes of the latest step, by id."""
         self._named: set[str] = set()
+        self._distances = Distances()
         self._planner = Planner(self.settings, self.ranks.rows)
 
     def _load_reference(self) -> Policy | WithoutAdapter:
@@ -224,9 +225,7 @@ class RankTrainer:
             else {}
         )
         self.notices = [
-            f"{source}: {what}; look at who rewards there"
-            for source, what in outliers.items()
-            if source not in self._named
+            f"{source}: {what}" for source, what in outliers.items() if source not in self._named
         ]
         self._named |= outliers.keys()
         return outliers
@@ -236,7 +235,7 @@ class RankTrainer:
         dtypes = (self.settings.precision, self.spec.publish_dtype)
         found = {
             "disagreement": disagreement_notice(metrics, dtypes),
-            "moved": moved_notice(metrics),
+            "moved": self._distances.notice(metrics),
         }
         for kind, notice in found.items():
             if notice is not None and kind not in self._named:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from areal_sdk.backends.local.core import EngineCore, SampledToken
 from areal_sdk.backends.local.sequence import Sequence as Running
+from areal_sdk.models.checkpoint import copy_all_but_weights
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": 300,
@@ -35,6 +37,12 @@ _LLAMA3_ROPE = {
     "original_max_position_embeddings": 64,
 }
 
+MIXTURE: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"model_type": "llama", "tie_word_embeddings": False},
     "llama-tied-biased": {
@@ -51,6 +59,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
     "qwen3": {"model_type": "qwen3", "tie_word_embeddings": False, "head_dim": 32},
     "qwen3-tied": {"model_type": "qwen3", "tie_word_embeddings": True, "head_dim": 16},
+    "qwen3-moe": {**MIXTURE, "head_dim": 16, "norm_topk_prob": True},
+    "qwen3-moe-tied": {**MIXTURE, "head_dim": 16, "tie_word_embeddings": True},
 }
 
 
@@ -81,15 +91,23 @@ def nudge(source: Path, target: Path, *, by: float = 0.05, seed: int = 1) -> Pat
     return target
 
 
+def load_served(directory: Path, update: Path | None = None) -> Any:
+    """What engines compute of a checkpoint after `update`, a file of all its tensors or of those that changed."""
+    if update is None:
+        return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    with TemporaryDirectory() as temporary:
+        whole = Path(temporary)
+        copy_all_but_weights(directory, whole)
+        tensors = load_file(directory / "model.safetensors") | load_file(update)
+        save_file(tensors, whole / "model.safetensors", metadata={"format": "pt"})
+        return AutoModelForCausalLM.from_pretrained(whole, dtype=torch.float32)
+
+
 class Reference:
     """The transformers model, run over whole sequences without a cache."""
 
     def __init__(self, directory: Path, weights: Path | None = None) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-        if weights is not None:
-            self.model.load_state_dict(load_file(weights), strict=False)
-            self.model.tie_weights()
-        self.model.eval()
+        self.model = load_served(directory, weights).eval()
 
     @torch.no_grad()
     def logits(self, tokens: Sequence[int]) -> Tensor:

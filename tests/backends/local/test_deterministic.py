@@ -7,12 +7,17 @@ import pytest
 import torch
 
 from areal_sdk.engine import GenerateRequest
-from tests.backends.local.reference import run
+from tests.backends.local.reference import make_checkpoint, run
 from tests.backends.local.test_generation import make_core, prompt
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_request_alone_equals_it_among_others_bit_for_bit(checkpoint: Path, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("qwen3", "float32"), ("qwen3", "bfloat16"), ("qwen3-moe", "float32")]
+)
+def test_a_request_alone_equals_it_among_others_bit_for_bit(
+    tmp_path: Path, family: str, dtype: str
+) -> None:
+    checkpoint = make_checkpoint(tmp_path, family)
     subject = GenerateRequest(prompt(47), 40, seed=11, ignore_eos=True)
     alone_core = make_core(checkpoint, deterministic=True, dtype=dtype, max_slots=8)
     (alone,) = run(alone_core, alone_core.add(subject))

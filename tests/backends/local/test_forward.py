@@ -11,18 +11,17 @@ from areal_sdk.backends.local.architecture import Architecture
 from areal_sdk.backends.local.checkpoint import open_weights
 from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.kv_cache import KVRows
+from areal_sdk.backends.local.linear import Linear, can_pack
 from areal_sdk.backends.local.model import (
     DecodeRun,
     ForwardInput,
-    Linear,
     Model,
     PrefillSpan,
-    can_pack,
     decode_attention,
 )
 from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.errors import EngineError
-from tests.backends.local.reference import FAMILIES, Reference, make_checkpoint, run
+from tests.backends.local.reference import FAMILIES, MIXTURE, Reference, make_checkpoint, run
 
 PROMPT = tuple(range(5, 90))
 
@@ -32,7 +31,7 @@ PROMPT = tuple(range(5, 90))
 def test_logits_of_every_family_match_transformers(
     family: str, packed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.backends.local.model._SMALL_FP32", 0)  # pack tiny ones too
+    monkeypatch.setattr("areal_sdk.backends.local.linear._SMALL_FP32", 0)  # pack tiny ones too
     cpu = torch.device("cpu")
     if packed and not can_pack(cpu, torch.float32):
         pytest.skip("this CPU's torch does not pack weights")
@@ -143,6 +142,8 @@ def test_decoding_attends_to_each_rows_own_length(num_rows: int) -> None:
         ({"logit_scale": 0.0625}, "logit_scale 0.0625"),
         ({"logits_scaling": 8.0}, "logits_scaling 8.0"),
         ({"num_local_experts": 8}, "num_local_experts 8"),
+        ({**MIXTURE, "mlp_only_layers": [0]}, "dense layers among those of experts"),
+        ({**MIXTURE, "decoder_sparse_step": 2}, "dense layers among those of experts"),
     ],
 )
 def test_what_the_forward_would_get_wrong_is_refused_by_name(

@@ -11,7 +11,7 @@ from areal_sdk.backends.local.core import EngineCore
 from areal_sdk.backends.local.sequence import Sequence
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
-from tests.backends.local.reference import Outcome, Reference, run
+from tests.backends.local.reference import Outcome, Reference, make_checkpoint, nudge, run
 from tests.backends.local.test_generation import make_core, prompt
 
 
@@ -34,9 +34,11 @@ def swap_in_flight(
     return sequences, first
 
 
-def test_tokens_after_the_swap_are_those_of_the_new_weights(
-    checkpoint: Path, new_weights: Path, reference: Reference, new_reference: Reference
-) -> None:
+@pytest.mark.parametrize("family", ["qwen3", "qwen3-moe"])
+def test_tokens_after_the_swap_are_those_of_the_new_weights(family: str, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "model", family)
+    new_weights = nudge(checkpoint, tmp_path / "v1.safetensors")
+    reference, new_reference = Reference(checkpoint), Reference(checkpoint, new_weights)
     requests = [
         GenerateRequest(prompt(40 + 5 * i, salt=i // 2), 30, seed=i, ignore_eos=True)
         for i in range(4)

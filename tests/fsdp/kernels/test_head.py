@@ -48,6 +48,32 @@ def test_logprobs_and_gradients_are_those_of_log_softmax(
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
+@SIZES
+def test_capped_logits_have_the_logprobs_entropies_and_gradients_of_the_caps(
+    chunk_bytes: int, piece_elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(head, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(head, "PIECE_ELEMENTS", piece_elements)
+    hidden, weight, [upstream, of_entropy] = five_rows(seed=2, num_upstream=2)
+    ours, entropies = token_logprobs(
+        hidden, weight, TEMPERATURES, ROWS, TARGETS, entropy_gradient=True, cap=2.0
+    )
+    capped = 2.0 * torch.tanh(hidden.double() @ weight.double().t() / 2.0)
+    distributions = torch.log_softmax(capped / TEMPERATURES[:, None], -1)
+    reference = distributions[ROWS, TARGETS]
+    expected_entropies = -(distributions.exp() * distributions).sum(-1)[ROWS]
+    torch.testing.assert_close(ours, reference.float())
+    torch.testing.assert_close(entropies, expected_entropies.float())
+    loss = (ours * upstream + entropies * of_entropy).sum()
+    expected = (reference * upstream + expected_entropies * of_entropy).sum()
+    for got, wanted in zip(
+        torch.autograd.grad(loss, (hidden, weight)),
+        torch.autograd.grad(expected, (hidden, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+
+
 def test_a_nearly_certain_token_keeps_its_small_gradient_in_bfloat16() -> None:
     # p = 0.999: one minus p, each rounded to bfloat16 first, would be 0.
     hidden = torch.ones(1, 1, requires_grad=True)

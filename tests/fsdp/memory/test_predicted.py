@@ -29,6 +29,12 @@ SIZE = {
     "max_position_embeddings": 8192,
 }
 TIED = {"tie_word_embeddings": True}
+MIXTURE = {
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 192,
+    "shared_expert_intermediate_size": 320,
+}
 LARGE = {"vocab_size": 32000}
 DEEP = {"num_hidden_layers": 12, "sliding_window": None}
 FULL: dict[str, Any] = {"activation_checkpointing": "full"}
@@ -38,6 +44,7 @@ ADAPTER: dict[str, Any] = {"lora": {"rank": 8}}
 FAST = [
     pytest.param("qwen3", {}, EXACT, 256, id="qwen3, float32"),
     pytest.param("llama", TIED, FULL, 256, id="llama, tied, recomputed"),
+    pytest.param("qwen3_moe", MIXTURE, EXACT, 256, id="qwen3_moe, float32"),
 ]
 SLOW = [
     ("qwen3", {}, {}, 512),
@@ -51,6 +58,11 @@ SLOW = [
     ("llama", TIED, EXACT | ADAPTER, 512),
     ("mistral", DEEP, FULL, 2048),
     ("qwen3", {"num_hidden_layers": 2}, EXACT | FULL, 2048),
+    ("qwen3_moe", MIXTURE, {}, 512),
+    ("qwen3_moe", MIXTURE, FULL, 1024),
+    ("qwen3_moe", MIXTURE, ADAPTER, 512),
+    ("qwen2_moe", MIXTURE, {}, 1024),
+    ("qwen2_moe", MIXTURE, EXACT | FULL, 512),
 ]
 
 
