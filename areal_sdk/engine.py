@@ -300,6 +300,8 @@ class EngineSettings:
     deterministic: bool = False
     launcher: "Launcher | None" = None
     """Places the processes of the engine; None: on this machine. It belongs to the run, which closes it."""
+    is_placed: bool = False
+    """The launcher may place processes on other machines (`cluster.launcher`)."""
 
 
 class ConfiguredEngine(InferenceEngine):

@@ -96,7 +96,8 @@ async def main(rounds: int, seconds: float, write: bool) -> None:
     with tempfile.TemporaryDirectory() as root:
         logs = Path(root)
         checkpoints = [make_tiny_model(logs / str(seed), seed=seed) for seed in range(2)]
-        (server,) = SGLangLauncher(checkpoints[0], find_environment(), logs).start_all()
+        launcher = SGLangLauncher(checkpoints[0], find_environment(), logs)
+        (server,) = await launcher.start_all()
         rates: dict[Mode, list[float]] = {mode: [] for mode in MODES}
         updates: dict[Mode, int] = dict.fromkeys(MODES, 0)
         try:

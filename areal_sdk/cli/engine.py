@@ -75,7 +75,7 @@ def start(
 
     Anything after -- goes to SGLang as it is. `engine logs` shows its log.
     """
-    from areal_sdk.backends.remote.processes import free_port, start_process
+    from areal_sdk.backends.remote.processes import start_process
     from areal_sdk.backends.sglang.install import find_environment
     from areal_sdk.backends.sglang.registry import ServerRegistry
     from areal_sdk.backends.sglang.servers import SGLangLauncher
@@ -83,6 +83,7 @@ def start(
     from areal_sdk.config import EngineSection
     from areal_sdk.errors import ConfigError
     from areal_sdk.models import resolve_model
+    from areal_sdk.process.network.ports import KeptPort
 
     environment = find_environment()
     settings = SGLangSection.read(
@@ -94,7 +95,7 @@ def start(
         }
     )
     model_dir = resolve_model(model)
-    port = port or free_port()
+    port = port or click.get_current_context().with_resource(KeptPort()).number
     name = name or f"sglang-{port}"
     registry = ServerRegistry()
     if any(r.is_running and r.name == name for r in registry.records()):

@@ -164,7 +164,7 @@ class FSDPTrainer(Trainer):
     async def died(self) -> ArealError:
         dead = await first_exit(self._ranks)
         await asyncio.sleep(EXPLANATION_GRACE_S)
-        return ChildDiedError(f"{dead.name} {dead.exited.result()}; log: {dead.log_path}")
+        return dead.death()
 
     @property
     def pids(self) -> Mapping[str, int]:

@@ -4,11 +4,18 @@
 cluster for room.
 """
 
-from areal_sdk.launch.launcher import Launcher, LauncherSetup, OpenLauncher, first_exit
+from areal_sdk.launch.launcher import (
+    FindsRoom,
+    Launcher,
+    LauncherSetup,
+    OpenLauncher,
+    first_exit,
+)
 from areal_sdk.launch.local import LocalLauncher
 from areal_sdk.launch.torchrun import TorchrunLauncher
 
 __all__ = [
+    "FindsRoom",
     "Launcher",
     "LauncherSetup",
     "LocalLauncher",

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from areal_sdk.config import ClusterSection
 from areal_sdk.process import Child, ProcessSpec
@@ -30,6 +30,15 @@ class Launcher(Protocol):
 
     async def aclose(self) -> None:
         """Release what the launcher itself holds. Children belong to the caller of `launch`."""
+
+
+@runtime_checkable
+class FindsRoom(Protocol):
+    """A launcher of machines that come and go."""
+
+    async def has_room(self, specs: Sequence[ProcessSpec], *, timeout_s: float) -> bool:
+        """Whether all of `specs` find room within `timeout_s`. None is started, and the room is given back."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

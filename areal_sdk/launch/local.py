@@ -1,7 +1,6 @@
 """The default launcher: every process on this machine."""
 
 import asyncio
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from areal_sdk.launch.launcher import START_TIMEOUT_S, LauncherSetup
 from areal_sdk.process import Child, ProcessSpec, spawn
 from areal_sdk.process.child import kill_all
+from areal_sdk.process.network.ports import KeptPort
 
 
 async def open_local(setup: LauncherSetup) -> "LocalLauncher":
@@ -24,13 +24,13 @@ class LocalLauncher:
         self.host = "127.0.0.1"
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
-        port = free_port()
         world = len(specs)
-        placed = [
-            replace(spec, env={**rank_environment(rank, world, port), **spec.env})
-            for rank, spec in enumerate(specs)
-        ]
-        return await self._start_all(placed)
+        with KeptPort() as kept:  # until rank 0 listens, seconds later
+            placed = [
+                replace(spec, env={**rank_environment(rank, world, kept.number), **spec.env})
+                for rank, spec in enumerate(specs)
+            ]
+            return await self._start_all(placed)
 
     async def aclose(self) -> None:
         """Holds nothing."""
@@ -66,11 +66,3 @@ def rank_environment(rank: int, world_size: int, port: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-
-
-def free_port() -> int:
-    """A free port. Rank 0 listens on it a moment later, so another process may take it first."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port

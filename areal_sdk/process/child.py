@@ -202,13 +202,21 @@ class Child:
             return
         self.exited.set_result(end)
         self._connection.close()
-        error = self._death()
+        error = self.death()
         if not self._started.done():
             self._started.set_exception(error)
             self._started.exception()  # `wait_started` may have given up: not worth a warning
         pending, self._pending = self._pending, {}
         for deliver in pending.values():
             deliver(error)
+
+    def death(self) -> ChildDiedError:
+        """How it ended, and where its log is."""
+        end = self.exited.result()
+        if self._is_closing:
+            return ChildDiedError(f"{self.name} (pid {self.pid}) was closed")
+        last = f"; last line: {end.last_lines[-1]}" if end.last_lines else ""
+        return ChildDiedError(f"{self.name} (pid {self.pid}) {end}; log: {self.log_path}{last}")
 
     # inside
 
@@ -228,7 +236,7 @@ class Child:
         deliver: Callable[[Frame | ProcessError], None],
     ) -> int:
         if self.exited.done():
-            raise self._death()
+            raise self.death()
         request, self._next_id = self._next_id, self._next_id + 1
         self._connection.send(Frame(FrameKind.CALL, request, method, payload, buffers))
         self._pending[request] = deliver
@@ -265,13 +273,6 @@ class Child:
             f"{self.name} (pid {self.pid}): {method!r} {what}; "
             f"where it is stuck is in its log: {self.log_path}"
         )
-
-    def _death(self) -> ChildDiedError:
-        end = self.exited.result()
-        if self._is_closing:
-            return ChildDiedError(f"{self.name} (pid {self.pid}) was closed")
-        last = f"; last line: {end.last_lines[-1]}" if end.last_lines else ""
-        return ChildDiedError(f"{self.name} (pid {self.pid}) {end}; log: {self.log_path}{last}")
 
 
 async def kill_all(children: Sequence[Child]) -> None:

@@ -1,7 +1,7 @@
 """Virtual environments for code whose packages conflict with the packages of this process.
 
 An environment is made once for each requirement, and kept in the user's cache. It holds the requirement,
-its dependencies, and this version of areal-sdk.
+its dependencies, and this version of areal-sdk. A file that has changed is another requirement.
 """
 
 import fcntl
@@ -87,11 +87,13 @@ def _root() -> Path:
 
 
 def _name_of(requirement: str, packages: list[str]) -> str:
-    """Readable, and another for every Python, requirement and areal-sdk."""
+    """Readable, and another for every Python, requirement, content of a file that is required, and areal-sdk."""
     words = "".join(c if c.isalnum() else "-" for c in Path(requirement).name)[:40]
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    digest = hashlib.sha256(json.dumps([python, sys.base_prefix, *packages]).encode()).hexdigest()
-    return f"{words}-{digest[:12]}"
+    digest = hashlib.sha256(json.dumps([python, sys.base_prefix, *packages]).encode())
+    for file in filter(Path.is_file, (Path(word).expanduser() for word in packages)):
+        digest.update(file.read_bytes())
+    return f"{words}-{digest.hexdigest()[:12]}"
 
 
 @contextmanager

@@ -21,20 +21,10 @@ from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.launch import TorchrunLauncher
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
+from tests.backends.remote.elsewhere import OWN_MOUNTS, can_mount
 
 from .episodes import make_groups
 from .specs import trainer_spec
-
-OWN_MOUNTS = ["unshare", "--mount"]
-
-
-def can_mount() -> bool:
-    command = [*OWN_MOUNTS, "mount", "-t", "tmpfs", "none", "/dev/shm"]
-    try:
-        return subprocess.run(command, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
 
 pytestmark = pytest.mark.skipif(
     not can_mount(), reason="mount namespaces stand in for machines: they take root and `unshare`"

@@ -1,19 +1,56 @@
 """A Ray cluster of several nodes on this machine: real raylets, in a process of their own.
 
-python -m tests.launch.cluster NODES CPUS      # prints its address; ends when its input ends
+python -m tests.launch.cluster NODES CPUS HEAD_CPUS      # prints its address; ends when its input ends
+
+Lines of its input change it: `add`, and `lose PID...`, which kills the first node after the head that has one of the raylets.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class RayCluster:
+    address: str
+    _process: "subprocess.Popen[str]"
+
+    def add_node(self) -> None:
+        self._ask("add")
+
+    def lose_node_of(self, name: str) -> None:
+        """Kill a node, not the head, that has a process whose name begins with `name`."""
+        pids = [pid for pid, words in commands() if any(w.startswith(name) for w in words)]
+        self._ask(" ".join(["lose", *(str(raylet_of(pid)) for pid in pids)]))
+
+    def _ask(self, line: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        while answer and not answer.startswith("done "):
+            answer = self._process.stdout.readline()
+        assert answer.strip() == f"done {line.split()[0]}", answer
 
 
 @contextmanager
-def ray_cluster(nodes: int, *, cpus: int) -> Iterator[str]:
-    """The address of a cluster whose `nodes` have `cpus` processors each."""
-    command = [sys.executable, "-m", "tests.launch.cluster", str(nodes), str(cpus)]
+def ray_cluster(nodes: int, *, cpus: int, head_cpus: int | None = None) -> Iterator[str]:
+    """The address of a cluster whose `nodes` have `cpus` processors each, the head among them."""
+    with open_cluster(nodes, cpus=cpus, head_cpus=head_cpus) as cluster:
+        yield cluster.address
+
+
+@contextmanager
+def open_cluster(nodes: int, *, cpus: int, head_cpus: int | None = None) -> Iterator[RayCluster]:
+    """A cluster whose `nodes` have `cpus` processors each, the head among them."""
+    numbers = (nodes, cpus, cpus if head_cpus is None else head_cpus)
+    command = [sys.executable, "-m", "tests.launch.cluster", *map(str, numbers)]
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -31,24 +68,80 @@ def ray_cluster(nodes: int, *, cpus: int) -> Iterator[str]:
         while not line.startswith("address "):
             line = process.stdout.readline()
             assert line, "the cluster did not start"
-        yield line.split()[1]
+        yield RayCluster(line.split()[1], process)
     finally:
         process.stdin.close()
         process.wait(60)
         process.stdout.close()
 
 
-def main(nodes: int, cpus: int) -> None:
+def commands() -> Iterator[tuple[int, list[str]]]:
+    """The processes of this machine and the words of their command lines."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue  # it ended meanwhile
+            yield int(entry.name), words
+
+
+def raylet_of(pid: int) -> int:
+    """The raylet above a process; 0 if there is none."""
+    while pid > 1:
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
+            return pid
+        pid = _parent(pid)
+    return 0
+
+
+def lose_node(raylet: int) -> None:
+    """Kill the raylet of a node and all that runs there, at once."""
+    lost, found = [raylet], [raylet]
+    while found:
+        found = [pid for pid, _ in commands() if pid not in lost and _parent(pid) in lost]
+        lost += found
+    for pid in lost:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    """0 where the process has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def main(nodes: int, cpus: int, head_cpus: int) -> None:
     from ray.cluster_utils import Cluster
 
     options = {"num_cpus": cpus, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
+    head = {**options, "num_cpus": head_cpus, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(nodes - 1):
         cluster.add_node(**options)
-    sys.stdout.write(f"address {cluster.address}\n")
-    sys.stdout.flush()
-    sys.stdin.read()
+    _tell(f"address {cluster.address}")
+    for line in sys.stdin:
+        what, *pids = line.split()
+        if what == "add":
+            cluster.add_node(**options)
+        else:
+            lost = next(n for n in cluster.worker_nodes if _pid_of(n) in map(int, pids))
+            cluster.remove_node(lost, allow_graceful=False)
+        _tell(f"done {what}")
     cluster.shutdown()
+
+
+def _pid_of(node: object) -> int:
+    (raylet,) = node.all_processes["raylet"]  # type: ignore[attr-defined]
+    return int(raylet.process.pid)
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

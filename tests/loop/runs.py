@@ -163,14 +163,19 @@ def steps_so_far(directory: Path, kind: str = "step") -> int:
 
 
 def wait_for_steps(
-    process: "subprocess.Popen[str]", directory: Path, count: int, *, kind: str = "step"
+    process: "subprocess.Popen[str]",
+    directory: Path,
+    count: int,
+    *,
+    kind: str = "step",
+    deadline_s: float = DEADLINE_S,
 ) -> None:
     """Return once `count` steps are in the metrics; fail if the run ends before."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while steps_so_far(directory, kind) < count:
         if process.poll() is not None:
             raise AssertionError(f"the run ended early:\n{process.communicate()[0]}")
-        assert time.monotonic() < deadline, f"no {count} steps within {DEADLINE_S} s"
+        assert time.monotonic() < deadline, f"no {count} steps within {deadline_s} s"
         time.sleep(0.02)
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import areal_sdk
 from areal_sdk.launch import LauncherSetup
-from areal_sdk.launch.local import free_port, rank_environment
+from areal_sdk.launch.local import rank_environment
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.handshake import TOKEN_VARIABLE, split_address
 from areal_sdk.process.network.listen import Listener, Starter
+from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.process.pools.chores import Chores
 
 CHUNK_BYTES = 16 * 1024
@@ -96,15 +97,15 @@ class SlowLauncher:
         self._log_dir = log_dir
 
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
-        port = free_port()
-        placed = {f"{spec.name}@{port}": spec for spec in specs}
-        starters = {
-            name: self._start(name, spec, rank_environment(rank, len(specs), port))
-            for rank, (name, spec) in enumerate(placed.items())
-        }
-        return await self._listener.accept(
-            placed, timeout_s=START_S, start_timeout_s=START_S, starters=starters
-        )
+        with KeptPort() as kept:
+            placed = {f"{spec.name}@{kept.number}": spec for spec in specs}
+            starters = {
+                name: self._start(name, spec, rank_environment(rank, len(specs), kept.number))
+                for rank, (name, spec) in enumerate(placed.items())
+            }
+            return await self._listener.accept(
+                placed, timeout_s=START_S, start_timeout_s=START_S, starters=starters
+            )
 
     def _start(self, name: str, spec: ProcessSpec, ranks: Mapping[str, str]) -> Starter:
         log = self._log_dir / f"{spec.name}.log"

@@ -113,6 +113,20 @@ def test_the_step_that_is_being_computed_is_finished_and_saved(
     assert steps_in(tmp_path) == list(range(1, step + 2)), "nothing is done twice or left out"
 
 
+@pytest.mark.long
+def test_a_rank_that_dies_in_a_step_is_not_taken_for_ctrl_c(
+    held: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = held(trainer__ranks=2)
+    (trainer,) = children_of(process.pid, "trainer-0")
+    os.kill(trainer, signal.SIGKILL)
+    output = finish(process, code=1)
+    assert re.search(r"trainer-0 .*was killed by SIGKILL", output), output
+    assert re.search(r"a process of the trainer died: step \d+ is lost", output), output
+    assert "Ctrl-C" not in output
+    assert not any(word in output for word in UGLY), output
+
+
 def test_a_fine_tuning_step_that_was_finished_and_saved_has_its_metrics(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))

@@ -32,6 +32,7 @@ from areal_sdk.errors import (
 from areal_sdk.launch import Launcher, LocalLauncher
 from areal_sdk.models.checkpoint import check_safetensors, fingerprint
 from areal_sdk.process import JSON, REPEATABLE_MATH, Child, ProcessSpec, Reservation, gpus_of
+from areal_sdk.process.network.handshake import join_address
 from areal_sdk.process.threads import in_thread
 from areal_sdk.types import WeightUpdate
 
@@ -227,9 +228,8 @@ class LocalEngine(ConfiguredEngine):
         host = self.child.host or entrance.host  # its own machine, where a launcher chose another
         asked = {"host": host, "token": entrance.token}
         port = (await self._call("open_entrance", asked))["port"]
-        host = f"[{host}]" if ":" in host else host
         return {
-            "address": f"{host}:{port}",
+            "address": join_address(host, port),
             "token": entrance.token,
             "deterministic": self._deterministic,
         }

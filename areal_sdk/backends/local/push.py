@@ -3,14 +3,11 @@
 main process: push(child, path) -- chunk, chunk, ... --> worker: Received.write
 """
 
-import contextlib
 import os
-import shutil
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from areal_sdk.backends.room import take_room
 from areal_sdk.errors import EngineError
 from areal_sdk.process import Child
 from areal_sdk.process.threads import in_thread
@@ -18,7 +15,6 @@ from areal_sdk.process.threads import in_thread
 CHUNK_BYTES = 16 * 2**20
 """The memory of both sides beside the weights."""
 CHUNK_TIMEOUT_S = 60.0
-SHARED_MEMORY = Path("/dev/shm")
 
 
 async def push(child: Child, path: Path) -> str:
@@ -55,7 +51,7 @@ class Received:
         """Add a part of a file of `size` bytes; the part at 0 begins a new one. Where it can be opened."""
         if offset == 0:
             self.forget()
-            self._file = _room(size)
+            self._file = take_room(size, whose="the engine's")
         assert self._file is not None, "a file begins at 0"
         os.pwrite(self._file.fileno(), chunk, offset)
         return {"path": f"/proc/self/fd/{self._file.fileno()}"}
@@ -65,24 +61,3 @@ class Received:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _room(size: int) -> IO[bytes]:
-    """A file of `size` bytes in memory if they fit there, else on disk, whose room is taken."""
-    tried: Sequence[Path] = (SHARED_MEMORY, Path(tempfile.gettempdir()))
-    for directory in tried:
-        with contextlib.suppress(OSError):
-            if shutil.disk_usage(directory).free < size:
-                continue
-            file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - the caller closes it
-            try:
-                os.posix_fallocate(file.fileno(), 0, size)
-            except OSError:
-                file.close()
-                raise
-            return file
-    raise EngineError(
-        f"no room for {size / 1e9:.2f} GB of weights on the engine's machine, neither in "
-        f"{' nor in '.join(map(str, tried))}: free some there, or name another directory for temporary "
-        "files (TMPDIR)"
-    )

@@ -7,13 +7,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import aiohttp
 
-from areal_sdk.backends.remote.client import (
-    ServerClient,
-)
+from areal_sdk.backends.remote.client import ServerClient
 from areal_sdk.backends.remote.connect import (
     check_agreement,
     common_context,
@@ -24,11 +22,11 @@ from areal_sdk.backends.remote.http import HttpClient, open_session
 from areal_sdk.backends.remote.lending import lend, take_back
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
 from areal_sdk.backends.remote.pool import Pool, Server, State
-from areal_sdk.backends.remote.processes import ServerLauncher, ServerProcess
+from areal_sdk.backends.remote.processes import RunningServer, ServerStarter
 from areal_sdk.backends.remote.router import Router
 from areal_sdk.backends.remote.sampling import PoolSampler
 from areal_sdk.backends.remote.sharing import Entrance
-from areal_sdk.backends.remote.supervisor import Supervisor
+from areal_sdk.backends.remote.supervisor import Supervisor, report_bug
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.backends.remote.weights.sender import WeightSender
 from areal_sdk.backends.remote.weights.swap import SwapTimes, interrupt
@@ -45,9 +43,6 @@ from areal_sdk.engine import (
 )
 from areal_sdk.errors import ConfigError, EngineError
 from areal_sdk.types import WeightUpdate
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +66,7 @@ class RemoteEngine(InferenceEngine):
         addresses: Sequence[str] = (),
         *,
         log_dir: Path,
-        launcher: ServerLauncher | None = None,
+        launcher: ServerStarter | None = None,
         version: int = 0,
         scorer: CanaryScorer | None = None,
         engine: EngineSection | None = None,
@@ -96,6 +91,7 @@ class RemoteEngine(InferenceEngine):
         self._pool = Pool([])
         self._distributor: WeightDistributor | None = None
         self._exit = AsyncExitStack()
+        self._session: aiohttp.ClientSession
         self._supervisor: Supervisor
         self._watches: list[asyncio.Task[None]] = []
         self._checking: asyncio.Future[list[None]] | None = None
@@ -119,10 +115,11 @@ class RemoteEngine(InferenceEngine):
                 "requests keep the KV of old weights over a swap: logprobs of the tokens they sample "
                 "then are those of no version (num_stale_kv of a turn counts them)"
             )
-        session = await self._exit.enter_async_context(open_session())
-        started: list[tuple[str, ServerProcess | None]] = [(a, None) for a in self._addresses]
+        session = self._session = await self._exit.enter_async_context(open_session())
+        started: list[tuple[str, RunningServer | None]] = [(a, None) for a in self._addresses]
         if self._launcher is not None:
-            started += [(process.address, process) for process in self._launcher.start_all()]
+            self._exit.callback(self._launcher.close)
+            started += [(process.address, process) for process in await self._launcher.start_all()]
         self._pool.servers = [
             Server(self.make_client(address, session), process) for address, process in started
         ]
@@ -164,7 +161,7 @@ class RemoteEngine(InferenceEngine):
             self._pool,
             self._distributor,
             model=self._model,
-            restart=self._launcher.restart if self._launcher is not None else None,
+            restart=self._restart if self._launcher is not None else None,
             options=self.limits.supervision,
         )
         self._watches += [
@@ -172,7 +169,7 @@ class RemoteEngine(InferenceEngine):
             for server in self._pool.servers
         ]
         for watch in self._watches:
-            watch.add_done_callback(_report_bug)
+            watch.add_done_callback(report_bug)
 
     def make_client(self, address: str, session: aiohttp.ClientSession) -> ServerClient:
         """A client of the server, or router, of `address`."""
@@ -279,8 +276,9 @@ class RemoteEngine(InferenceEngine):
         """Nodes send requests to the servers themselves, and hear of their state."""
         if self.interrupt_mode != "retract" or self.settings.router or self.settings.colocated:
             raise ConfigError(
-                "rollout.nodes needs servers that hold requests while they take new weights, and that are "
-                'reached directly: interrupt = "retract", and neither router, colocated nor kv_on_update = "keep"'
+                "rollout.nodes and serve.processes need servers that hold requests while they take new weights, "
+                'and that are reached directly: interrupt = "retract", and neither router, colocated nor '
+                'kv_on_update = "keep"'
             )
         self._entrance = Entrance(
             self._pool,
@@ -335,6 +333,14 @@ class RemoteEngine(InferenceEngine):
             await self._pool.set_state(server, State.SUSPECT, str(error))
         server.wake.set()
 
+    async def _restart(self, server: Server) -> None:
+        """Start a server of the launcher again, at the same address or another one."""
+        assert self._launcher is not None
+        assert server.process is not None
+        server.process = await self._launcher.restart(server.process)
+        if server.process.address != server.address:
+            server.client = self.make_client(server.process.address, self._session)
+
     async def _check_all(self, error: EngineError) -> None:
         """A router does not say whose fault it was: look at every server before asking again."""
         assert self._pool.entry is not None
@@ -351,9 +357,3 @@ class RemoteEngine(InferenceEngine):
         if self._distributor is None:
             raise EngineError("the engine is not started: await start() first")
         return self._distributor
-
-
-def _report_bug(watch: asyncio.Task[None]) -> None:
-    """A watch ends when it is cancelled; anything else must not go unseen until the run is over."""
-    if not watch.cancelled() and (bug := watch.exception()) is not None:
-        logger.error("%s ended: its server is not looked after", watch.get_name(), exc_info=bug)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from areal_sdk.backends.remote.client import ServerClient, ServerInfo
-from areal_sdk.backends.remote.processes import ServerProcess
+from areal_sdk.backends.remote.processes import RunningServer
 from areal_sdk.errors import EngineError
 
 MAX_SESSIONS = 65536
@@ -31,7 +31,7 @@ class State(StrEnum):
 class Server:
     """One server of the pool, and its state as last seen."""
 
-    def __init__(self, client: ServerClient, process: ServerProcess | None = None) -> None:
+    def __init__(self, client: ServerClient, process: RunningServer | None = None) -> None:
         self.client = client
         self.process = process
         self.info: ServerInfo | None = None

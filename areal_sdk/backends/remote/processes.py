@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from areal_sdk.errors import EngineError
+from areal_sdk.process.network.ports import KeptPort
 
 _NUM_LOG_LINES = 12
 _NUM_LINE_CHARACTERS = 300
@@ -31,6 +32,31 @@ class ServerCommand:
 
     arguments: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
+
+
+class RunningServer(Protocol):
+    """A server that its engine started, here or elsewhere."""
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def pid(self) -> int:
+        """Of the process to signal."""
+
+    @property
+    def log_path(self) -> Path: ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    def last_lines(self) -> str:
+        """The end of its log, where this machine sees it."""
+
+    def signal(self, number: int) -> None: ...
+
+    async def stop(self, *, grace_s: float = 5.0) -> None:
+        """Returns when it is gone; safe to call twice."""
 
 
 @dataclass(slots=True)
@@ -48,11 +74,7 @@ class ServerProcess:
         return not self._is_stopped and _is_alive(self.pid)
 
     def last_lines(self) -> str:
-        try:
-            lines = self.log_path.read_text(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return "\n".join(line[:_NUM_LINE_CHARACTERS] for line in lines[-_NUM_LOG_LINES:])
+        return tail(self.log_path)
 
     def signal(self, number: int) -> None:
         """To every process of the server. Not after `stop`: the id may be another's by then."""
@@ -108,25 +130,46 @@ def start_process(
     return ServerProcess(f"http://127.0.0.1:{port}", process.pid, log_path, process)
 
 
-class ServerLauncher(ABC):
-    """Starts the `count` servers of one engine; they die with this process."""
+class ServerStarter(ABC):
+    """Starts the servers of one engine."""
+
+    @abstractmethod
+    async def start_all(self) -> Sequence[RunningServer]:
+        """Start every server; they are ready some seconds later. EngineError if one cannot be started."""
+
+    @abstractmethod
+    async def restart(self, server: RunningServer) -> RunningServer:
+        """A new server in place of one that ended, perhaps at another address."""
+
+    def close(self) -> None:  # noqa: B027 - most keep nothing
+        """Let go of what is kept for servers that are started again. The servers are stopped already."""
+
+
+class ServerLauncher(ServerStarter):
+    """Starts the `count` servers of one engine on this machine; they die with this process."""
 
     def __init__(self, log_dir: Path, *, name: str, count: int = 1) -> None:
         self.count = count
         self._log_dir = log_dir
         self._name = name
+        self._ports: list[KeptPort] = []
 
     @abstractmethod
     def command(self, index: int, *, port: int) -> ServerCommand:
         """The command line of server `index`, which listens on `port` of this machine."""
 
-    def start_all(self) -> list[ServerProcess]:
-        return [self._start(index, port) for index, port in enumerate(free_ports(self.count))]
+    async def start_all(self) -> Sequence[RunningServer]:
+        self._ports = [KeptPort() for _ in range(self.count)]
+        return [self._start(index, port.number) for index, port in enumerate(self._ports)]
 
-    def restart(self, process: ServerProcess) -> ServerProcess:
-        """A new process in place of one that ended, with its address and index."""
+    async def restart(self, server: RunningServer) -> RunningServer:
+        """With the address and the index of the one that ended."""
         logs = [self._log_path(index) for index in range(self.count)]
-        return self._start(logs.index(process.log_path), int(process.address.rsplit(":", 1)[1]))
+        return self._start(logs.index(server.log_path), int(server.address.rsplit(":", 1)[1]))
+
+    def close(self) -> None:
+        while self._ports:
+            self._ports.pop().close()
 
     def _start(self, index: int, port: int) -> ServerProcess:
         command = self.command(index, port=port)
@@ -136,18 +179,13 @@ class ServerLauncher(ABC):
         return self._log_dir / f"{self._name}-{index}.log"
 
 
-def free_ports(count: int) -> list[int]:
-    """Different ones: all are held until the last is found."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
-
-
-def free_port() -> int:
-    (port,) = free_ports(1)
-    return port
+def tail(log_path: Path) -> str:
+    """The last lines of a log; empty where this machine does not see it."""
+    try:
+        lines = log_path.read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "\n".join(line[:_NUM_LINE_CHARACTERS] for line in lines[-_NUM_LOG_LINES:])
 
 
 def _is_alive(pid: int) -> bool:

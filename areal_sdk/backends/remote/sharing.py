@@ -19,10 +19,12 @@ from areal_sdk.backends.remote.http import HttpClient, open_session
 from areal_sdk.backends.remote.options import RemoteSection, ServerLimits
 from areal_sdk.backends.remote.pool import Pool, Server, State
 from areal_sdk.backends.remote.sampling import PoolSampler
+from areal_sdk.backends.remote.supervisor import report_bug
 from areal_sdk.backends.remote.weights.distributor import label_of, version_of
 from areal_sdk.backends.remote.weights.swap import interrupt
 from areal_sdk.engine import EngineClient, EngineInfo, GenerateChunk, GenerateRequest, Tell
 from areal_sdk.errors import EngineError
+from areal_sdk.process.pools.chores import Chores
 from areal_sdk.process.user_code import load_user_object, reference_to
 
 logger = logging.getLogger(__name__)
@@ -94,43 +96,58 @@ class Entrance:
 
 
 class RemoteEngineClient(EngineClient):
-    """Samples from the servers of the main process's engine."""
+    """Samples from the servers of the main process's engine.
+
+    News are followed in the order in which they come, and none waits for a server: a server that is new, or
+    at which a request met a fault, is asked in a task of its own, and used once it answers.
+    """
 
     def __init__(self, info: EngineInfo, *, name: str) -> None:
         super().__init__(info, name=name)
         self._pool = Pool([])
         self._session = open_session()
         self._sampler: PoolSampler | None = None
-        self._hearing = asyncio.Lock()
+        self._following = asyncio.Lock()
+        """Held while states change, and never while a server is asked something."""
         self._probes: dict[Server, asyncio.Task[None]] = {}
+        self._interrupts = Chores()
         self._told: dict[str, State] = {}
         """The state of each server, as the main process sees it."""
+        self._version = 0
 
     @property
     def version(self) -> int:
-        return max((server.version for server in self._pool.servers), default=0)
+        return self._version
 
     async def told(self, state: Mapping[str, Any]) -> None:
-        async with self._hearing:
-            await self._follow(state)
-
-    async def _follow(self, state: Mapping[str, Any]) -> None:
+        """Follow the news. A pause has also ended the requests in flight, on each server that answers."""
         if self._sampler is None:
             self._sampler = self._make_sampler(state)
-        known = {server.address: server for server in self._pool.servers}
-        for told in state["servers"]:
-            server = known.get(told["address"])
-            if server is None:
-                server = await self._add(told["address"], state)
-            server.version = told["version"]
-            self._told[server.address] = State(told["state"])
-            if server not in self._probes:
-                await self._pool.set_state(server, State(told["state"]), told["reason"])
         if state["is_running"]:
             self._pool.running.set()
+            for task in self._interrupts:
+                task.cancel()
         else:
             self._pool.running.clear()
-            await asyncio.gather(*(interrupt(server) for server in self._pool.servers))
+        async with self._following:
+            await self._follow(state)
+        if not self._pool.running.is_set():
+            for server in self._pool.servers:
+                self._interrupts.begin(self._interrupt(server), name=f"interrupt {server.address}")
+            await self._interrupts.finish()
+
+    async def _follow(self, state: Mapping[str, Any]) -> None:
+        known = {server.address: server for server in self._pool.servers}
+        for told in state["servers"]:
+            address, seen = told["address"], State(told["state"])
+            self._told[address] = seen
+            self._version = max(self._version, told["version"])
+            server = known.pop(address, None) or self._add(address, state)
+            server.version = told["version"]
+            if server not in self._probes or seen is State.DOWN:
+                await self._pool.set_state(server, seen, told["reason"])
+        for gone in known.values():
+            await self._forget(gone)
 
     def stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateChunk, None]:
         assert self._sampler is not None, "the first news come before the first request"
@@ -141,6 +158,7 @@ class RemoteEngineClient(EngineClient):
         for probe in probes:
             probe.cancel()
         await asyncio.gather(*probes, return_exceptions=True)
+        await self._interrupts.cancel()
         await self._session.close()
 
     def _make_sampler(self, state: Mapping[str, Any]) -> PoolSampler:
@@ -159,33 +177,67 @@ class RemoteEngineClient(EngineClient):
             name=f"{self.name}.{os.getpid()}.",
         )
 
-    async def _add(self, address: str, state: Mapping[str, Any]) -> Server:
+    def _add(self, address: str, state: Mapping[str, Any]) -> Server:
         make: type[HttpClient] = load_user_object(state["client"])
         deadlines = Deadlines(**state["deadlines"])
         client = make(address, self._session, deadlines=deadlines, api_key=state["api_key"])
         server = Server(client)
-        server.info = await client.inspect(Path(state["model"]))
         self._pool.servers.append(server)
+        self._begin_probe(server, model=Path(state["model"]))
         return server
+
+    async def _forget(self, server: Server) -> None:
+        """The engine has it no more: its requests continue elsewhere."""
+        self._pool.servers.remove(server)
+        del self._told[server.address]
+        if (probe := self._probes.pop(server, None)) is not None:
+            probe.cancel()
+        await self._pool.set_state(server, State.DOWN, "the engine has it no more")
+
+    async def _interrupt(self, server: Server) -> None:
+        """End our requests on a server; they go on after the pause. Of one that does not answer, leave them."""
+        try:
+            await interrupt(server)
+        except EngineError as exc:
+            await self._suspect(server, exc)
+            server.client.abandon()
 
     async def _suspect(self, server: Server, error: EngineError) -> None:
         """Send nothing there until it answers. What must be done about it, the main process sees by itself."""
-        if server in self._probes:
-            return
-        logger.warning("requests on %s continue elsewhere: %s", server.address, error)
-        await self._pool.set_state(server, State.SUSPECT, str(error))
-        self._probes[server] = asyncio.create_task(self._probe(server), name=server.address)
+        async with self._following:
+            if server in self._probes or server not in self._pool.servers:
+                return
+            logger.warning("requests on %s continue elsewhere: %s", server.address, error)
+            await self._pool.set_state(server, State.SUSPECT, str(error))
+            self._begin_probe(server)
 
-    async def _probe(self, server: Server) -> None:
-        try:
-            while True:
-                try:
-                    await server.client.probe()
-                except EngineError:
-                    await asyncio.sleep(PROBE_EVERY_S)
+    def _begin_probe(self, server: Server, *, model: Path | None = None) -> None:
+        probe = asyncio.create_task(self._probe(server, model), name=f"probe {server.address}")
+        probe.add_done_callback(report_bug)
+        self._probes[server] = probe
+
+    async def _probe(self, server: Server, model: Path | None) -> None:
+        """Ask a server until it answers, what it is if there is a `model`; then use it as the engine does."""
+        refused = ""
+        while True:
+            try:
+                if model is not None:
+                    server.info = await server.client.inspect(model)
                 else:
-                    break
-        finally:
+                    await server.client.probe()
+            # What a plugin's client raises, too: else its server would never be used again.
+            except Exception as exc:
+                if refused != (refused := str(exc)):
+                    logger.warning(
+                        "%s is not used until it answers: %s",
+                        server.address,
+                        exc,
+                        exc_info=None if isinstance(exc, EngineError) else exc,
+                    )
+                await asyncio.sleep(PROBE_EVERY_S)
+            else:
+                break
+        async with self._following:
             del self._probes[server]
-        state = self._told[server.address]
-        await self._pool.set_state(server, state, "" if state is State.READY else "as told")
+            state = self._told[server.address]
+            await self._pool.set_state(server, state, "" if state is State.READY else "as told")

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,6 @@ from pathlib import Path
 from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.lending import reclaim
 from areal_sdk.backends.remote.pool import Pool, Server, State
-from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.remote.weights.distributor import WeightDistributor
 from areal_sdk.errors import ChildDiedError, EngineError
 from areal_sdk.process.pools.supervision import RestartPolicy, Restarts
@@ -44,7 +43,7 @@ class Supervisor:
         distributor: WeightDistributor,
         *,
         model: Path,
-        restart: Callable[[ServerProcess], ServerProcess] | None,
+        restart: Callable[[Server], Awaitable[None]] | None,
         options: SupervisionOptions,
     ) -> None:
         self._pool = pool
@@ -118,7 +117,7 @@ class Supervisor:
         logger.warning(
             "restarting the %s server of %s: %s", server.client.kind, server.address, why
         )
-        server.process = self._restart(server.process)
+        await self._restart(server)
         await wait_until_ready(
             server.client,
             timeout_s=self._options.start_timeout_s,
@@ -142,7 +141,7 @@ class Supervisor:
             logger.warning(
                 "the %s server of %s is down: %s", server.client.kind, server.address, reason
             )
-            self._down_since[server] = time.monotonic()
+        self._down_since.setdefault(server, time.monotonic())
         await self._pool.set_state(server, State.DOWN, reason)
         await self._distributor.forget(server)
 
@@ -156,3 +155,9 @@ class Supervisor:
             and since is not None
             and time.monotonic() - since > self._options.restart_hung_after_s
         )
+
+
+def report_bug(watch: asyncio.Task[None]) -> None:
+    """A watch ends when it is cancelled; anything else must not go unseen until the run is over."""
+    if not watch.cancelled() and (bug := watch.exception()) is not None:
+        logger.error("%s ended: its server is not looked after", watch.get_name(), exc_info=bug)

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal_sdk.backends.remote.engine import RemoteEngine
+from areal_sdk.backends.remote.placement import PlacedServers
+from areal_sdk.backends.remote.processes import ServerStarter
 from areal_sdk.backends.sglang.client import SGLangClient
-from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
-from areal_sdk.backends.sglang.servers import SGLangLauncher
+from areal_sdk.backends.sglang.placed import placed_settings, recipe_of
+from areal_sdk.backends.sglang.servers import SGLangLauncher, chosen_environment
 from areal_sdk.backends.sglang.settings import SGLangSection, server_addresses
 from areal_sdk.config import EngineSection
 from areal_sdk.engine import ConfiguredEngine, EngineSettings
 from areal_sdk.errors import ConfigError
+from areal_sdk.launch import LocalLauncher
 
 
 class SGLangEngine(RemoteEngine, ConfiguredEngine):
@@ -31,13 +34,18 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
                 'engine.sglang.transport = "tensor"'
             )
         addresses = server_addresses(section.name)
-        launcher = None
+        launcher: ServerStarter | None = None
         if addresses:
             _refuse_what_running_servers_ignore(section, settings.options)
+        elif settings.is_placed:
+            place = settings.launcher or LocalLauncher(log_dir=settings.log_dir)
+            own = placed_settings(own, host=place.host)
+            recipe = recipe_of(settings.model_dir, section, own)
+            launcher = PlacedServers(place, recipe, count=own.servers)
         else:
             launcher = SGLangLauncher(
                 settings.model_dir,
-                _environment(section, own),
+                chosen_environment(section, own),
                 settings.log_dir,
                 engine=section,
                 settings=own,
@@ -50,22 +58,6 @@ class SGLangEngine(RemoteEngine, ConfiguredEngine):
             engine=section,
             settings=own,
         )
-
-
-def _environment(section: EngineSection, own: SGLangSection) -> SGLangEnvironment:
-    environment = find_environment(own.environment)
-    installed = "cpu" if environment.cpu else "cuda"
-    if section.device not in ("auto", installed):
-        raise ConfigError(
-            f"engine.device = {section.device!r}, but the SGLang environment was made for "
-            f"{installed}: areal-sdk engine install sglang{'' if environment.cpu else ' --cpu'}"
-        )
-    if own.seeded and environment.cpu:
-        raise ConfigError(
-            "engine.sglang.seeded: SGLang's deterministic inference has no attention for a CPU; "
-            'seeds are honoured there by engine.name = "local"'
-        )
-    return environment
 
 
 def _refuse_what_running_servers_ignore(

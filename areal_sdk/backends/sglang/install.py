@@ -21,6 +21,7 @@ from areal_sdk.errors import ConfigError
 
 DEFAULT_VERSION = "0.5.23"
 TESTED_VERSIONS = ("0.5.23",)
+ENVIRONMENT_VARIABLE = "AREAL_SDK_SGLANG_ENV"
 
 _CPU_TORCH = "torch==2.13.0"
 _ROUTER = "sglang-router==0.3.2"
@@ -86,8 +87,8 @@ class SGLangEnvironment:
 
 
 def default_directory() -> Path:
-    """`AREAL_SDK_SGLANG_ENV`, or a directory in the user's cache."""
-    chosen = os.environ.get("AREAL_SDK_SGLANG_ENV")
+    """The directory that the variable names, or one in the user's cache."""
+    chosen = os.environ.get(ENVIRONMENT_VARIABLE)
     if chosen:
         return Path(chosen)
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -104,8 +105,9 @@ def find_environment(directory: Path | None = None) -> SGLangEnvironment:
         from importlib.metadata import version
 
         return SGLangEnvironment(Path(sys.executable), version("sglang"), cpu=False)
+    into = "" if directory == default_directory() else f" --into {directory}"
     raise ConfigError(
-        f"no SGLang environment in {directory}: run `areal-sdk engine install sglang` "
+        f"no SGLang environment in {directory}: run `areal-sdk engine install sglang{into}` "
         "(add --cpu on a machine without a GPU), or name servers that run: --engine http://host:port"
     )
 

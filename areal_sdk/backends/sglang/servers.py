@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from areal_sdk.backends.remote.processes import ServerCommand, ServerLauncher
-from areal_sdk.backends.sglang.install import SGLangEnvironment
+from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
 from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
@@ -36,6 +36,10 @@ class SGLangLauncher(ServerLauncher):
         self._gpu_of(self.count - 1)  # a mistake in the arguments shows before a server starts
 
     def command(self, index: int, *, port: int) -> ServerCommand:
+        return self.command_at("127.0.0.1", port, index=index)
+
+    def command_at(self, host: str, port: int, *, index: int = 0) -> ServerCommand:
+        """The command line of a server that listens at `host`."""
         variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
         if self._environment.cpu:
             variables |= {
@@ -44,7 +48,7 @@ class SGLangLauncher(ServerLauncher):
             }
         arguments = [
             *(str(self._environment.python), "-m", "sglang.launch_server"),
-            *("--host", "127.0.0.1", "--port", str(port)),
+            *("--host", host, "--port", str(port)),
             *self._model_flags(),
             *self._memory_flags(),
             *self._device_flags(),
@@ -116,3 +120,20 @@ class SGLangLauncher(ServerLauncher):
         except argparse.ArgumentError as exc:
             raise ConfigError(f"engine.sglang.arguments: {exc}") from None
         return given.base_gpu_id, given.tp_size
+
+
+def chosen_environment(section: EngineSection, own: SGLangSection) -> SGLangEnvironment:
+    """The environment of this machine that the settings name; ConfigError if it cannot do what they ask."""
+    environment = find_environment(own.environment)
+    installed = "cpu" if environment.cpu else "cuda"
+    if section.device not in ("auto", installed):
+        raise ConfigError(
+            f"engine.device = {section.device!r}, but the SGLang environment was made for "
+            f"{installed}: areal-sdk engine install sglang{'' if environment.cpu else ' --cpu'}"
+        )
+    if own.seeded and environment.cpu:
+        raise ConfigError(
+            "engine.sglang.seeded: SGLang's deterministic inference has no attention for a CPU; "
+            'seeds are honoured there by engine.name = "local"'
+        )
+    return environment

@@ -20,7 +20,8 @@ class SGLangSection(RemoteSection):
     environment: Path | None = None
     """Directory of SGLang's environment (`areal-sdk engine install sglang --into`); default: the usual one."""
     transport: TransportName = "tensor"
-    """Path of new weights to the servers: files, shared memory of one host, or a process group."""
+    """Path of new weights to the servers: files, shared memory of one host, or a process group. Where a launcher places
+    the servers on several machines: `disk`."""
     tp_size: Positive = 1
     """GPUs per server."""
     kv_tokens: Positive | None = None

@@ -8,8 +8,8 @@ class ClusterSection(Section):
 
     launcher: str = "local"
     """`local`: every process on this machine. `torchrun`: you start the trainer ranks, on any machine that has
-    the run directory and the model at the same paths. `ray`: trainer ranks and the local engine wherever a Ray
-    cluster has room. Or a plugin's launcher, with options in
+    the run directory and the model at the same paths. `ray`: trainer ranks, engine and rollout nodes
+    wherever a Ray cluster has room. Or a plugin's launcher, with options in
     `[cluster.NAME]`."""
     address: str = "auto"
     """Address of the Ray cluster, `HOST:PORT`; `auto`: the cluster that this machine belongs to."""
@@ -21,3 +21,8 @@ class ClusterSection(Section):
     machine's address in the cluster under Ray."""
     listen_port: Port = 0
     """Port to which processes elsewhere connect; 0: any free port."""
+
+    @property
+    def places(self) -> bool:
+        """The launcher places every process of the run, perhaps on other machines."""
+        return self.launcher not in ("local", "torchrun")

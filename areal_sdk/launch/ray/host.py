@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.launch.local import free_port
+from areal_sdk.process.network.ports import KeptPort
 
 LAST_BYTES = 2000
 
@@ -28,6 +28,8 @@ class RayHost:
 
     def __init__(self) -> None:
         self._log = Path()
+        self._port = KeptPort()
+        """As long as this host lives: what it starts may listen there at any time."""
 
     def facts(self, packages: Sequence[str]) -> dict[str, Any]:
         """This node's address, a free port of it, and the versions of what the run needs here."""
@@ -36,7 +38,7 @@ class RayHost:
         return {
             "address": ray.util.get_node_ip_address(),
             "machine": socket.gethostname(),
-            "port": free_port(),
+            "port": self._port.number,
             "versions": {"Python": minor_version(), **versions(packages)},
         }
 

@@ -74,7 +74,7 @@ class RayLauncher:
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         job = f"{specs[0].role}-{secrets.token_hex(3)}"
         try:
-            nodes = await self._place(job, specs)
+            nodes = await self._place(job, specs, timeout_s=self._placement_timeout_s)
             starters = await self._start(job, specs)
             children = await self._accept(job, with_ranks(specs, nodes), starters)
         except BaseException:
@@ -86,22 +86,35 @@ class RayLauncher:
         )
         return children
 
+    async def has_room(self, specs: Sequence[ProcessSpec], *, timeout_s: float) -> bool:
+        """Whether all of `specs` find room within `timeout_s`. None is started, and the room is given back."""
+        job = f"room-{secrets.token_hex(3)}"
+        try:
+            await self._place(job, specs, timeout_s=timeout_s)
+        except ProcessError:
+            return False
+        finally:
+            await self._free(job)
+        return True
+
     async def aclose(self) -> None:
         """Leave the cluster: it ends what is still there of the run."""
         await self._chores.finish()
         await self._listener.aclose()
         await self._placer.aclose(grace_s=10.0)
 
-    async def _place(self, job: str, specs: Sequence[ProcessSpec]) -> Sequence[Mapping[str, JSON]]:
+    async def _place(
+        self, job: str, specs: Sequence[ProcessSpec], *, timeout_s: float
+    ) -> Sequence[Mapping[str, JSON]]:
         wanted = [
             {"name": spec.name, "cpus": spec.reserves.cpus, "gpus": spec.reserves.gpus}
             for spec in specs
         ]
-        payload = {"processes": wanted, "timeout_s": self._placement_timeout_s}
+        payload = {"processes": wanted, "timeout_s": timeout_s}
         what = f"Ray: room for {', '.join(spec.name for spec in specs)}"
-        async with waiting(what, timeout_s=self._placement_timeout_s + ANSWER_S):
+        async with waiting(what, timeout_s=timeout_s + ANSWER_S):
             nodes: Sequence[Mapping[str, JSON]] = await self._ask(
-                "place", job, payload, timeout_s=self._placement_timeout_s + ANSWER_S
+                "place", job, payload, timeout_s=timeout_s + ANSWER_S
             )
         return nodes
 

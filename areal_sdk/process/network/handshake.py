@@ -46,6 +46,14 @@ def notice_dead_peers(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
+def join_address(host: str, port: int) -> str:
+    """
+    >>> join_address("10.0.0.1", 5000), join_address("::1", 80)
+    ('10.0.0.1:5000', '[::1]:80')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_address(address: str) -> tuple[str, int]:
     """
     >>> split_address("10.0.0.1:5000"), split_address("[::1]:80")

@@ -17,6 +17,7 @@ from areal_sdk.process.frames import Frame, FrameDecoder, FrameError, FrameKind,
 from areal_sdk.process.network.handshake import (
     HANDSHAKE_S,
     is_proof,
+    join_address,
     new_nonce,
     notice_dead_peers,
     prove,
@@ -103,7 +104,7 @@ class Listener:
     @property
     def address(self) -> str:
         host, port = self._socket.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return join_address(host, port)
 
     async def accept(
         self,

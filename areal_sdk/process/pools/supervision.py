@@ -1,18 +1,19 @@
 """Replaces children that are lost, unless too many were lost.
 
-`Places` keeps a fixed number of workers; `Restarts` decides when one more start is one too many.
+`Places` keeps a fixed number of workers; `Restarts` decides when one more start is one too many;
+`started_again` makes the starts.
 """
 
 import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from areal_sdk.errors import ChildDiedError
+from areal_sdk.errors import ChildDiedError, ProcessError
 
 Worker = TypeVar("Worker")
 
@@ -157,3 +158,24 @@ class Restarts:
     def forget(self) -> None:
         """The child is well: earlier deaths do not count any more."""
         self._recent.clear()
+
+
+async def started_again(
+    start: Callable[[], Awaitable[Worker]],
+    *,
+    restarts: Restarts,
+    what: str,
+    say: Callable[[str], None],
+) -> Worker:
+    """The worker that `start` makes. A start that fails is tried again after a pause.
+
+    Says each failure; raises `ChildDiedError` after too many.
+    """
+    while True:
+        try:
+            return await start()
+        except (ProcessError, OSError) as exc:
+            why = f"{what} did not start: {exc}"
+            pause_s = restarts.pause_after(why, log_path=None)
+        say(f"{why}: tried again in {pause_s:g} s")
+        await asyncio.sleep(pause_s)

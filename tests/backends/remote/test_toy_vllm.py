@@ -10,6 +10,7 @@ import pytest
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.models import make_tiny_model
 from areal_sdk.testing import check_engine
+from areal_sdk.types import WeightUpdate
 from tests.backends.remote.toy_vllm import plugin
 from tests.loop.runs import DEADLINE_S, finish, run_dir, start_training, wait_for_steps
 
@@ -55,6 +56,24 @@ async def test_a_killed_server_is_replaced_and_its_requests_go_on(tmp_path: Path
             num_tokens += len(chunk.tokens)
         assert num_tokens == 600
         assert engine.num_failovers > 0
+        assert engine.servers[0].process is not process
+    finally:
+        await engine.aclose()
+
+
+async def test_a_lone_server_that_dies_under_a_push_gets_the_weights_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    model = make_tiny_model(tmp_path / "model", num_layers=1)
+    engine = plugin.ToyEngine(model_dir=model, log_dir=tmp_path)
+    await engine.start()
+    try:
+        process = engine.servers[0].process
+        assert process is not None
+        process.signal(signal.SIGKILL)
+        await engine.update_weights(WeightUpdate(1, str(model / "model.safetensors")))
+        result = await engine.generate(GenerateRequest((10, 11, 12), 20, ignore_eos=True))
+        assert set(result.versions) == {1}
         assert engine.servers[0].process is not process
     finally:
         await engine.aclose()

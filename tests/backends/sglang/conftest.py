@@ -4,8 +4,10 @@ Not where `AREAL_SDK_SGLANG_ENV` names an environment, as CI does: there a missi
 """
 
 import asyncio
+import atexit
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import aiohttp
@@ -14,7 +16,7 @@ import pytest
 from areal_sdk.backends.remote.client import wait_until_ready
 from areal_sdk.backends.remote.options import ServerLimits
 from areal_sdk.backends.remote.pool import Server
-from areal_sdk.backends.remote.processes import ServerProcess, free_port, start_process
+from areal_sdk.backends.remote.processes import ServerProcess, start_process
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment, find_environment
@@ -23,11 +25,15 @@ from areal_sdk.backends.sglang.settings import SGLangSection
 from areal_sdk.config import EngineSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.models import make_tiny_model
+from areal_sdk.process.network.ports import KeptPort
 
 IN_REPOSITORY = Path(__file__).parents[3] / ".venv-sglang"
 START_TIMEOUT_S = 600.0
 
 MakeEngine = Callable[..., Awaitable[SGLangEngine]]
+
+_kept = ExitStack()
+atexit.register(_kept.close)
 
 
 def client_of(server: Server) -> SGLangClient:
@@ -45,7 +51,7 @@ def start_server(
     port: int = 0,
 ) -> ServerProcess:
     """One server that belongs to no engine; it is not ready yet."""
-    port = port or free_port()
+    port = port or _kept.enter_context(KeptPort()).number
     launcher = SGLangLauncher(model, environment, log_path.parent, settings=settings)
     return start_process(launcher.command(0, port=port), port=port, log_path=log_path)
 

@@ -30,8 +30,13 @@ class FaultyProxy:
     """Close the next stream after so many events."""
     silence: asyncio.Event = field(default_factory=asyncio.Event)
     """While set, requests are accepted and never answered."""
+    port: int = 0
+    """0: any free one."""
     address: str = ""
     requests: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.address = f"http://127.0.0.1:{self.port}"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["FaultyProxy"]:
@@ -39,7 +44,7 @@ class FaultyProxy:
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", self.port)
         await site.start()
         assert site._server is not None
         self.address = f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}"  # type: ignore[attr-defined]

@@ -7,12 +7,13 @@ import aiohttp
 import pytest
 
 from areal_sdk.backends.remote.options import ServerLimits
-from areal_sdk.backends.remote.processes import ServerProcess, free_port
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang import SGLangLauncher
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.errors import EngineError
+from areal_sdk.process.network.ports import KeptPort
 from tests.backends.sglang.conftest import MakeEngine
 from tests.backends.sglang.faulty_proxy import FaultyProxy
 
@@ -41,11 +42,12 @@ async def test_a_server_that_does_not_fit_is_refused_with_the_cure(
 async def test_who_waits_for_a_named_server_is_told_before_the_wait(
     checkpoints: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    address = f"http://127.0.0.1:{free_port()}"
     limits = ServerLimits(connect_timeout_s=0.5)
-    engine = SGLangEngine(checkpoints[0], [address], log_dir=tmp_path, limits=limits)
-    with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
-        await engine.start()
+    with KeptPort() as nobody_listens:
+        address = f"http://127.0.0.1:{nobody_listens.number}"
+        engine = SGLangEngine(checkpoints[0], [address], log_dir=tmp_path, limits=limits)
+        with pytest.raises(EngineError, match=r"was not ready within 0\.5 s"):
+            await engine.start()
     assert f"waiting up to 0.5 s for the SGLang server of {address}" in caplog.text
 
 

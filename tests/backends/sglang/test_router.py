@@ -10,13 +10,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from areal_sdk.backends.remote.processes import ServerProcess, free_ports
+from areal_sdk.backends.remote.processes import ServerProcess
 from areal_sdk.backends.sglang import SGLangLauncher, SGLangSection
 from areal_sdk.backends.sglang.client import SGLangClient
 from areal_sdk.backends.sglang.engine import SGLangEngine
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import EngineError
+from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
 from tests.backends.sglang.conftest import MakeEngine, client_of
 from tests.backends.sglang.rescoring import worst_error
@@ -36,7 +37,8 @@ class RouterProcess:
     """A router without servers, which can be started again at its address."""
 
     def __init__(self, python: Path, log: Path) -> None:
-        port, metrics = free_ports(2)
+        with KeptPort() as first, KeptPort() as second:
+            port, metrics = first.number, second.number
         self.address = f"http://127.0.0.1:{port}"
         self._log = log
         self._command = [str(python), "-m", "sglang_router.launch_router", "--host", "127.0.0.1"]

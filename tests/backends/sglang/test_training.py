@@ -9,6 +9,7 @@ import pytest
 from areal_sdk.backends.sglang.install import SGLangEnvironment
 from tests.loop.rescore import largest_error
 from tests.loop.runs import run_dir, train_and_keep_weights
+from tests.loop.test_mixture import tiny_mixture
 
 pytestmark = pytest.mark.long
 
@@ -17,7 +18,12 @@ DEADLINE_S = 900.0
 
 
 def train(
-    directory: Path, environment: SGLangEnvironment, *, steps: int, settings: Sequence[str]
+    directory: Path,
+    environment: SGLangEnvironment,
+    *,
+    steps: int,
+    settings: Sequence[str],
+    model: str = "tiny",
 ) -> str:
     """What the run printed."""
     return train_and_keep_weights(
@@ -25,6 +31,7 @@ def train(
         *(part for setting in settings for part in ("--set", setting)),
         env={"AREAL_SDK_SGLANG_ENV": str(environment.python.parents[1])},
         deadline_s=DEADLINE_S,
+        model=model,
         engine__name="sglang",
         run__steps=steps,
         rollout__max_inflight=32,
@@ -33,9 +40,9 @@ def train(
     )
 
 
-def check(directory: Path) -> None:
+def check(directory: Path, model: Path | None = None) -> None:
     """Every trained token re-scores, weights changed in the middle of turns, the books balance."""
-    report = largest_error(run_dir(directory), directory / "weights")
+    report = largest_error(run_dir(directory), directory / "weights", model)
     assert report.num_tokens > 1000
     assert report.num_mid_turn_changes > 0, "no weights changed in the middle of a turn"
     assert len(report.versions) > 2
@@ -63,6 +70,18 @@ def test_the_same_holds_for_every_transport(
     made_good_over_files = re.findall(r"weights \d+(?: again)?: .*", output)
     assert not made_good_over_files
     check(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["disk", "tensor"])
+def test_a_mixture_of_experts_trains_on_sglang(
+    transport: str, environment: SGLangEnvironment, tmp_path: Path
+) -> None:
+    model = tiny_mixture(tmp_path / "model")
+    settings = [f"engine.sglang.transport={transport}"]
+    output = train(tmp_path, environment, steps=4, settings=settings, model=str(model))
+    assert not re.findall(r"weights \d+(?: again)?: .*", output)
+    check(tmp_path, model)
 
 
 @pytest.mark.slow

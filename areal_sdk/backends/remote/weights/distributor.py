@@ -101,7 +101,7 @@ class WeightDistributor:
             if not self._pool.ready:
                 await self._recover()
         for server in self._pool.servers:
-            if server.state is State.BEHIND:
+            if server.state in (State.BEHIND, State.DOWN):
                 server.wake.set()
         if not self._pool.ready:
             await self._pool.wait_ready(timeout_s=self._no_server_timeout_s)
@@ -131,6 +131,8 @@ class WeightDistributor:
                     await self._catch_up(server)
                 except EngineError as exc:
                     await self._set_behind(server, str(exc))
+                    if not await _answers(server):  # it may come back: the supervisor sees to it
+                        await self._pool.set_state(server, State.DOWN, str(exc))
         down = (State.DOWN, State.SUSPECT)
         if not self._pool.ready and not any(m.state in down for m in self._pool.servers):
             raise EngineError(f"no server serves version {self.version}: {self._pool.describe()}")
@@ -198,6 +200,14 @@ class WeightDistributor:
         await self._pool.set_state(server, State.BEHIND, reason)
         await self._transport.forget(server)
         await discard_requests(server)
+
+
+async def _answers(server: Server) -> bool:
+    try:
+        await server.client.probe()
+    except EngineError:
+        return False
+    return True
 
 
 async def _outcomes(calls: Sequence[Coroutine[None, None, None]]) -> list[EngineError | None]:

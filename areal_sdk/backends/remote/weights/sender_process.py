@@ -27,6 +27,7 @@ from safetensors import safe_open
 from torch.distributed import distributed_c10d
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.models.experts import StoredPart, stored_parts
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
 
 
@@ -244,18 +245,32 @@ class Sender:
             if self._scorer is None:
                 self._scorer = _empty_model(self._model)
             if self._scored is not weights:
-                # float32 whatever the server computes in: the reference should be the better one
-                state = {name: weights.get(name).float() for name in weights.names}
-                missing, unexpected = self._scorer.load_state_dict(state, strict=False, assign=True)
-                self._scorer.tie_weights()  # type: ignore[operator]
-                untied = [name for name in missing if "lm_head" not in name]
-                if untied or unexpected:
-                    raise ConfigError(
-                        f"the published weights do not fit {self._model}: missing {untied[:3]}, "
-                        f"unexpected {list(unexpected)[:3]}"
-                    )
+                self._fill(self._scorer, weights)
                 self._scored = weights
             return self._scorer
+
+    def _fill(self, model: Any, weights: PublishedWeights) -> None:
+        """In float32 whatever the server computes in: the reference should be the better one."""
+        shapes = {name: held.shape for name, held in model.state_dict().items()}
+        parts = {
+            name: stored_parts(model.config.model_type, name, shape)
+            for name, shape in shapes.items()
+        }
+        known = [part.name for found in parts.values() for part in found]
+        missing = [name for name in known if name not in weights and "lm_head" not in name]
+        unexpected = sorted({*weights.names} - {*known})
+        if missing or unexpected:
+            raise ConfigError(
+                f"the published weights do not fit {self._model}: missing {missing[:3]}, "
+                f"unexpected {unexpected[:3]}"
+            )
+        state = {
+            name: _assembled(found, shapes[name], weights)
+            for name, found in parts.items()
+            if found[0].name in weights
+        }
+        model.load_state_dict(state, strict=False, assign=True)
+        model.tie_weights()
 
     def _current(self) -> PublishedWeights:
         assert self._weights is not None, "open comes first"
@@ -309,6 +324,18 @@ def _parts_of(
             found = [name.replace(fused, part) for part in parts]
             return found if all(part in weights for part in found) else []
     return []
+
+
+def _assembled(
+    parts: Sequence[StoredPart], shape: torch.Size, weights: PublishedWeights
+) -> torch.Tensor:
+    """The parameter that is made of `parts`."""
+    if len(parts) == 1:
+        return weights.get(parts[0].name).float()
+    whole = torch.empty(shape)
+    for part in parts:
+        whole[part.place] = weights.get(part.name).float()
+    return whole
 
 
 def _shared_bytes(size: int) -> torch.Tensor:

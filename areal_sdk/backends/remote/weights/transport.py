@@ -9,16 +9,19 @@ import itertools
 import os
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.backends.remote.client import ServerFailedError
+from areal_sdk.backends.remote.placement import PlacedServer
 from areal_sdk.backends.remote.pool import Server
-from areal_sdk.backends.remote.processes import free_port
+from areal_sdk.backends.remote.server_process import link_checkpoint
+from areal_sdk.backends.remote.weights.delivery import deliver
 from areal_sdk.backends.remote.weights.sender import WeightSender
 from areal_sdk.errors import EngineError
+from areal_sdk.process.network.ports import KeptPort
 from areal_sdk.types import WeightUpdate
 
 _LEAVE_TIMEOUT_S = 5.0
@@ -45,20 +48,28 @@ class Transport(ABC):
 
 
 class DiskTransport(Transport):
-    """The server reads the safetensors itself. Needs a file system that both see."""
+    """The server reads the safetensors itself; one that was placed gets those that its machine does not see."""
 
     def __init__(self, model: Path) -> None:
         self._model = model
         self._links = tempfile.TemporaryDirectory(prefix="areal-sdk-weights-")
         self._directory: Path | None = None
+        self._elsewhere: Mapping[PlacedServer, str | EngineError] = {}
 
     async def prepare(self, update: WeightUpdate, servers: Sequence[Server]) -> None:
         assert update.path is not None
         self._directory = self._as_checkpoint(Path(update.path), update.version)
+        placed = [m.process for m in servers if isinstance(m.process, PlacedServer)]
+        self._elsewhere = await deliver(update, placed)
 
     async def push(self, server: Server, *, label: str, flush: bool) -> None:
         assert self._directory is not None, "prepare comes first"
-        await server.client.update_from_disk(str(self._directory), label=label, flush=flush)
+        directory: str | EngineError = str(self._directory)
+        if isinstance(server.process, PlacedServer):
+            directory = self._elsewhere[server.process]
+        if isinstance(directory, EngineError):
+            raise directory
+        await server.client.update_from_disk(directory, label=label, flush=flush)
 
     async def aclose(self) -> None:
         self._links.cleanup()
@@ -70,16 +81,8 @@ class DiskTransport(Transport):
         path = path.absolute()
         if path.is_dir():
             return path
-        directory = Path(self._links.name) / f"{version % 2}"
-        directory.mkdir(exist_ok=True)
-        links = {"model.safetensors": path, "config.json": self._model / "config.json"}
-        for name, target in links.items():
-            link = directory / name
-            temporary = directory / f".{name}"
-            temporary.unlink(missing_ok=True)
-            temporary.symlink_to(target)
-            os.replace(temporary, link)
-        return directory
+        links = {"model.safetensors": str(path), "config.json": str(self._model / "config.json")}
+        return link_checkpoint(Path(self._links.name) / f"{version % 2}", links)
 
 
 class TensorTransport(Transport):
@@ -173,25 +176,26 @@ class DistributedTransport(Transport):
     async def _join(self, server: Server) -> None:
         assert server.info is not None
         group = f"areal-{self._run}-{next(self._sequence)}"
-        port = free_port()
         size = server.info.num_ranks + 1
         timeout_s = server.client.deadlines.control_s
-        await both(
-            server.client.join_group(
-                host=self._host, port=port, world_size=size, group=group, backend=self._backend
-            ),
-            self._sender.call(
-                "join",
-                {
-                    "host": self._host,
-                    "port": port,
-                    "world_size": size,
-                    "group": group,
-                    "backend": self._backend,
-                    "timeout_s": timeout_s,
-                },
-            ),
-        )
+        with KeptPort() as kept:
+            port = kept.number
+            await both(
+                server.client.join_group(
+                    host=self._host, port=port, world_size=size, group=group, backend=self._backend
+                ),
+                self._sender.call(
+                    "join",
+                    {
+                        "host": self._host,
+                        "port": port,
+                        "world_size": size,
+                        "group": group,
+                        "backend": self._backend,
+                        "timeout_s": timeout_s,
+                    },
+                ),
+            )
         self._groups[server] = (self._sender.generation, group)
 
     def _group_of(self, server: Server) -> str | None:

@@ -1,6 +1,6 @@
 """A small inference server over HTTP with routes and names of its own; real tokens, through torch.
 
-python server.py MODEL_DIR PORT
+python server.py MODEL_DIR PORT [HOST]
 """
 
 import asyncio
@@ -124,13 +124,13 @@ class ToyServer:
         return web.json_response({"data": [model]})
 
 
-async def main(model_dir: Path, port: int) -> None:
+async def main(model_dir: Path, port: int, host: str = "127.0.0.1") -> None:
     with tempfile.TemporaryDirectory() as logs:
         runner = web.AppRunner(ToyServer(model_dir, Path(logs)).app(), handler_cancellation=True)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, host, port).start()
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

@@ -1,0 +1,186 @@
+"""Servers on other machines: a launcher places a process of ours beside each, which starts the server there."""
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal_sdk.backends.remote.processes import RunningServer, ServerStarter, tail
+from areal_sdk.backends.remote.server_process import ENTRY, identity
+from areal_sdk.errors import EngineError, ProcessError, RemoteError
+from areal_sdk.launch import Launcher
+from areal_sdk.process import JSON, Child, ProcessSpec, Reservation
+
+CALL_TIMEOUT_S = 60.0
+LEAVE_S = 10.0
+"""The server gets half of it to end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What another machine must know to start a server of an engine."""
+
+    model: Path
+    make: str
+    """`package.module:function` or `file.py::function`, a `MakeServer` that is called on the machine."""
+    args: Mapping[str, JSON]
+    reserves: Reservation
+    threads: int = 1
+    no_room: str = ""
+    """What to do where no machine has the resources."""
+    other_version: str = "install the same version on both"
+    """What to do where two machines have different software."""
+
+
+class PlacedServer(RunningServer):
+    """One server, through the process beside it."""
+
+    def __init__(self, child: Child, index: int, *, token: str) -> None:
+        self.index = index
+        self.token = token
+        self._child = child
+
+    @property
+    def address(self) -> str:
+        return str(self._child.hello["address"])
+
+    @property
+    def relay(self) -> str:
+        """Where its machine receives weights: `HOST:PORT`."""
+        return str(self._child.hello["relay"])
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        software: Mapping[str, str] = self._child.hello["software"]
+        return software
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def log_path(self) -> Path:
+        return self._child.log_path
+
+    @property
+    def is_running(self) -> bool:
+        return not self._child.exited.done()
+
+    def last_lines(self) -> str:
+        return tail(self.log_path)
+
+    def signal(self, number: int) -> None:
+        self._child.signal(number)
+
+    async def begin(self) -> None:
+        """Start the server itself; it is ready some seconds later."""
+        await self._call("start")
+
+    async def stop(self, *, grace_s: float = 5.0) -> None:
+        with _engine_errors():
+            if grace_s:
+                await self._child.aclose(grace_s=LEAVE_S)
+            else:
+                await self._child.kill()
+
+    async def sees(self, files: Sequence[Path]) -> bool:
+        """Its machine has these very files, at the same paths."""
+        facts = [identity(path) for path in files]
+        if not all(facts):
+            raise EngineError(f"the weights are not there any more: {', '.join(map(str, files))}")
+        return all(await self._call("sees", facts))
+
+    async def forget_weights(self) -> None:
+        """Free what its machine has received."""
+        await self._call("forget")
+
+    async def checkpoint(self, files: Mapping[str, Path | None], *, version: int) -> str:
+        """A directory of its machine with `files`, by name; those without a path were received."""
+        paths = {name: None if path is None else str(path) for name, path in files.items()}
+        return str(await self._call("checkpoint", {"files": paths, "version": version}))
+
+    async def _call(self, method: str, payload: JSON = None) -> Any:
+        with _engine_errors():
+            return (await self._child.call(method, payload, timeout_s=CALL_TIMEOUT_S)).payload
+
+
+class PlacedServers(ServerStarter):
+    """The servers of an engine, each wherever `launcher` finds room. One that died may come back elsewhere."""
+
+    def __init__(self, launcher: Launcher, recipe: Recipe, *, count: int) -> None:
+        self.count = count
+        self._launcher = launcher
+        self._recipe = recipe
+        self._token = secrets.token_urlsafe(24)
+        self._software: Mapping[str, str] = {}
+        """Of the first server's machine."""
+
+    async def start_all(self) -> Sequence[PlacedServer]:
+        placing = [asyncio.create_task(self._place(index)) for index in range(self.count)]
+        try:
+            servers = await asyncio.gather(*placing)
+            self._software = servers[0].software
+            for server in servers:
+                self._compare(server)
+            await asyncio.gather(*(server.begin() for server in servers))
+        except BaseException:
+            for task in placing:
+                task.cancel()
+            placed = await asyncio.gather(*placing, return_exceptions=True)
+            await asyncio.gather(*(s.stop() for s in placed if isinstance(s, PlacedServer)))
+            raise
+        return servers
+
+    async def restart(self, server: RunningServer) -> PlacedServer:
+        assert isinstance(server, PlacedServer)
+        placed = await self._place(server.index)
+        try:
+            self._compare(placed)
+            await placed.begin()
+        except BaseException:
+            await placed.stop(grace_s=0.0)
+            raise
+        return placed
+
+    async def _place(self, index: int) -> PlacedServer:
+        """Have the process beside server `index` placed: a job of its own, whose room is free when it ends."""
+        recipe = self._recipe
+        spec = ProcessSpec(
+            f"server-{index}",
+            ENTRY,
+            {
+                "model": str(recipe.model.absolute()),
+                "make": recipe.make,
+                "args": recipe.args,
+                "token": self._token,
+            },
+            threads=recipe.threads,
+            reserves=recipe.reserves,
+        )
+        try:
+            (child,) = await self._launcher.launch([spec])
+        except RemoteError as exc:  # of the process itself
+            raise EngineError(str(exc)) from exc
+        except ProcessError as exc:
+            cure = f"; {recipe.no_room}" if recipe.no_room else ""
+            raise EngineError(f"{exc}{cure}") from exc
+        return PlacedServer(child, index, token=self._token)
+
+    def _compare(self, server: PlacedServer) -> None:
+        for name, version in self._software.items():
+            if (theirs := server.software.get(name)) != version:
+                raise EngineError(
+                    f"the machine of server-{server.index} ({server.address}) has {name} {theirs}, that of "
+                    f"server-0 {version}: {self._recipe.other_version}"
+                )
+
+
+@contextlib.contextmanager
+def _engine_errors() -> Iterator[None]:
+    try:
+        yield
+    except ProcessError as exc:
+        raise EngineError(str(exc)) from exc

@@ -1,0 +1,161 @@
+"""The process beside a placed server: starts the server on its machine, and ends with the run.
+
+    main process: PlacedServer -- frames --> this process -- starts, watches --> the server
+                                             Relay <-- weights, where the machine does not see their file
+
+The main process compares what each machine has installed before it asks for the start.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from areal_sdk.backends.remote.processes import ServerCommand, ServerProcess, start_process
+from areal_sdk.backends.remote.weights.relay import Relay
+from areal_sdk.errors import ConfigError
+from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
+from areal_sdk.process.network.handshake import join_address
+from areal_sdk.process.network.ports import KeptPort
+from areal_sdk.process.user_code import load_user_object
+
+ENTRY = "areal_sdk.backends.remote.server_process:main"
+WATCH_EVERY_S = 0.5
+STOP_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """One server as its machine would start it."""
+
+    command: ServerCommand
+    software: Mapping[str, str]
+    """By name: the version that is installed there. All servers of an engine must have the same."""
+
+
+class MakeServer(Protocol):
+    """Finds out on its machine how a server is started; ConfigError, with the cure, if it cannot be."""
+
+    def __call__(
+        self, args: Mapping[str, JSON], *, model: Path, host: str, port: int
+    ) -> LocalServer: ...
+
+
+def main(channel: Channel, args: Mapping[str, JSON]) -> None:
+    """The entry. `args` as `PlacedServers` makes them; a launcher's variables say where this machine is reached."""
+    options: Mapping[str, Any] = args
+    model, host, port = Path(options["model"]), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    if not (model / "config.json").is_file():
+        raise ConfigError(
+            f"the machine {host} has no model in {model}: every machine needs it at the same path"
+        )
+    make: MakeServer = load_user_object(options["make"])
+    try:
+        server = make(options["args"], model=model, host=host, port=int(port))
+    except ConfigError as exc:
+        raise ConfigError(f"on the machine {host}: {exc}") from None
+    beside = _Beside(server, model, Relay(host, token=options["token"]), port=int(port))
+    channel.ready(
+        {
+            "address": f"http://{join_address(host, int(port))}",
+            "relay": beside.relay.address,
+            "software": dict(server.software),
+        }
+    )
+    try:
+        while beside.is_well:
+            if (request := channel.receive(timeout_s=WATCH_EVERY_S)) is not None:
+                beside.answer(request)
+        sys.stderr.write("the server has ended\n")
+    finally:
+        beside.close()
+
+
+class _Beside:
+    """What stands beside the server."""
+
+    def __init__(self, server: LocalServer, model: Path, relay: Relay, *, port: int) -> None:
+        self.relay = relay
+        self._server = server
+        self._model = model
+        self._port = KeptPort(port)
+        self._process: ServerProcess | None = None
+        self._links = tempfile.TemporaryDirectory(prefix="areal-sdk-weights-")
+
+    @property
+    def is_well(self) -> bool:
+        return self._process is None or self._process.is_running
+
+    def answer(self, request: Request) -> None:
+        methods: dict[str, Callable[[Any], JSON]] = {
+            "start": self._start,
+            "sees": self._sees,
+            "forget": self._forget,
+            "checkpoint": self._checkpoint,
+        }
+        try:
+            request.reply(methods[request.method](request.payload))
+        except ChannelClosedError:
+            raise
+        except Exception as exc:  # noqa: BLE001 - the main process is told
+            request.fail(exc)
+
+    def close(self) -> None:
+        if self._process is not None:
+            asyncio.run(self._process.stop(grace_s=STOP_S))
+        self._port.close()
+        self.relay.close()
+        self._links.cleanup()
+
+    def _start(self, payload: Any) -> JSON:
+        """The server writes where this process writes."""
+        software = ", ".join(f"{name} {version}" for name, version in self._server.software.items())
+        sys.stderr.write(f"starting the server ({software})\n")
+        log = Path("/proc/self/fd/1")
+        self._process = start_process(self._server.command, port=self._port.number, log_path=log)
+        return {"pid": self._process.pid}
+
+    def _sees(self, payload: Any) -> JSON:
+        """Whether this machine has each of the files, which are told by their `identity`."""
+        return [identity(Path(there[0])) == there for there in payload]
+
+    def _forget(self, payload: Any) -> JSON:
+        self.relay.forget()
+        return None
+
+    def _checkpoint(self, payload: Any) -> JSON:
+        """A directory of links to files that this machine sees, or has received (those without a path)."""
+        links = {name: path or self.relay.path_of(name) for name, path in payload["files"].items()}
+        links.setdefault("config.json", str(self._model / "config.json"))
+        directory = Path(self._links.name) / f"{payload['version'] % 2}"
+        return str(link_checkpoint(directory, links))
+
+
+def link_checkpoint(directory: Path, links: Mapping[str, str]) -> Path:
+    """Makes `directory` one of links, by name, in place of those it had."""
+    directory.mkdir(exist_ok=True)
+    for former in directory.iterdir():
+        if former.name not in links:
+            former.unlink()
+    for name, target in links.items():
+        temporary = directory / f".{name}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(target)
+        os.replace(temporary, directory / name)
+    return directory
+
+
+def identity(path: Path) -> list[str]:
+    """Tells a file from another one of the same path on another machine: path, size, time of writing.
+
+    Empty if there is none.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return []
+    return [str(path), str(found.st_size), str(found.st_mtime_ns)]
