@@ -300,6 +300,7 @@ class Outcome:
     success: bool | None = None
     """Whether the task was solved, where that is not simply `reward == 1`. Reported, never trained."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers to report: steps and evaluations record their means as `outcome/NAME`."""
     error: ErrorKind | None = None
     message: str = ""
     trace: str = ""

@@ -140,25 +140,30 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")
     who_else = "callers" if only_records or config.get("serve", {}).get("learn") else an_object
-    what = config.get("agent") or config.get("env") or config.get("command") or who_else
+    objective = config.get("finetune", {}).get("objective")
+    played = config.get("agent") or config.get("env") or config.get("command") or who_else
+    what = objective.replace("_", "-") if objective else played
     model = config.get("serve", {}).get("upstream") or config.get("model", "?")
     measured = "measured" if run_dir.only_measured() else f"{len(steps)} steps"
     done = "recorded" if only_records else measured
     click.echo(f"{run_dir.path}: {what} on {model}, {done}")
     if steps:
-        rewards = [step.get("batch/reward") for step in steps]
-        first, last = _first(rewards), _first(reversed(rewards))
-        click.echo(f"reward     {first} -> {last}  {curve(rewards, width=48)}")
+        learnt = "loss" if objective else "reward"
+        values = [step.get("train/loss" if objective else "batch/reward") for step in steps]
+        first, last = _first(values), _first(reversed(values))
+        click.echo(f"{learnt:9}  {first} -> {last}  {curve(values, width=48)}")
         click.echo(f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}")
         if shares := _shares(steps):
             click.echo(f"shares     {shares}")
+        if outcomes := _outcomes(steps):
+            click.echo(f"outcome    {outcomes}")
     for resume in run_dir.read_metrics(kind="resume"):
         changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
         click.echo("  ".join([f"resumed    after step {resume['step']}", *changed]))
     for evaluation in evaluations:
         click.echo(
             f"eval       {evaluation['name']}: {evaluation['split']}: "
-            f"{_numbers(evaluation, only=EVAL_NUMBERS)}  {_weights(evaluation)}"
+            f"{_numbers(evaluation, only=_eval_numbers(evaluation))}  {_weights(evaluation)}"
         )
     for line in best_weights(run_dir):
         click.echo(line)
@@ -181,6 +186,17 @@ def _shares(steps: "Sequence[dict[str, Any]]") -> str:
         for step in (steps[0], steps[-1])
     )
     return shares_line(first) + (f" -> {shares_line(last)}" if last != first else "")
+
+
+def _outcomes(steps: "Sequence[dict[str, Any]]") -> str:
+    """Means of the metrics that outcomes carry, at the first step that has them and at the last."""
+    found: dict[str, list[float]] = {}
+    for step in steps:
+        for key, value in step.items():
+            if key.startswith("batch/outcome/"):
+                found.setdefault(key.removeprefix("batch/outcome/"), []).append(value)
+    means = [f"{name} {values[0]:.4g} -> {values[-1]:.4g}" for name, values in found.items()]
+    return "  ".join(means)
 
 
 def _say_what_next(
@@ -294,6 +310,10 @@ def _books(ledger: dict[str, Any]) -> str:
 def _numbers(values: dict[str, Any], *, only: tuple[str, ...]) -> str:
     found = [(key, values[key]) for key in only if isinstance(values.get(key), (int, float))]
     return "  ".join(f"{key.removeprefix('batch/')} {value:.4g}" for key, value in found)
+
+
+def _eval_numbers(evaluation: dict[str, Any]) -> tuple[str, ...]:
+    return (*EVAL_NUMBERS, *(key for key in evaluation if key.startswith("outcome/")))
 
 
 def _weights(evaluation: dict[str, Any]) -> str:

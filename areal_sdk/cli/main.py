@@ -36,6 +36,7 @@ COMMANDS = {
     "export": "Write a run's weights as a model for others.",
     "inspect": "Look at a run: books, rewards, episodes token by token.",
     "runs": "List runs, newest first, or compare some of them.",
+    "fetch": "Copy a run from its mirror.",
     "plan": "Predict what N GPUs will give, and how to split them.",
     "init": "Start an agent, an environment or a plugin, or settings from AReaL's.",
     "engine": "Install SGLang, and manage its servers.",
@@ -148,8 +149,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     except click.ClickException as exc:
         exc.show()
         return 2 if isinstance(exc, click.UsageError) else 1
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as exc:
         click.echo("interrupted", err=True)
+        for note in getattr(exc.__cause__ or exc, "__notes__", ()):  # click raises Abort from it
+            click.echo(note, err=True)
         return 1
     except BrokenPipeError:  # `areal-sdk inspect RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

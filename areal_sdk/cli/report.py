@@ -110,7 +110,9 @@ def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
         rows += [_row(f"  {source}", part) for source, part in report.by_source.items()]
     for line in table(rows):
         click.echo(line)
-    for report in reports.values():
+    for name, report in reports.items():
+        if report.uncalled:
+            click.echo(f"warning: {name}: {report.uncalled}", err=True)
         for kind, message in report.first_errors.items():
             what = message if message.startswith(kind) else f"{kind}: {message}"
             click.echo(f"first error: {what}", err=True)

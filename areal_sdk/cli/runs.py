@@ -36,7 +36,9 @@ def _list(root: Path, *, as_json: bool) -> None:
     from areal_sdk.cli.report import table
     from areal_sdk.errors import ConfigError
     from areal_sdk.records.overview import list_runs, overview_of
+    from areal_sdk.telemetry.run_dir import refuse_address
 
+    refuse_address(str(root))
     if not root.is_dir():
         raise ConfigError(f"{root} is no directory: areal-sdk runs DIR lists the runs in DIR")
     if (root / "config.toml").is_file():

@@ -39,9 +39,7 @@ DEFAULT_PORT = 8000
 @click.option("--users", metavar="FILE", help="A TOML file of users: their keys and quotas.")
 @click.option("--cors", "cors_origins", multiple=True, help="An origin whose web pages may call.")
 @click.option("--steps", type=int, help="With --learn: end after this many optimiser steps.")
-@click.option(
-    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue this run, and learn."
-)
+@click.option("--resume", metavar="RUN", help="Continue this run, and learn.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="A TOML file of settings.")
 @click.option(
     "--set",
@@ -53,7 +51,7 @@ DEFAULT_PORT = 8000
 def serve(
     file: Path | None,
     settings: tuple[str, ...],
-    resume: Path | None,
+    resume: str | None,
     learn: bool,
     record: bool,
     **flags: Any,

@@ -42,7 +42,7 @@ from areal_sdk.cli.main import OnceCommand
     help="Set one setting; wins over the file.",
 )
 @click.option("--init-from", help="Start from the best or last weights of this run.")
-@click.option("--resume", type=click.Path(path_type=Path), metavar="RUN", help="Continue this run.")
+@click.option("--resume", metavar="RUN", help="Continue this run: a directory, or a mirror.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the settings, do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def train(
@@ -52,7 +52,7 @@ def train(
     plugins: tuple[str, ...],
     file: Path | None,
     settings: tuple[str, ...],
-    resume: Path | None,
+    resume: str | None,
     dry_run: bool,
     as_json: bool,
     **flags: Any,
@@ -79,8 +79,7 @@ def train(
             given["observers"] = observers
         config = load_config(file=file, settings=settings, overrides=given)
         if dry_run:
-            check(config)
-            print_settings(config)
+            print_settings(check(config))
             click.echo(
                 "ok: settings, plugins, model, agent and tasks were found; nothing was started or played",
                 err=True,

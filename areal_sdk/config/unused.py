@@ -29,7 +29,7 @@ _RULES = (
     ),
     _Rule(
         ("cluster.address", "cluster.placement_timeout_s"),
-        lambda c: c.cluster.launcher in ("local", "torchrun"),
+        lambda c: not c.cluster.places,
         'no cluster places the processes (cluster.launcher = "ray" asks one)',
     ),
     _Rule(
@@ -41,6 +41,11 @@ _RULES = (
         ("trainer.defer_gradient_sync",),
         lambda c: c.trainer.ranks == 1,
         "one rank has nobody to sum gradients with (trainer.ranks)",
+    ),
+    _Rule(
+        ("trainer.min_ranks",),
+        lambda c: c.finetune.objective is not None,
+        "a run that learns from data keeps its number of ranks",
     ),
     _Rule(
         ("trainer.schedule_end",),

@@ -13,6 +13,8 @@ from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint, takes_tokens
+from areal_sdk.loop.mirrored import open_run
+from areal_sdk.loop.plan.models import with_model_of_run
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of, make_observers
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
@@ -47,14 +49,14 @@ def check(config: Config) -> Config:
 
 
 def resume_finetuning(
-    path: Path,
+    path: str | Path,
     *,
     settings: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
-    run_dir = RunDir.open(path)
+    """Go on with the run in `path`, or mirrored there, from its latest checkpoint; `settings` may raise its limits."""
+    run_dir = open_run(path)
     return run_to_its_end(resumed(run_dir, overrides or {}, _plan, settings=settings, quiet=quiet))
 
 
@@ -63,7 +65,7 @@ def _plan(config: Config) -> FinetunePlan:
         logger.warning("%s", line)
     plugins = load_plugins_of(config)
     make_observers(config, plugins)
-    return make_plan(config, plugins=plugins)
+    return make_plan(with_model_of_run(config), plugins=plugins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Taught:
 def ask_teacher(config: Config, teacher: Teacher, *, quiet: bool = False) -> Taught:
     """Have the teacher play the agent's training tasks; every episode is kept in a run directory."""
     check_address(teacher.base_url)
+    config = with_model_of_run(config)
     plugins = load_plugins_of(config)
     program = load_program(config, plugins=plugins)
     if takes_tokens(program.agent):

@@ -17,6 +17,8 @@ from areal_sdk.telemetry.episode_log import EpisodeSummary, read_episode
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Episode, Exclusion, Message, Tool, Turn
 
+_Place = tuple[str, int]
+
 LEARNT = ("train", "live")
 """The splits to learn from. Those that were measured stay unseen."""
 
@@ -52,7 +54,7 @@ def best_episodes(run_dir: RunDir, selection: EpisodeChoice) -> list[Episode]:
     ]
     if not chosen:
         raise ConfigError(f"{run_dir.path}: {_why_none(seen, selection)}")
-    return _read(run_dir, chosen)
+    return list(_read(run_dir, chosen).values())
 
 
 def _why_none(seen: Sequence[EpisodeSummary], selection: EpisodeChoice) -> str:
@@ -86,17 +88,23 @@ def contrasts(run_dir: RunDir) -> list[tuple[Episode, Episode]]:
             f"({len(groups)} tasks and groups with rewards were looked at)"
         )
     read = _read(run_dir, [episode for pair in differing for episode in pair])
-    by_id = {episode.id: episode for episode in read}
-    return [(by_id[best.id], by_id[worst.id]) for best, worst in reversed(differing)]
+    return [(read[_place(best)], read[_place(worst)]) for best, worst in reversed(differing)]
 
 
 def _reward(episode: EpisodeSummary) -> float:
     return -1e300 if episode.reward is None else episode.reward
 
 
-def _read(run_dir: RunDir, chosen: Iterable[EpisodeSummary]) -> list[Episode]:
-    in_order = sorted(chosen, key=lambda episode: (episode.file, episode.offset))
-    return [read_episode(run_dir.episodes, episode).episode for episode in in_order]
+def _read(run_dir: RunDir, chosen: Iterable[EpisodeSummary]) -> dict[_Place, Episode]:
+    """The episodes by their places, oldest first. A resumed run gives an id again, so ids do not tell them apart."""
+    in_order = sorted(chosen, key=_place)
+    return {
+        _place(episode): read_episode(run_dir.episodes, episode).episode for episode in in_order
+    }
+
+
+def _place(episode: EpisodeSummary) -> _Place:
+    return episode.file, episode.offset
 
 
 def is_text(episode: Episode) -> bool:

@@ -1,9 +1,8 @@
 """The gateway: an HTTP server with OpenAI's interface that records the policy's turns."""
 
 import secrets
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 from aiohttp import web
 
@@ -12,6 +11,7 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway.control import ControlPlane
 from areal_sdk.gateway.errors import ApiError
 from areal_sdk.gateway.metrics import GatewayMetrics
+from areal_sdk.gateway.model import ModelPlane
 from areal_sdk.gateway.openapi import openapi_document
 from areal_sdk.gateway.processes.membership import Membership, SharedFiles
 from areal_sdk.gateway.processes.siblings import NamedBy, Siblings, is_from_sibling
@@ -21,15 +21,9 @@ from areal_sdk.gateway.server import HttpServer
 from areal_sdk.gateway.sessions.access import Access
 from areal_sdk.gateway.sessions.accounts import Accounts, User
 from areal_sdk.gateway.sessions.external import ExternalLimits, ExternalSessions
-from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.gateway.wire.anthropic_reply import MessagesReply
-from areal_sdk.gateway.wire.anthropic_request import parse as parse_messages_request
-from areal_sdk.gateway.wire.chat import ChatReply
-from areal_sdk.gateway.wire.completions import CompletionsReply
-from areal_sdk.gateway.wire.endpoint import Endpoint
-from areal_sdk.gateway.wire.fields import Fields
+from areal_sdk.gateway.winding_down import ends_sessions
 from areal_sdk.gateway.wire.http import (
     ErrorBody,
     Handler,
@@ -37,11 +31,7 @@ from areal_sdk.gateway.wire.http import (
     guarded,
     json_response,
     not_found,
-    parse_body,
-    read_body,
 )
-from areal_sdk.gateway.wire.models import ServedModel, get_model, list_models
-from areal_sdk.gateway.wire.responses.endpoint import Query, ResponsesEndpoint
 
 COUNTS_PATH = "/sibling/counts"
 """Where the other processes of the server ask for the counts of this one."""
@@ -79,7 +69,6 @@ class Gateway:
         answered without it and with a notice. `membership`: this is one of several processes that
         serve at one address.
         """
-        lenient = unknown_fields == "note"
         tokenizer = renderer.tokenizer
         completer = Completer(engine, tokenizer, renderer, max_request_s=max_request_s)
         self._completer = completer
@@ -109,25 +98,9 @@ class Gateway:
         self._access = Access(self.sessions, self.external, accounts)
         self._server = HttpServer(has_given_key=admin_key is not None, cors_origins=cors_origins)
         self._engine = engine
-        self._chat = Endpoint(
-            completer,
-            lambda asked, session: ChatReply(asked, session, model=model_name, tokenizer=tokenizer),
-            lenient=lenient,
+        self._model = ModelPlane(
+            completer, self._access, model_name=model_name, lenient=unknown_fields == "note"
         )
-        self._completions = Endpoint(
-            completer,
-            lambda asked, session: CompletionsReply(
-                asked, session, model=model_name, tokenizer=tokenizer
-            ),
-            lenient=lenient,
-        )
-        self._messages = Endpoint(
-            completer,
-            lambda asked, session: MessagesReply(asked, session, model=model_name),
-            lenient=lenient,
-        )
-        self._responses = ResponsesEndpoint(completer, model=model_name, lenient=lenient)
-        self._lenient = lenient
         self._control = ControlPlane(
             self.sessions,
             self.external,
@@ -137,7 +110,6 @@ class Gateway:
             base_url=lambda: self.base_url,
             siblings=self._siblings,
         )
-        self._started_at = int(time.time())
 
     @property
     def base_url(self) -> str:
@@ -155,10 +127,9 @@ class Gateway:
         )
 
     async def aclose(self) -> None:
-        """Stop listening and close every session. Safe to call twice."""
-        self.external.close_all()
-        self.sessions.close_all()
+        """Stop listening, give running answers a little time, close every session. Safe to call twice."""
         await self._server.aclose()
+        self.sessions.close_all()  # of a gateway that never listened
         self._completer.close()
         if self._siblings is not None:
             self._siblings.close()
@@ -168,6 +139,7 @@ class Gateway:
 
     def _application(self) -> web.Application:
         app = web.Application(client_max_size=self._body_limit)
+        ends_sessions(app, self.external, self.sessions)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._health)
         app.router.add_get("/metrics", self._guard(self._get_metrics))
@@ -178,40 +150,9 @@ class Gateway:
             self._control.add_own_routes(app.router, prefix, guard=self._guard)
         app.router.add_get("/openapi.json", self._guard(self._get_openapi))
         for prefix in ("/v1", "/s/{slug}/v1"):
-            self._add_openai_routes(app.router, prefix)
-            self._add_anthropic_routes(app.router, f"{prefix}/messages")
-            # Anthropic's SDK adds /v1 itself: given the address that OpenAI's wants, it still works.
-            self._add_anthropic_routes(app.router, f"{prefix}/v1/messages")
-            self._add_model_routes(app.router, f"{prefix}/v1", ApiError.anthropic_body)
+            self._model.add_routes(app.router, prefix, guard=self._guard)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         return app
-
-    def _add_openai_routes(self, router: web.UrlDispatcher, prefix: str) -> None:
-        router.add_post(f"{prefix}/chat/completions", self._guard(self._sample(self._chat)))
-        router.add_post(f"{prefix}/completions", self._guard(self._sample(self._completions)))
-        router.add_post(f"{prefix}/responses", self._guard(self._sample(self._responses)))
-        router.add_post(f"{prefix}/responses/input_tokens", self._guard(self._count_input_tokens))
-        stored = f"{prefix}/responses/{{id}}"
-        router.add_get(stored, self._guard(self._stored(self._responses.retrieve)))
-        router.add_delete(stored, self._guard(self._stored(self._responses.delete)))
-        router.add_post(f"{stored}/cancel", self._guard(self._stored(self._responses.cancel)))
-        router.add_get(
-            f"{stored}/input_items", self._guard(self._stored(self._responses.input_items))
-        )
-        self._add_model_routes(router, prefix, ApiError.openai_body)
-        router.add_post(f"{prefix}/embeddings", self._guard(self._no_embeddings))
-
-    def _add_anthropic_routes(self, router: web.UrlDispatcher, path: str) -> None:
-        write_error = ApiError.anthropic_body
-        router.add_post(path, self._guard(self._sample(self._messages), write_error))
-        router.add_post(f"{path}/count_tokens", self._guard(self._count_tokens, write_error))
-        router.add_route("*", f"{path}/{{rest:.*}}", self._guard(not_found, write_error))
-
-    def _add_model_routes(
-        self, router: web.UrlDispatcher, prefix: str, write_error: ErrorBody
-    ) -> None:
-        router.add_get(f"{prefix}/models", self._guard(self._get_models, write_error))
-        router.add_get(f"{prefix}/models/{{model:.+}}", self._guard(self._get_model, write_error))
 
     def _guard(
         self,
@@ -229,54 +170,6 @@ class Gateway:
 
     async def _health(self, request: web.Request) -> web.Response:
         return json_response({"status": "ok", "version": self._engine.version})
-
-    def _sample(self, endpoint: Endpoint) -> Handler:
-        async def handler(request: web.Request) -> web.StreamResponse:
-            caller = self._access.caller(request)
-            raw = await read_body(request)  # before a session opens: half a request is no episode
-            with self._access.sampling(caller) as session:
-                return await endpoint.answer(request, raw, session)
-
-        return handler
-
-    def _stored(self, act: Callable[[Session, str, Query], web.Response]) -> Handler:
-        """The data of a session belongs to the session alone: the admin, who has none, finds nothing."""
-
-        async def handler(request: web.Request) -> web.StreamResponse:
-            with self._access.reading(request) as session:
-                return act(session, request.match_info["id"], request.query)
-
-        return handler
-
-    async def _count_input_tokens(self, request: web.Request) -> web.Response:
-        self._access.caller(request)  # before its body is read
-        raw = await read_body(request)
-        with self._access.counting(request) as session:
-            body = await self._parse(raw)
-            counted = await self._responses.count(body, session, num_bytes=len(raw))
-            return json_response(counted)
-
-    async def _count_tokens(self, request: web.Request) -> web.Response:
-        self._access.caller(request)
-        raw = await read_body(request)
-        with self._access.counting(request) as session:
-            body = await self._parse(raw)
-            fields = Fields(body, lenient=self._lenient)
-            asked = await self._completer.large.run(
-                len(raw), lambda: parse_messages_request(fields, max_new_tokens=None)
-            )
-            number = await self._completer.count(session, asked, num_bytes=len(raw))
-            return json_response({"input_tokens": number})
-
-    async def _parse(self, raw: bytes) -> Any:
-        most = self._completer.most_values
-        return await self._completer.large.run(len(raw), lambda: parse_body(raw, most=most))
-
-    async def _no_embeddings(self, request: web.Request) -> web.Response:
-        self._access.caller(request)
-        raise ApiError(
-            501, "A policy has no embeddings: send them to another endpoint.", retry=False
-        )
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         if not (self._server.is_loopback or self._access.is_admin(request)):
@@ -302,14 +195,3 @@ class Gateway:
             return await not_found(request)
         counts = self._metrics.to_json()
         return json_response({"counts": counts, "num_sessions": len(self.sessions)})
-
-    async def _get_models(self, request: web.Request) -> web.Response:
-        self._access.caller(request)
-        return list_models(request, self._model())
-
-    async def _get_model(self, request: web.Request) -> web.Response:
-        self._access.caller(request)
-        return get_model(request, self._model())
-
-    def _model(self) -> ServedModel:
-        return ServedModel(self.model_name, self._started_at, self._engine.info.max_context)

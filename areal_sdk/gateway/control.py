@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
-from typing import Any, Protocol
+from typing import Any
 
 from aiohttp import web
 
 from areal_sdk.engine import InferenceEngine
-from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
-from areal_sdk.gateway.processes.siblings import NamedBy, Siblings, is_from_sibling
+from areal_sdk.gateway.errors import ApiError, bad_request, episode_judged, session_closed
+from areal_sdk.gateway.processes.siblings import Guard, NamedBy, Siblings, is_from_sibling
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.access import Access, key_of
 from areal_sdk.gateway.sessions.accounts import ADMIN, Accounts
@@ -23,12 +23,6 @@ from areal_sdk.types import Turn
 
 _LARGEST_GROUP = 1024
 _REPLY_WAIT_S = 2.0
-
-
-class Guard(Protocol):
-    """Makes the handler of a route: errors as answers, and requests at the owners of their sessions."""
-
-    def __call__(self, handler: Handler, *, named_by: NamedBy = ...) -> Handler: ...
 
 
 class ControlPlane:
@@ -136,7 +130,7 @@ class ControlPlane:
             )
 
     def _is_taken(self, name: str) -> bool:
-        return self._sessions.get(name) is not None or self._external.get(name) is not None
+        return self._find(name) is not None
 
     def _address(self, session: Session) -> dict[str, Any]:
         return {
@@ -165,6 +159,9 @@ class ControlPlane:
 
     async def _reward(self, request: web.Request) -> web.Response:
         fields = await _reward_fields(request)
+        name = request.match_info["id"]
+        if self._find(name) is None and self._external.judged_of(name) is not None:
+            raise episode_judged(f"session {name!r:.100}")
         session = self._session(request)
         await _reply_over(session, fields.get("turn"))
         return self._judge(session, fields)
@@ -210,13 +207,17 @@ class ControlPlane:
 
     def _session(self, request: web.Request) -> Session:
         name = request.match_info["id"]
-        session = self._sessions.get(name)
-        if session is None and (external := self._external.get(name)) is not None:
-            session = external.session
-        if session is None:
+        if (session := self._find(name)) is None:
             self._sessions.refuse_lost(name)
             raise ApiError(404, f"No session {name!r} is open.", code="session_not_found")
         return session
+
+    def _find(self, name: str) -> Session | None:
+        """A session that is open, or waits for its reward."""
+        if (session := self._sessions.get(name)) is not None:
+            return session
+        external = self._external.get(name)
+        return None if external is None else external.session
 
     def _summary(self, session: Session) -> dict[str, Any]:
         return _summary(session, self._external.get(session.id))

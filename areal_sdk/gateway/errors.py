@@ -21,6 +21,7 @@ class ApiError(ArealError):
         retry: bool | None = None,
         retry_after_s: float | None = None,
         fault: str | None = None,
+        allow: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -32,6 +33,8 @@ class ApiError(ArealError):
         self.retry_after_s = retry_after_s
         self.fault = fault
         """The infrastructure fault behind the error, as noted on the session."""
+        self.allow = allow
+        """Of a 405: the methods that the path takes."""
 
     @property
     def type(self) -> str:
@@ -54,6 +57,8 @@ class ApiError(ArealError):
             headers["x-should-retry"] = "true" if self.retry else "false"
         if self.retry_after_s is not None:
             headers["Retry-After"] = str(max(1, round(self.retry_after_s)))
+        if self.allow:
+            headers["Allow"] = self.allow
         return headers
 
     def openai_body(self) -> dict[str, Any]:
@@ -151,4 +156,31 @@ def session_closed() -> ApiError:
         "This session is closed: its episode is over and takes no more turns.",
         code="session_closed",
         retry=False,
+    )
+
+
+def episode_judged(what: str) -> ApiError:
+    """Whoever learns from the episode may have read its reward already, so no other one replaces it."""
+    return ApiError(
+        409,
+        f"The episode of {what} is over and has its reward, which is final.",
+        code="episode_judged",
+        retry=False,
+    )
+
+
+def learning_ended() -> ApiError:
+    """The run writes its last weights and still answers, but it trains no more."""
+    return ApiError(
+        503,
+        "Learning has ended and the server is about to stop: this reward is not kept.",
+        code="learning_ended",
+        retry=False,
+    )
+
+
+def server_stopping() -> ApiError:
+    """A request was still running when the time that a server gives them at its end was over."""
+    return ApiError(
+        503, "The server is stopping: this answer was not finished.", code="server_stopping"
     )

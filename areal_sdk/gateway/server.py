@@ -239,6 +239,12 @@ def reserve_port(host: str, port: int) -> socket.socket:
     return sock
 
 
+def check_can_listen(host: str, port: int, *, has_given_key: bool) -> None:
+    """ConfigError for an address where a server may not listen, or cannot now: before it loads its model."""
+    check_host(host, has_given_key=has_given_key)
+    reserve_port(host, port).close()
+
+
 def url_of(host: str, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 

@@ -19,8 +19,10 @@ from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint, run_evaluation
+from areal_sdk.loop.gateway import check_listens
+from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call
-from areal_sdk.loop.plan.models import find_served_model
+from areal_sdk.loop.plan.models import find_served_model, with_model_of_run
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.runs import (
@@ -111,14 +113,14 @@ def train_config(config: Config, *, quiet: bool = False) -> RunSummary:
 
 
 def resume_training(
-    path: Path,
+    path: str | Path,
     *,
     settings: Sequence[str] = (),
     overrides: Mapping[str, Any] | None = None,
     quiet: bool = False,
 ) -> RunSummary:
-    """Go on with the run in `path` from its latest checkpoint; `settings` may raise its limits."""
-    run_dir = RunDir.open(path)
+    """Go on with the run in `path`, or mirrored there, from its latest checkpoint; `settings` may raise its limits."""
+    run_dir = open_run(path)
     return run_to_its_end(_resumed(run_dir, overrides or {}, settings=settings, quiet=quiet))
 
 
@@ -135,11 +137,12 @@ def evaluate_config(
     return _evaluate(plan_evaluation(config, split, endpoint=endpoint, record=record, quiet=quiet))
 
 
-def check(config: Config) -> None:
-    """`--dry-run`: everything that can be wrong before anything heavy starts."""
+def check(config: Config) -> Config:
+    """`--dry-run`: everything that can be wrong before anything heavy starts; the settings as resolved."""
     plan = _plan(config)
-    if config.cluster.launcher not in ("local", "torchrun"):  # torchrun's ranks are started later
+    if config.cluster.places:  # torchrun's ranks are started later
         run_to_the_end(_reach_cluster(config, plan.plugins))
+    return plan.config
 
 
 async def _reach_cluster(config: Config, plugins: Plugins) -> None:
@@ -157,6 +160,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
     for line in without_nodes(config, "callers play, and a server has one gateway"):
         logger.warning("%s", line)
     run_dir = model = None
+    check_listens(config.gateway)
     plugins = load_plugins_of(config)
     if config.serve.upstream is not None:
         check_address(config.serve.upstream)  # before it is written anywhere
@@ -175,7 +179,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
         try:
             run_to_the_end(server)
         except KeyboardInterrupt:
-            pass  # how servers end
+            say("stopped")  # how servers end
         except ExceptionGroup as group:
             raise cause_of(group) from None
     return None
@@ -184,6 +188,7 @@ def serve_config(config: Config, *, say: Callable[[str], None]) -> RunSummary | 
 def _plan(config: Config, given: Given | None = None) -> RunPlan:
     for line in idle_settings(config, engine=engine_name(config.engine)):
         logger.warning("%s", line)
+    config = with_model_of_run(config)
     if config.serve.learn:
         return make_live_plan(config, plugins=load_plugins_of(config))
     if config.finetune.objective is not None:
@@ -218,7 +223,7 @@ def plan_training(
         if model is not None:
             raise ConfigError("a run that is resumed keeps its model: leave model out")
         overrides = {join_key(*parts): value for parts, value in leaves(given.settings)}
-        return _resumed(RunDir.open(Path(resume)), overrides, given=given, quiet=quiet)
+        return _resumed(open_run(resume), overrides, given=given, quiet=quiet)
     chosen = {} if model is None else {"model": model}
     make = partial(_plan, given=given)
     plan = make(parse_config({**given.settings, **chosen}))

@@ -5,11 +5,12 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from areal_sdk.config import Config, Quota, RolloutSection, read_toml
+from areal_sdk.config import Config, GatewaySection, Quota, RolloutSection, read_toml
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.processes.membership import Membership
+from areal_sdk.gateway.server import check_can_listen
 from areal_sdk.gateway.sessions.accounts import User
 from areal_sdk.gateway.sessions.external import ExternalLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
@@ -73,6 +74,11 @@ def live_limits(config: Config) -> ExternalLimits:
         )
     keeps_rewards = serve.learn or serve.record or serve.upstream is not None
     return ExternalLimits(serve.idle_s, serve.reward_wait_s, limits, group_size, keeps_rewards)
+
+
+def check_listens(gateway: GatewaySection) -> None:
+    """ConfigError if a server cannot listen at the address of `[gateway]`."""
+    check_can_listen(gateway.host, gateway.port, has_given_key=gateway.admin_key is not None)
 
 
 QUOTAS = set(Quota.model_fields)

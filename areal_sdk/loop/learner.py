@@ -174,7 +174,10 @@ async def _keep_what_was_learnt(
         async with asyncio.timeout(grace_s):
             if (at_work := learner.at_work) is not None:
                 what = at_work
-                say(f"stopping: waits for {what} {until}")
+                if learner.trainer.is_alive:
+                    say(f"stopping: waits for {what} {until}")
+                else:
+                    say(f"warning: a process of the trainer died: {what} is lost")
             if await learner.settle() and learner.has_learnt and not learner.is_saved:
                 what = f"the checkpoint of {learner.state.reached}"
                 say(f"stopping: writes {what} {until}")

@@ -185,6 +185,8 @@ class Progress:
             f"{name}: {report.split}: success {success}, reward {reward}, "
             f"{report.of_tasks} tasks in {report.duration_s:.0f} s, {_span(versions)}{unjudged}"
         )
+        if report.uncalled:
+            self.say(f"warning: {name}: {report.split}: {report.uncalled}")
         for source, part in report.by_source.items():
             rate = f"{part.success.value:.3f}" if part.success else "-"
             mean = f"{part.reward.value:.3f}" if part.reward else "-"

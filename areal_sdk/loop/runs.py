@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
 from areal_sdk.errors import ArealError, ChildDiedError, ConfigError, StorageError
+from areal_sdk.loop.elastic import RanksChange, is_elastic
+from areal_sdk.loop.mirrored import Mirroring, bring_up_to_date, mirrored_at_end
 from areal_sdk.loop.plan.models import find_base
 from areal_sdk.loop.plan.parts import engine_tables
 from areal_sdk.loop.progress import Progress
@@ -82,6 +84,8 @@ class Training:
     quiet: bool = False
     restarts: int = 0
     """After the loss of a process, so far."""
+    mirroring: Mirroring | None = None
+    """Of a run that goes on after a loss."""
     is_planned_once: bool = False
     """Its tasks cannot be read again, so it does not go on by itself."""
 
@@ -111,6 +115,7 @@ def resumed(
     checkpoint = latest_checkpoint(run_dir.checkpoints)  # None: it goes on from its beginning
     changes = changed_settings(run_dir, config, is_saved=checkpoint is not None)
     if (why := why_finished(run_dir, config, changes)) is not None:
+        bring_up_to_date(run_dir, config.run)
         if not quiet:
             TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
         return finished_summary(run_dir)
@@ -139,18 +144,21 @@ class BegunRun:
     run_dir: RunDir
     state: RunState
     progress: Progress
+    mirroring: Mirroring
     summary: RunSummary | None = None
     """None until the run has ended by itself."""
-    loss: ChildDiedError | None = None
-    """The loss of a process after which the run goes on by itself: with `rest`."""
+    loss: ChildDiedError | RanksChange | None = None
+    """Why the run goes on by itself, with `rest`: the loss of a process, or room for more trainer ranks."""
 
-    def main(self) -> Coroutine[Any, Any, RunSummary]:
-        return self.training.plan.run(
+    async def main(self) -> RunSummary:
+        self.summary = await self.training.plan.run(
             run_dir=self.run_dir,
             state=self.state,
             progress=self.progress,
             checkpoint=self.training.checkpoint,
         )
+        await self.mirroring.catch_up()  # Ctrl-C ends only this
+        return self.summary
 
     def can_go_on(self) -> bool:
         """Whether a run that has just lost a process goes on by itself: not one that never began."""
@@ -159,21 +167,25 @@ class BegunRun:
         return self.run_dir.has_begun() and is_left and not training.is_planned_once
 
     def rest(self) -> Training:
-        """The rest of a run that lost a process: after its last checkpoint, or all of it."""
+        """The rest of a run that goes on by itself: after its last checkpoint, or all of it."""
         training = self.training
         most = training.plan.config.run.restarts
         checkpoint = latest_checkpoint(self.run_dir.checkpoints)
         way_on = "going on from the last checkpoint" if checkpoint else "beginning again"
-        self.progress.say(
-            f"warning: {self.loss}; {way_on} (restart {training.restarts + 1} of {most})"
-        )
+        restarts = training.restarts
+        if isinstance(self.loss, RanksChange):
+            self.progress.say(f"{self.loss}; {way_on}")
+        else:
+            restarts += 1
+            self.progress.say(f"warning: {self.loss}; {way_on} (restart {restarts} of {most})")
         return replace(
             training,
             plan=training.make_plan(training.plan.config),  # config.toml holds no secrets
             run_dir=self.run_dir,
             checkpoint=checkpoint,
             changes=(),
-            restarts=training.restarts + 1,
+            restarts=restarts,
+            mirroring=self.mirroring,
         )
 
     @property
@@ -187,41 +199,55 @@ def begun(training: Training) -> Iterator[BegunRun]:
     """Make and lock the run's directory; after the block, tell the observers how the run ended.
 
     Ctrl-C leaves the block without an error: the summary then says that it was interrupted. So does the loss of a
-    process after which the run goes on by itself (`run.restarts`).
+    process after which the run goes on by itself (`run.restarts`), and a change of its ranks.
     """
     plan, config, run_dir = training.plan, training.plan.config, training.run_dir
+    if training.is_planned_once and is_elastic(config):
+        raise ConfigError(
+            "trainer.min_ranks: the run goes on with other ranks from a checkpoint, and its tasks came from an "
+            "iterator that cannot be read again: give a list of tasks"
+        )
     new_dir = None
     if run_dir is None:
         run_dir = new_dir = RunDir.create(config.run.dir, config.run.name, stem=plan.name)
         if training.call:
             run_dir.record_call(training.call)
+    mirroring = training.mirroring or Mirroring(run_dir, config.run)
     # A run that still goes on is not touched: `in_use` refuses it.
     with (
         removed_if_refused(new_dir),
+        mirrored_at_end(mirroring),
         report_at_end(run_dir),
         run_dir.in_use(),
         _failure_recorded(run_dir),
         _waits_on_signal(),
     ):
         write_config(run_dir, config, plan.plugins)
+        mirroring.begin()
         progress = _progress(plan, run_dir, quiet=training.quiet)
         if new_dir is None:
             step = step_of(training.checkpoint) if training.checkpoint is not None else None
             progress.report_resume(step, training.changes)
-        run = BegunRun(training, run_dir, RunState(), progress)
+        run = BegunRun(training, run_dir, RunState(), progress, mirroring)
         plan.plugins.notify.on_run_start(
             run_dir.path.name, str(run_dir.path), run_dir.read_config()
         )
         try:
             yield run
-        except StoppedAtOnce:
+        except StoppedAtOnce as stopped:
+            stopped.add_note(run.whole_summary.lost)
+            stopped.add_note(f"go on with: {run_dir.how_to_resume()}")
             raise
         except KeyboardInterrupt:
             pass
         except (ExceptionGroup, ArealError) as error:
             cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
-            if (loss := _loss_in(cause)) is not None and run.can_go_on():
+            if isinstance(cause, RanksChange):
+                run.loss = cause
+                mirroring.goes_on = True
+            elif (loss := _loss_in(cause)) is not None and run.can_go_on():
                 run.loss = loss
+                mirroring.goes_on = True
             elif cause is error:
                 _with_way_on(error, run_dir)
                 raise

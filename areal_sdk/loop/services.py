@@ -13,11 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk import certificate
+from areal_sdk.agent import AgentLike
 from areal_sdk.backends.supervised import SupervisedEngine, supervised
 from areal_sdk.config import Config
 from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.launch import Launcher, LauncherSetup
+from areal_sdk.loop.elastic import (
+    TrainerRanks,
+    check_finds_room,
+    choose_ranks,
+    is_elastic,
+    with_ranks,
+)
 from areal_sdk.loop.gateway import rollout_sampling
 from areal_sdk.loop.gateway_process import open_gateways
 from areal_sdk.loop.node import node_specs
@@ -50,12 +58,9 @@ class Services:
     model: FoundModel
     engine: SupervisedEngine
     trainer: Trainer | None
-    players: Players | None
-    """Plays in this process; None where nodes do."""
-    nodes: NodePool | None
-    """Play in processes of their own (`rollout.nodes`)."""
-    gateways: GatewayPool | None
-    """Serve callers in processes of their own (`serve.processes`); no agents play."""
+    ranks: TrainerRanks
+    players: Players | NodePool | GatewayPool
+    """Agents of this process, nodes (`rollout.nodes`), or callers of gateway processes (`serve.processes`)."""
     rewards: RewardPool | None
     """Judge callers' episodes."""
 
@@ -66,9 +71,7 @@ class Services:
             pids["engine"] = self.engine.pid
         if self.trainer is not None:
             pids |= self.trainer.pids
-        players = self.players or self.nodes or self.gateways
-        if players is not None:
-            pids |= players.pids
+        pids |= self.players.pids
         used = {name: cpu_seconds(pid) for name, pid in pids.items()}
         return {name: seconds for name, seconds in used.items() if seconds is not None}
 
@@ -76,18 +79,20 @@ class Services:
         self, *, split: str, sampling: SamplingPolicy
     ) -> AbstractAsyncContextManager[PlaysEpisodes]:
         """Plays this program's episodes: `async with` it."""
-        players = self.players or self.nodes
-        assert players is not None, "one of them plays"
-        return players.runner(split=split, sampling=sampling)
+        return self._agents.runner(split=split, sampling=sampling)
 
     def training_runner(self) -> AbstractAsyncContextManager[WatchesEpisodes]:
         """Plays training episodes; nodes triage them too."""
-        rollout = self.config.rollout
+        agents, rollout = self._agents, self.config.rollout
         sampling = rollout_sampling(rollout)
-        if self.nodes is not None:
-            return self.nodes.training_runner(sampling=sampling, truncated=rollout.truncated)
-        assert self.players is not None, "one of them plays"
-        return self.players.runner(split="train", sampling=sampling)
+        if isinstance(agents, NodePool):
+            return agents.training_runner(sampling=sampling, truncated=rollout.truncated)
+        return agents.runner(split="train", sampling=sampling)
+
+    @property
+    def _agents(self) -> Players | NodePool:
+        assert not isinstance(self.players, GatewayPool), "callers play when they like"
+        return self.players
 
 
 @asynccontextmanager
@@ -106,54 +111,54 @@ async def open_services(
     Whatever fails, all of them are closed.
     """
     async with AsyncExitStack() as stack:
-        model_dir = model.directory
         launcher = await stack.enter_async_context(
             open_launcher(config, plugins=plugins, run_dir=run_dir, say=say)
         )
-        engine = make_engine(
-            config, model_dir, plugins=plugins, log_dir=run_dir.logs, launcher=launcher
-        )
+        placing: dict[str, Any] = {
+            "plugins": plugins,
+            "log_dir": run_dir.logs,
+            "launcher": launcher,
+        }
+        engine = make_engine(config, model.directory, **placing)
         trainer = None
+        parts: list[InferenceEngine | Trainer] = [engine]
+        stack.push_async_callback(_close_together, parts)
+        ranks = TrainerRanks(config.trainer.ranks, 0, config, launcher)
+        is_up = learns is not None and is_elastic(config)
+        if is_up:
+            check_finds_room(config, launcher)
+            await engine.start()  # it takes its room first: the ranks get what is left
+            ranks = await choose_ranks(config, launcher, say=say)
         if learns is not None:
-            if doubt := certificate.warning(model_dir, tool_format=config.gateway.tool_format):
+            if doubt := certificate.warning(
+                model.directory, tool_format=config.gateway.tool_format
+            ):
                 say(doubt)
             trainer = make_trainer(
-                config,
-                model_dir,
-                plugins=plugins,
-                preset=learns,
-                log_dir=run_dir.logs,
-                say=say,
-                launcher=launcher,
+                with_ranks(config, ranks.num), model.directory, preset=learns, say=say, **placing
             )
-        stack.push_async_callback(_close_together, engine, trainer)
+            parts.append(trainer)
         agent = None
         if config.rollout.nodes == 1:
             agent = playable(program.agent, config.rollout, log_dir=run_dir.logs)
-        if isinstance(agent, CommandAgent):
-            stack.push_async_callback(agent.aclose)
-        async with asyncio.TaskGroup() as starting:  # both load the model: side by side
-            starting.create_task(engine.start())
-            if isinstance(agent, AgentPool):
-                stack.push_async_callback(agent.aclose)
-                starting.create_task(agent.start())
-            if trainer is not None:
-                starting.create_task(trainer.start())
+        await _start_together(None if is_up else engine, trainer, agent, stack)
         served = await stack.enter_async_context(supervised(engine, say=say))
         if trainer is not None:
             await stack.enter_async_context(fail_with_ranks(trainer))
-        players = nodes = gateways = judges = None
         rewards = reward_specs(config, plugins)
+        players: Players | NodePool | GatewayPool
         if config.serve.learn and config.serve.processes > 1:
             judges = await open_rewards(rewards, config.rollout, run_dir.logs, stack)
-            gateways = await stack.enter_async_context(
-                open_gateways(config, served, model_dir=model_dir, log_dir=run_dir.logs, say=say)
+            players = await stack.enter_async_context(
+                open_gateways(
+                    config, served, model_dir=model.directory, log_dir=run_dir.logs, say=say
+                )
             )
         elif agent is None:
-            nodes = await _open_nodes(
-                config, program, model, served, rewards, run_dir.logs, launcher=launcher, say=say
+            judges = None
+            players = await stack.enter_async_context(
+                _open_nodes(config, program, model, served, rewards, launcher, run_dir.logs, say)
             )
-            stack.push_async_callback(nodes.aclose)
         else:
             players = await stack.enter_async_context(
                 open_players(
@@ -169,32 +174,39 @@ async def open_services(
             )
             judges = players.rewards
         stack.enter_context(short_collections())
-        yield Services(
-            config,
-            run_dir,
-            plugins,
-            model,
-            served,
-            trainer,
-            players,
-            nodes,
-            gateways,
-            judges,
-        )
+        yield Services(config, run_dir, plugins, model, served, trainer, ranks, players, judges)
 
 
+async def _start_together(
+    engine: InferenceEngine | None,
+    trainer: Trainer | None,
+    agent: AgentLike | None,
+    stack: AsyncExitStack,
+) -> None:
+    """Start them side by side, since each loads for long; the agent is closed with `stack`."""
+    if isinstance(agent, CommandAgent | AgentPool):
+        stack.push_async_callback(agent.aclose)
+    async with asyncio.TaskGroup() as starting:
+        if engine is not None:
+            starting.create_task(engine.start())
+        if isinstance(agent, AgentPool):
+            starting.create_task(agent.start())
+        if trainer is not None:
+            starting.create_task(trainer.start())
+
+
+@asynccontextmanager
 async def _open_nodes(
     config: Config,
     program: Program,
     model: FoundModel,
     engine: SupervisedEngine,
     rewards: Sequence[RewardSpec],
-    log_dir: Path,
-    *,
     launcher: Launcher,
+    log_dir: Path,
     say: Callable[[str], None],
-) -> NodePool:
-    """Start the rollout nodes, which sample from `engine` without this process."""
+) -> AsyncIterator[NodePool]:
+    """Rollout nodes, which sample from `engine` without this process."""
     rollout = config.rollout
     nodes: NodePool
 
@@ -219,7 +231,10 @@ async def _open_nodes(
         say=say,
     )
     await nodes.start(entrance.state)
-    return nodes
+    try:
+        yield nodes
+    finally:
+        await nodes.aclose()
 
 
 @asynccontextmanager
@@ -239,10 +254,9 @@ async def open_launcher(
         await launcher.aclose()
 
 
-async def _close_together(engine: InferenceEngine, trainer: Trainer | None) -> None:
+async def _close_together(parts: Sequence[InferenceEngine | Trainer]) -> None:
     """Side by side: each may be in the middle of something, and Ctrl-C has five seconds."""
-    closing = [engine.aclose(), *([trainer.aclose()] if trainer is not None else [])]
-    await asyncio.gather(*closing)
+    await asyncio.gather(*(part.aclose() for part in parts))
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway
 from areal_sdk.gateway.sessions.external import SPLIT
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
+from areal_sdk.gateway.winding_down import STOP_GRACE_S
 from areal_sdk.loop.gateway import callers_sampling, live_limits, make_gateway, read_users
 from areal_sdk.loop.gateway_process import open_gateways
 from areal_sdk.loop.plan.models import FoundModel
@@ -78,7 +79,7 @@ async def run_server(
             say("sessions and rewards are not kept: that takes --record or --learn")
         announce(config, gateway, say=say)
         with short_collections():
-            await asyncio.Event().wait()
+            await _until_stopped(say)
 
 
 async def run_upstream(
@@ -109,7 +110,17 @@ async def run_upstream(
             )
         say("another provider gives text, not tokens: nothing that is recorded can be trained")
         announce(config, gateway, say=say)
+        await _until_stopped(say)
+
+
+async def _until_stopped(say: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C, and say that it was heard: answers that are running get some time."""
+    try:
         await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        grace = f"answers that are running get up to {STOP_GRACE_S:g} s"
+        say(f"stopping: {grace} (Ctrl-C again: at once)")
+        raise
 
 
 def announce(

@@ -4,7 +4,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services
 from areal_sdk.loop.serving import announce
@@ -16,6 +15,7 @@ from areal_sdk.rollout.curriculum import Curriculum
 from areal_sdk.rollout.dispatcher import Dispatcher
 from areal_sdk.rollout.gateways.pool import GatewayPool
 from areal_sdk.rollout.groups import EpisodeObserver, Rejection, ScoredEpisode, TriagedEpisode
+from areal_sdk.rollout.nodes.pool import NodePool
 from areal_sdk.rollout.source import EpisodeSource
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.rollout.tasks import TaskSource, TaskStream
@@ -72,18 +72,14 @@ async def follow_callers(
     services: Services, state: RunState, progress: Progress
 ) -> AsyncIterator[EpisodeSource]:
     """Callers of the gateway play as they like."""
-    players, gateways = services.players, services.gateways
-    if gateways is not None:
-        sessions: GatewayPool | ExternalSessions = gateways
-        announce(services.config, gateways, say=progress.say)
-    else:
-        assert players is not None, "callers reach the gateway of this process, or the processes"
-        sessions = players.gateway.external
-        announce(services.config, players.gateway, say=progress.say)
+    players = services.players
+    assert not isinstance(players, NodePool), "callers reach this process, or processes of gateways"
+    at = players if isinstance(players, GatewayPool) else players.gateway
+    announce(services.config, at, say=progress.say)
     yield CallerEpisodes(
         # However many of its episodes fail: callers need not give anything to train.
         _make_buffer(services, state, max_lost_in_a_row=sys.maxsize),
-        sessions=sessions,
+        sessions=at if isinstance(at, GatewayPool) else at.external,
         tasks=CallerTasks(),
         truncated=services.config.rollout.truncated,
         rewards=services.rewards,

@@ -91,9 +91,17 @@ class TrainingLoop:
             await self.evaluator.maybe_begin(self._delivery)
             if self.learner.checkpoints.is_due(self.state.step):
                 await self.learner.begin_save()
+                await self._take_room()
             if batch.exhausted:
                 return "tasks"
         return ended
+
+    async def _take_room(self) -> None:
+        """End with `RanksChange`, after the checkpoint that was begun, if there is room for ranks that are missing."""
+        if (change := await self.services.ranks.change()) is not None:
+            await self.learner.save()
+            await self.evaluator.finish()
+            raise change
 
     async def _next_batch(self) -> RolloutBatch | None:
         """None when `run.max_minutes` pass before there is one: callers may never come."""
@@ -149,6 +157,7 @@ class TrainingLoop:
         for name, seconds in self.services.cpu_seconds().items():
             metrics[f"cpu_{name}_s"] = seconds
         metrics["cores"] = float(num_cores())
+        metrics["ranks"] = float(self.services.ranks.num)
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
         self._report()
         if self._num_skipped >= MAX_SKIPPED_STEPS:

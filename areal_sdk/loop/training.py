@@ -19,7 +19,7 @@ from areal_sdk.errors import ConfigError, StorageError
 from areal_sdk.loop.evaluation.best import BestWeights
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
 from areal_sdk.loop.evaluation.recorded import recorded_before
-from areal_sdk.loop.gateway import read_users
+from areal_sdk.loop.gateway import check_listens, read_users
 from areal_sdk.loop.learner import Learner, open_learner
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.mixture import without_tasks
@@ -102,6 +102,9 @@ def make_plan(config: Config, *, plugins: Plugins, program: Program) -> RunPlan:
     """
     eval_tasks = held_out_tasks(config, program, plugins)
     if config.eval.every and not eval_tasks:
+        load_tasks(
+            config, program=program, plugins=plugins, say=logger.warning
+        )  # its mistakes first
         raise ConfigError(
             f"eval.every = {config.eval.every}, but no held-out tasks were given: "
             "give them (--eval-tasks FILE.jsonl), or remove eval.every"
@@ -149,6 +152,7 @@ def make_live_plan(config: Config, *, plugins: Plugins) -> RunPlan:
         if getattr(config, name):
             raise ConfigError(f"serve.learn learns from callers: leave {name} out")
     read_users(config)
+    check_listens(config.gateway)
     algorithm = check_names(config, plugins)
     model = find_trained_model(config, plugins=plugins, preset=algorithm.preset)
     return RunPlan(config, plugins, Program("serve", _no_agent), model, algorithm)

@@ -48,6 +48,11 @@ STEPS: Mapping[str, Mapping[str, str]] = {
 """For each panel of the steps, the metrics it shows with their labels."""
 
 
+_OUTCOME = "batch/outcome/"
+MAX_OUTCOME_PANELS = 8
+"""Of the metrics that the outcomes of episodes carry; `inspect --json` has all."""
+
+
 def panels_of(run_dir: RunDir) -> list[Panel]:
     """The panels with anything to show, what was measured first."""
     events, steps = run_dir.read_history(), run_dir.read_steps()
@@ -57,6 +62,10 @@ def panels_of(run_dir: RunDir) -> list[Panel]:
     for title, names in STEPS.items():
         series = tuple(Series(label, _points(steps, name)) for name, label in names.items())
         panels.append(Panel(title, tuple(one for one in series if one.points)))
+    outcomes = dict.fromkeys(key for step in steps for key in step if key.startswith(_OUTCOME))
+    for key in list(outcomes)[:MAX_OUTCOME_PANELS]:
+        name = key.removeprefix(_OUTCOME)
+        panels.append(Panel(f"outcome: {name}", (Series(name, _points(steps, key)),)))
     return [panel for panel in panels if panel.series]
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from areal_sdk.config.sections.base import ENDLESS
 from areal_sdk.telemetry import RunDir
 
 
@@ -47,6 +48,7 @@ class RunOverview:
     """Of a run that learns from data its objective; `-` where nothing is learnt."""
     steps: int = 0
     total_steps: int = 0
+    """0 where no number was given."""
     held_out: HeldOutChange | None = None
     problem: str = ""
     """The error of a run that failed or cannot be read."""
@@ -79,6 +81,7 @@ def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> Run
     steps = [event["step"] for event in events if event["kind"] == "step"]
     learns = not _only_serves(config) and not any(event["kind"] == "measure" for event in events)
     objective = config.get("finetune", {}).get("objective")
+    total = config.get("run", {}).get("steps", 0)
     failed = events[-1] if events and events[-1]["kind"] == "failed" else {}
     return RunOverview(
         name=run_dir.path.name,
@@ -89,7 +92,7 @@ def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> Run
         model=_name(str(config.get("serve", {}).get("upstream") or config["model"])),
         algorithm=objective or config.get("algorithm", {}).get("name", "-") if learns else "-",
         steps=steps[-1] if steps else 0,
-        total_steps=config.get("run", {}).get("steps", 0) if learns else 0,
+        total_steps=total if learns and total < ENDLESS else 0,
         held_out=held_out(events),
         problem=failed.get("error", ""),
     )

@@ -179,7 +179,8 @@ class CallerEpisodes(EpisodeSource):
         except Exception as exc:  # noqa: BLE001 - a bug: `cut_batch` raises it
             self.buffer.fail(exc)
         finally:
-            self._ends.pop(live.id, None)
+            if self._ends.get(live.id) is end:  # else its id names a later session
+                del self._ends[live.id]
 
     def _resolve_if_whole(self, group: PendingGroup) -> None:
         """Callers end the siblings of a group; the one that ends last resolves it."""

@@ -16,6 +16,7 @@ from typing import Self
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.estimates import Interval, mean_of_tasks, pass_at_k, share_of_tasks
 from areal_sdk.rollout.groups import is_success
+from areal_sdk.rollout.metrics import outcome_metrics
 from areal_sdk.rollout.tasks import EpisodeRequest, PlaysEpisodes
 from areal_sdk.types import Episode, OutcomeKind, Task
 
@@ -54,6 +55,10 @@ class EvalReport:
     solved: float | None = None
     """Share of all episodes that succeeded, every task counting alike: those without a verdict did
     not. What compares weights: else those win whose failures raise, and are left out."""
+    num_uncalled: int = 0
+    """Number of scored episodes that never called the model: their verdicts say nothing about it."""
+    outcome: Mapping[str, float] = field(default_factory=dict)
+    """Means of the metrics that the episodes' outcomes carry, as `outcome/NAME`."""
     is_in_points: bool = False
     """Some reward beyond 1 claims no success: then a reward of 1 is a low score and no success."""
     run_dir: str = ""
@@ -63,6 +68,17 @@ class EvalReport:
     def judged(self) -> float:
         """Share of the episodes that have a verdict."""
         return self.num_scored / self.num_episodes
+
+    @property
+    def uncalled(self) -> str:
+        """Says how many episodes never called the model; empty if all scored ones did.
+
+        >>> EvalReport.from_metrics("eval", {"tasks": 4, "scored": 4, "uncalled": 3}).uncalled
+        '3 of 4 episodes never called the model'
+        """
+        if not self.num_uncalled:
+            return ""
+        return f"{self.num_uncalled} of {self.num_episodes} episodes never called the model"
 
     @property
     def of_tasks(self) -> str:
@@ -105,6 +121,8 @@ class EvalReport:
             num_available=int(numbers["available"]) if "available" in numbers else None,
             by_source={source: cls.from_metrics(split, part) for source, part in by_source.items()},
             solved=numbers.get("solved"),
+            num_uncalled=int(numbers.get("uncalled", 0)),
+            outcome={key: value for key, value in numbers.items() if key.startswith("outcome/")},
         )
 
     def metrics(self) -> dict[str, float]:
@@ -117,7 +135,10 @@ class EvalReport:
             "turns": self.mean_turns,
             "duration_s": self.duration_s,
             **{f"errors/{kind}": float(n) for kind, n in self.errors.items()},
+            **self.outcome,
         }
+        if self.num_uncalled:
+            numbers["uncalled"] = float(self.num_uncalled)
         if self.versions is not None:
             numbers["from_version"], numbers["to_version"] = map(float, self.versions)
         if self.solved is not None:
@@ -164,6 +185,7 @@ class _EvaluatedEpisode:
     error: str
     message: str
     versions: frozenset[int]
+    metrics: Mapping[str, float]
 
 
 async def evaluate_tasks(
@@ -227,6 +249,7 @@ def _summarise(episode: Episode) -> _EvaluatedEpisode:
         error="" if scored else (outcome.error.value if outcome.error else "abstain"),
         message=outcome.message,
         versions=frozenset(version for turn in episode.turns for version in turn.versions),
+        metrics=outcome.metrics,
     )
 
 
@@ -281,6 +304,8 @@ def _report(
             sum(attempt.success for attempt in group) / num_attempts[task]
             for task, group in by_task.items()
         ),
+        num_uncalled=sum(not attempt.error and not attempt.num_turns for attempt in attempts),
+        outcome=outcome_metrics(attempt.metrics for attempt in attempts),
         is_in_points=any(
             attempt.reward is not None and attempt.reward > 1.0 and not attempt.claims_success
             for attempt in attempts

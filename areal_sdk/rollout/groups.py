@@ -44,6 +44,8 @@ class ScoredEpisode:
     truncated: bool
     oldest_version: int | None
     """Version of the oldest trained token; None if the episode counts only in its group's baseline."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Of its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode
         duration_s=episode.duration_s,
         truncated=episode.truncated,
         oldest_version=oldest_version(trajectories),
+        metrics=outcome.metrics,
     )
 
 

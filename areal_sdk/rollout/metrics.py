@@ -1,7 +1,8 @@
 """Metrics of a batch and of the latest episodes, and warnings about biases."""
 
+import math
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
@@ -150,8 +151,28 @@ def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[s
         "sampled_tokens": fmean(m.num_sampled for m in members),
         "truncated": fmean(m.truncated for m in members),
         **_percentiles("duration_s", [m.duration_s for m in members]),
+        **outcome_metrics(m.metrics for m in members),
         **_by_source(groups),
     }
+
+
+MAX_OUTCOME_METRICS = 32
+"""More names than this are names of tasks and the like: those that most episodes have are kept."""
+
+
+def outcome_metrics(outcomes: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The means of the metrics of `Outcome`s as `outcome/NAME`, each over the episodes that have it.
+
+    >>> outcome_metrics([{"searches": 1.0, "found": 0.0}, {"searches": 2.0}, {"searches": float("nan")}])
+    {'outcome/found': 0.0, 'outcome/searches': 1.5}
+    """
+    values: dict[str, list[float]] = {}
+    for metrics in outcomes:
+        for name, value in metrics.items():
+            if math.isfinite(value):
+                values.setdefault(name, []).append(value)
+    kept = sorted(values, key=lambda name: (-len(values[name]), name))[:MAX_OUTCOME_METRICS]
+    return {f"outcome/{name}": fmean(values[name]) for name in sorted(kept)}
 
 
 MAX_SOURCES = 20

@@ -3,6 +3,7 @@
 config.toml     resolved configuration, without secrets
 call.json       for a run that Python code began: the names of the arguments that are objects
 origin.json     which weights the run began with: a resume and a KL to them need the same ones
+id.json         of a run with a mirror: the same in both
 plugins.json    every installed plugin with its version, and plugins that the run had before a resume
 metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
                 run continued; later steps are made again. An `end` line says that the run ended by
@@ -46,7 +47,7 @@ MEASURED_FILE = "evaluation.json"
 _SECRET = re.compile(
     r"(^|_)(api_?key|admin_?key|secret|password|passwd|token|credentials?)$", re.IGNORECASE
 )
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
+_URL_LOGIN = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)[^/@\s]+@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class RunDir:
     def open(cls, path: Path) -> Self:
         """The run in `path`, which must be one."""
         run = cls(path)
+        refuse_address(str(path))
         if not run.config.is_file():
             near = [p for p in path.parent.glob("*/config.toml") if cls(p.parent).has_begun()]
             near.sort(key=lambda p: p.stat().st_mtime)
@@ -296,6 +298,22 @@ class RunDir:
         newest = [summary.id for summary, _ in zip(self.list_episodes(), range(3), strict=False)]
         hint = f"the newest are {', '.join(newest)}" if newest else "it has none yet"
         raise ConfigError(f"no episode {episode_id!r} in {self.path}; {hint}")
+
+
+def is_address(text: str) -> bool:
+    """Whether it names a place that is not a path, also where a path was made of it.
+
+    >>> [is_address(text) for text in ("s3://bucket/run", "s3:/bucket/run", "runs/a", "C.py::a")]
+    [True, True, False, False]
+    """
+    return re.match(r"[a-z][a-z0-9+.-]+:/", text) is not None
+
+
+def refuse_address(text: str) -> None:
+    """ConfigError for an address where a directory is wanted: it may be the mirror of a run."""
+    if is_address(text):
+        url = re.sub(":/+", "://", text, count=1)
+        raise ConfigError(f"{url} is no directory: to read its run, areal-sdk fetch {url}")
 
 
 def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -120,6 +120,7 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ),
         ((*EVAL, "--compare", "nowhere"), "no model 'nowhere'"),
         ((*TRAIN, "--set", "rollout.batch=12"), "not a multiple of rollout.group_size"),
+        ((*TRAIN, "--tasks", "nope.jsonl", "--set", "eval.every=2"), "no such file of tasks"),
         ((*TRAIN, "--set", "rolout.batch=16"), "did you mean 'rollout.batch'?"),
         ((*TRAIN, "--set", "trainer.zero3=8"), "known in trainer: name, learning_rate"),
         ((*TRAIN, "--set", "trainer.rank=8"), "did you mean 'trainer.ranks'?"),

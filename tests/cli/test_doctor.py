@@ -114,11 +114,11 @@ def test_a_family_is_told_whether_it_trains_and_where_it_runs(tmp_path: Path) ->
     assert find("trainer")[0].found == "trains tiny"
     assert find("local engine")[0].found == "runs tiny"
     config = model / "config.json"
-    config.write_text(config.read_text().replace('"qwen3"', '"gemma2"'))
+    config.write_text(config.read_text().replace('"qwen3"', '"gpt_oss"'))
     (trainer,) = find("trainer", model=str(model))
     (engine,) = find("local engine", model=str(model))
     assert trainer.level is engine.level is Severity.NOTE
-    assert "does not train 'gemma2' models, whose logits are capped; it trains" in trainer.found
+    assert "does not train 'gpt_oss' models, whose attention leaves a share" in trainer.found
     assert "serve this model with SGLang" in engine.found
 
 

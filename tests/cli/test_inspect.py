@@ -95,6 +95,26 @@ def test_the_shares_of_a_mixture_are_shown_where_a_curriculum_moves_them(run_dir
     assert "shares     easy 50 %, hard 50 % -> easy 12 %, hard 88 %" in output_of(str(run_dir))
 
 
+def test_the_means_of_what_outcomes_carry_are_shown(run_dir: Path) -> None:
+    metrics = MetricsLog(RunDir(run_dir).metrics)
+    for step, searches in ((4, 3.0), (5, 1.5)):
+        metrics.log("step", {"step": step, "batch/outcome/searches": searches})
+    metrics.close()
+    assert "outcome    searches 3 -> 1.5" in output_of(str(run_dir))
+
+
+def test_a_run_that_learns_from_data_shows_what_and_its_loss(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "tuned")
+    run.write_config({"model": "tiny", "finetune": {"objective": "reward_model"}})
+    metrics = MetricsLog(run.metrics)
+    for step, loss in ((1, 2.0), (2, 0.5)):
+        metrics.log("step", {"step": step, "train/loss": loss})
+    metrics.close()
+    output = output_of(str(run.path))
+    assert "reward-model on tiny, 2 steps\nloss       2.000 -> 0.500" in output
+    assert "reward " not in output
+
+
 def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: Path) -> None:
     output = output_of(str(run_dir), "--episode", "ep-1")
     assert "verdict: reward 1, success" in output

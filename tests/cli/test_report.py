@@ -1,11 +1,12 @@
 """A run ends with what to type next."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from areal_sdk.cli.report import print_summary, what_next
+from areal_sdk.cli.report import print_reports, print_summary, what_next
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.rollout.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
@@ -64,3 +65,9 @@ def test_the_summary_ends_with_them(run_dir: RunDir, capsys: pytest.CaptureFixtu
     assert "0.50 [0.30, 0.70]" in printed
     assert "3 steps in 1:01 of training, 2:10 in all; ended: steps" in printed
     assert f"run directory: {run_dir.path}\nnext: areal-sdk inspect" in printed
+
+
+def test_a_success_without_the_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    print_reports({"tiny": replace(MEASURED, num_uncalled=8)})
+    told = capsys.readouterr().err
+    assert told == "warning: tiny: 8 of 8 episodes never called the model\n"

@@ -8,7 +8,7 @@ import pytest
 
 from areal_sdk.cli.serve import DEFAULT_PORT, with_port
 from areal_sdk.config import parse_config
-from tests.loop.runs import finish, start_command, told
+from tests.loop.runs import finish, refused, start_command, told
 
 
 @pytest.mark.parametrize("way", ["--port", "--set", "--config"])
@@ -28,7 +28,7 @@ def test_a_port_that_was_given_in_any_way_is_listened_on(tmp_path: Path, way: st
         assert told(server.stdout, r"serving \S+ at http://127.0.0.1:(\d+)") == str(port)
     finally:
         server.send_signal(signal.SIGINT)
-    finish(server)
+    assert finish(server).endswith("stopped\n")
 
 
 def test_a_server_that_passes_calls_on_says_that_it_records_and_has_no_key(tmp_path: Path) -> None:
@@ -45,6 +45,19 @@ def test_a_server_that_passes_calls_on_says_that_it_records_and_has_no_key(tmp_p
     finally:
         server.send_signal(signal.SIGINT)
     finish(server)
+
+
+@pytest.mark.parametrize("way", ["--learn", "--record"])
+def test_a_port_in_use_is_found_before_anything_is_loaded(tmp_path: Path, way: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        run = ("--set", f"run.dir={tmp_path}/runs")
+        told_why = refused("serve", way, "--model", str(tmp_path / "none"), "--port", port, *run)
+    assert "cannot listen on 127.0.0.1" in told_why
+    assert "choose another port" in told_why
+    assert not (tmp_path / "runs").exists()
 
 
 def test_where_nobody_says_a_port_it_is_the_one_that_clients_remember() -> None:

@@ -1,6 +1,7 @@
 """Whole fine-tuning runs on the tiny model: what they write, how they go on, what they refuse."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,53 @@ def test_a_dry_run_shows_the_steps_that_the_epochs_need(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, asked)
     assert shown.exit_code == 0, shown.output
     assert "steps = 5" in shown.output  # 24 rows, 5 a step
+
+
+@pytest.fixture
+def of_tiny(tmp_path: Path) -> Path:
+    """A finished run that began with the weights of another run."""
+    first, run = RunDir(tmp_path / "first"), RunDir(tmp_path / "of-tiny")
+    for one, settings in ((first, {"model": "tiny"}), (run, {"init_from": str(first.path)})):
+        one.path.mkdir()
+        one.write_config(settings)
+    shutil.copytree(resolve_model("tiny"), run.checkpoints / "final")
+    return run.path
+
+
+def begun_from(run: Path, command: str, *options: str) -> list[str]:
+    given = str(AGENT)
+    if command == "sft":
+        given = rows(run.parent / "rows.jsonl")
+    elif command in ("dpo", "reward-model"):
+        given = pairs(run.parent / "pairs.jsonl")
+    return [command, given, "--init-from", str(run), *options]
+
+
+@pytest.mark.parametrize("command", ["train", "sft", "dpo", "reward-model"])
+def test_a_run_takes_the_model_of_the_run_it_begins_with(of_tiny: Path, command: str) -> None:
+    result = CliRunner().invoke(cli, begun_from(of_tiny, command, "--dry-run"))
+    assert tomllib.loads(result.stdout)["model"] == "tiny", result.output
+    named = begun_from(of_tiny, command, "--model", "tiny", "--dry-run")
+    assert CliRunner().invoke(cli, named).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("train", "--dry-run"),
+        ("sft", "--dry-run"),
+        ("dpo", "--dry-run"),
+        ("reward-model", "--dry-run"),
+        ("distill", "--teacher", "http://127.0.0.1:9/v1", "--teacher-model", "theirs"),
+    ],
+)
+def test_a_model_that_is_not_that_of_the_weights_is_refused(
+    of_tiny: Path, command: tuple[str, ...]
+) -> None:
+    result = CliRunner().invoke(cli, begun_from(of_tiny, *command, "--model", "smollm2"))
+    assert result.exit_code != 0
+    told = result.output + str(result.exception)
+    assert "has trained 'tiny': leave the model out (--model)" in told
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,14 @@ def test_pairs_are_the_best_against_the_worst_sibling(model_dir: Path, tmp_path:
         sources(model_dir).pairs([str(alike.path)])
 
 
+def test_a_pair_whose_episodes_have_one_id_is_a_pair(model_dir: Path, tmp_path: Path) -> None:
+    """A resumed run plays the tasks of lost episodes again, under their ids."""
+    best = sampled("2", 1.0, task="a", id="g.0")
+    run = run_with(tmp_path / "run", [best, sampled("4", 0.0, task="a", id="g.0")])
+    [pair] = sources(model_dir).pairs([str(run.path)]).rows
+    assert (pair.chosen.tokens, pair.rejected.tokens) == (tuple(b"1+1?2"), tuple(b"1+1?4"))
+
+
 def test_pairs_of_text_are_rendered(model_dir: Path, tmp_path: Path) -> None:
     run = run_with(tmp_path / "run", [told("It is 2.", 1.0), told("It is 3.", 0.0)])
     [pair] = sources(model_dir).pairs([str(run.path)]).rows

@@ -230,6 +230,27 @@ async def test_an_unknown_url_is_a_404_in_the_same_shape(start_gateway: StartGat
     assert (status, body["error"]["code"]) == (404, "unknown_url")
 
 
+@pytest.mark.parametrize(
+    ("path", "method", "allow"),
+    [
+        ("/v1/chat/completions", "GET", "POST"),
+        ("/v1/messages", "PUT", "POST"),
+        ("/s/e/v1/reward", "GET", "POST"),
+        ("/v1/models", "POST", "GET, HEAD"),
+        ("/control/sessions", "DELETE", "GET, HEAD, POST"),
+    ],
+)
+async def test_another_method_is_a_405_that_names_those_that_work(
+    start_gateway: StartGateway, path: str, method: str, allow: str
+) -> None:
+    gateway, _ = await start_gateway()
+    url = f"{gateway.base_url.removesuffix('/v1')}{path}"
+    async with aiohttp.ClientSession() as http, http.request(method, url) as reply:
+        assert (reply.status, reply.headers["Allow"]) == (405, allow)
+        error = (await reply.json())["error"]
+    assert (error["code"], method in error["message"]) == ("method_not_allowed", True)
+
+
 async def test_an_unknown_url_is_a_404_whatever_it_holds(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway()
     root = gateway.base_url

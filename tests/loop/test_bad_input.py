@@ -154,8 +154,8 @@ WRONG_MODELS: dict[str, tuple[Callable[[Path], None], str]] = {
     "without safetensors": (without_safetensors, "no .safetensors file"),
     "without a tokenizer": (without_tokenizer, "has no tokenizer.json"),
     "of a family that is not trained": (
-        lambda model: configured(model, model_type="gemma2"),
-        "the trainer does not train 'gemma2' models, whose logits are capped; it trains",
+        lambda model: configured(model, model_type="gpt_oss"),
+        "the trainer does not train 'gpt_oss' models, whose attention leaves a share",
     ),
     "that only SGLang serves": (
         lambda model: configured(model, model_type="granite"),

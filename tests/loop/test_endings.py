@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.telemetry import RunDir
 from tests.loop.runs import (
     DEADLINE_S,
     SCRIPTED_ENGINE,
@@ -61,13 +62,16 @@ def test_a_run_that_may_restart_goes_on_from_its_last_checkpoint(tmp_path: Path)
         "run__checkpoint_every": 1,
     }
     finish(start_training(tmp_path / "whole", *SCRIPTED_ENGINE, **settings))
-    process = start_training(tmp_path / "lost", *SCRIPTED_ENGINE, **settings, run__restarts=1)
+    settings |= {"run__restarts": 1, "run__mirror": tmp_path / "mirror"}
+    process = start_training(tmp_path / "lost", *SCRIPTED_ENGINE, **settings)
     wait_for_steps(process, tmp_path / "lost", 3)
     (trainer,) = children_of(process.pid, "trainer-0")
     os.kill(trainer, signal.SIGKILL)
     output = finish(process)
     assert re.search(r"trainer-0 .*was killed by SIGKILL.*checkpoint \(restart 1 of 1\)", output)
     assert curve(tmp_path / "lost") == curve(tmp_path / "whole")
+    mirror = RunDir.open(tmp_path / "mirror")
+    assert mirror.read_metrics() == run_dir(tmp_path / "lost").read_metrics()
 
 
 @pytest.mark.long

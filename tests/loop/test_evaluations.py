@@ -32,6 +32,24 @@ def test_evaluations_run_beside_the_rollouts_keep_the_best(
     assert not list(run.checkpoints.glob("candidate-*"))
 
 
+def test_what_an_evaluation_of_the_last_step_measured_is_not_played_again(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    settings: dict[str, Any] = {
+        "run__steps": 2,
+        "eval__every": 2,
+        "eval__tasks": 4,
+        "eval__after": True,
+    }
+    output = finish(start_training(tmp_path, *parts, **settings))
+    run = run_dir(tmp_path)
+    last, after = run.read_metrics(kind="eval")
+    assert (last["name"], after["name"]) == ("step-2", "after")
+    assert {**after, "name": "step-2", "time": last["time"]} == last
+    assert sum(episode.split == "eval" for episode in run.list_episodes()) == 4
+    assert "after: step-2 measured the last weights, and is not repeated" in output
+
+
 def test_an_evaluation_that_is_due_while_one_runs_comes_next(
     tmp_path: Path, parts: tuple[str, ...]
 ) -> None:

@@ -124,6 +124,8 @@ def test_a_second_ctrl_c_waits_for_nothing(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output = finish(process, code=1)
     assert "interrupted" in output
+    assert "no step was taken: a resumed run begins anew" in output
+    assert f"go on with: areal-sdk train --resume {tmp_path / 'run'}" in output
     assert "run directory" not in output, "it waited for the end after all"
     assert not any(word in output for word in UGLY), output
 

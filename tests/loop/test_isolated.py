@@ -169,6 +169,25 @@ def test_what_pip_cannot_install_is_an_error_with_its_words(
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
+def test_a_file_that_was_built_again_gets_an_environment_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(environments.DIRECTORY_VARIABLE, str(tmp_path / "environments"))
+    made: list[Path] = []
+
+    def make(directory: Path, requirement: str, packages: list[str]) -> None:
+        directory.mkdir(parents=True)
+        (directory / environments._DONE).touch()
+        made.append(directory)
+
+    monkeypatch.setattr(environments, "_make", make)  # pip would take seconds
+    wheel = tmp_path / "polite-1.0-py3-none-any.whl"
+    for content in (b"first", b"first", b"second"):
+        wheel.write_bytes(content)
+        environments.environment_for(str(wheel))
+    assert len(made) == 2
+
+
 def test_true_means_what_is_installed_under_the_name() -> None:
     with pytest.raises(
         ConfigError, match="no installed plugin registers it: write the requirement"

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 import areal_sdk
-from areal_sdk.config import Config
+from areal_sdk.config import Config, RunSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api
+from areal_sdk.loop.mirrored import Mirroring
 from areal_sdk.loop.plan.given import read_call
 from areal_sdk.loop.plan.models import find_model
 from areal_sdk.loop.runs import BegunRun, Training
@@ -99,5 +100,5 @@ def test_a_run_whose_tasks_are_read_once_does_not_go_on_by_itself(
     assert isinstance(training, Training)
     run = RunDir.create(tmp_path, "run")
     run.metrics.write_text(json.dumps({"kind": "step", "step": 1}) + "\n")
-    begun_run = BegunRun(training, run, RunState(), cast(Any, None))
+    begun_run = BegunRun(training, run, RunState(), cast(Any, None), Mirroring(run, RunSection()))
     assert begun_run.can_go_on() is not is_read_once

@@ -25,6 +25,8 @@ def root(tmp_path: Path, run: RunDir) -> Path:
     metrics.close()
     served = RunDir.create(tmp_path, "served")
     served.write_config({"model": "tiny", "serve": {"record": True}})
+    live = {**SETTINGS, "run": {"steps": 10**9, "name": "live"}}
+    write_run(tmp_path, "live", settings=live, steps=3, success=None)
     begun = RunDir.create(tmp_path, "begun")
     begun.write_config({"model": "/models/mine", "agent": {"name": "x.py"}})
     for name, text in {"torn": "model = ", "foreign": '[package]\nname = "x"', "empty": ""}.items():
@@ -52,6 +54,7 @@ def test_runs_are_listed_with_what_they_learnt_and_how_they_ended(root: Path) ->
     assert rows["killed"][5:] == ["rloo", "2/9", "success", "0.100", "->", "0.200", "interrupted"]
     assert rows["failed"][5:] == ["grpo", "1/6", "-", "failed"]
     assert rows["served"][3:] == ["callers", "tiny", "-", "-", "-", "recorded"]
+    assert rows["live"][6] == "3"
     assert rows["begun"][3:] == ["x.py", "mine", "-", "-", "-", "running"]
     assert rows["torn"][-1] == rows["strange"][-1] == "unreadable"
     assert {"foreign", "empty"}.isdisjoint(rows)

@@ -21,6 +21,11 @@ async def slowly(episode: Episode) -> bool:
     return episode.final_text == "yes"
 
 
+async def in_a_second(episode: Episode) -> float:
+    await asyncio.sleep(1.0)
+    return 1.0
+
+
 def per_turn(episode: Episode) -> list[float | None]:
     return [0.5, *[None] * (len(episode.turns) - 1)]
 

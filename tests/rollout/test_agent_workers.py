@@ -439,6 +439,40 @@ async def test_who_waits_for_a_worker_replaces_one_that_is_lost_meanwhile(
         assert pool.num_started == 3
 
 
+FRAGILE = """
+from pathlib import Path
+
+if Path("{broken}").exists():
+    raise RuntimeError("the file is broken")
+
+def agent(task, context):
+    return 1.0
+"""
+
+
+async def test_a_worker_that_does_not_start_is_tried_again_after_a_pause_and_why_is_said_once(
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, broken = tmp_path / "agent.py", tmp_path / "broken"
+    file.write_text(FRAGILE.format(broken=broken))
+    async with AgentPool(
+        AgentSpec("agent", f"{file}::agent"), size=1, log_dir=tmp_path / "logs"
+    ) as pool:
+        broken.touch()
+        os.kill(pool.pids["agent-0"], signal.SIGKILL)
+        log = tmp_path / "logs" / "agent-0.log"
+        await until(lambda: "tried again in 0.5 s" in caplog.text)
+        waiting = asyncio.create_task(pool._pick())
+        await until(lambda: caplog.text.count("did not start") == 1 and not waiting.done())
+        broken.unlink()
+        async with asyncio.timeout(PATIENCE_S):
+            assert not (await waiting).is_lost
+        assert pool.num_started == 2, "the attempts of one replacement"
+    (said,) = [row for row in caplog.messages if "did not start" in row]
+    assert said.startswith("agent-0 did not start: ")
+    assert "the file is broken" in said, log.read_text()
+
+
 async def test_what_ignores_its_cancellation_gets_no_new_episodes_and_ends(
     model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
-from areal_sdk.rollout.metrics import batch_metrics
+from areal_sdk.rollout.metrics import MAX_OUTCOME_METRICS, batch_metrics, outcome_metrics
 from areal_sdk.rollout.tasks import IssuedTask, TaskSource, TaskStream
 from areal_sdk.telemetry.ledger import DropReason, Ledger
 from areal_sdk.trainer import IdleGroups
@@ -105,6 +105,30 @@ def test_a_batch_of_several_sources_says_the_reward_of_each() -> None:
         "source/words/episodes": 2.0,
     }
     assert "source/sums/reward" not in batch_metrics(groups[:1], version=0)
+
+
+def test_a_batch_has_the_means_of_what_its_outcomes_carry() -> None:
+    carried: tuple[dict[str, float], ...] = (
+        {"searches": 1.0, "found": 1.0},
+        {"searches": 4.0},
+        {},
+    )
+    members = []
+    for sibling, metrics in enumerate(carried):
+        outcome = Outcome.scored(float(sibling), metrics=metrics)
+        scored = triage(Episode("e", Task("t"), (turn(0),), outcome, sibling=sibling))
+        assert isinstance(scored, ScoredEpisode)
+        members.append(scored)
+    group = FinishedGroup("g", IssuedTask(Task("t"), epoch=0, position=0), tuple(members))
+    numbers = batch_metrics([group], version=0)
+    assert (numbers["outcome/searches"], numbers["outcome/found"]) == (2.5, 1.0)
+
+
+def test_no_more_names_are_kept_than_metrics_have() -> None:
+    by_task = [{f"task-{number}": 1.0, "searches": 2.0} for number in range(100)]
+    kept = outcome_metrics(by_task)
+    assert len(kept) == MAX_OUTCOME_METRICS
+    assert kept["outcome/searches"] == 2.0
 
 
 def known_tasks() -> TaskSource:

@@ -207,6 +207,29 @@ async def test_what_is_too_old_before_it_is_judged_is_told_once_and_forgotten(
         assert not run.source._dropped
 
 
+async def test_a_name_that_is_used_again_while_its_first_episode_is_judged_is_another_episode(
+    start_gateway: StartGateway,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    judge = RewardSpec.of("in_a_second", sample_rewards.in_a_second)
+    async with (
+        RewardPool([judge], log_dir=tmp_path, size=1) as rewards,
+        learn(start_gateway, reward_wait_s=0.01, rewards=rewards) as run,
+    ):
+        async with asyncio.timeout(60):
+            for number in range(2):
+                opening = {"id": "task-7", "user": "alice"}
+                _, opened = await control(run.gateway, "POST", "/control/sessions", opening)
+                assert (await call(run.gateway, key=opened["sessions"][0]["api_key"]))[0] == 200
+                while run.ledger.buffered < number:  # noqa: ASYNC110 - the judge has a process
+                    await asyncio.sleep(0.005)
+                await control(run.gateway, "DELETE", "/control/sessions/task-7")
+                await asyncio.sleep(0.05)  # the time to reward it by hand is over
+            while run.ledger.buffered < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert run.ledger.running == 0
+
+
 async def test_what_can_never_be_trained_in_time_is_dropped_at_once(
     start_gateway: StartGateway,  # noqa: F811
 ) -> None:

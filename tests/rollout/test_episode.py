@@ -4,6 +4,7 @@ import asyncio
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,8 +80,6 @@ async def test_a_workflow_cannot_claim_a_parent_that_its_turn_does_not_extend(
 ) -> None:
     class Forger(RolloutWorkflow):
         async def run_episode(self, task: Task, context: EpisodeContext) -> Episode:
-            from dataclasses import replace
-
             await context.generate([{"role": "user", "content": "a"}])
             await context.generate([{"role": "user", "content": "b"}])
             first, second = context.turns
@@ -107,6 +106,40 @@ async def test_an_agent_that_closes_its_client_does_not_cut_the_others_off(
         pool = runner._http_client
     assert [episode.reward for episode in episodes] == [1.0, 1.0]
     assert pool.is_closed
+
+
+async def test_a_client_waits_for_the_gateway_as_long_as_the_episode_may(model_dir: Path) -> None:
+    limits: list[dict[str, float | None]] = []
+
+    async def agent(task: Task, context: EpisodeContext) -> float:
+        own = client(context)
+        limits.append(
+            own._client.build_request("GET", "/", timeout=own.timeout).extensions["timeout"]
+        )
+        return 1.0
+
+    await play(agent, "4", model_dir)
+    assert set(limits[0].values()) == {None}
+
+
+@pytest.mark.parametrize(("is_gateway", "num_plays"), [(True, 3), (False, 1)])
+async def test_a_gateway_that_takes_no_connection_is_no_error_of_the_agent(
+    model_dir: Path, is_gateway: bool, num_plays: int
+) -> None:
+    attempts = 0
+
+    async def agent(task: Task, context: EpisodeContext) -> None:
+        nonlocal attempts
+        attempts += 1
+        if not is_gateway:
+            context = replace(context, base_url="http://127.0.0.1:9/v1")
+        async with openai.DefaultAsyncHttpxClient() as own:
+            limits = openai.Timeout(60.0, connect=1e-9)
+            await ask(replace(context, http_client=own), max_retries=0, timeout=limits)
+
+    episode = await play(agent, "4", model_dir)
+    kind = ErrorKind.INFRASTRUCTURE if is_gateway else ErrorKind.AGENT
+    assert (episode.outcome.error, attempts) == (kind, num_plays), episode.outcome.message
 
 
 async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: Path) -> None:

@@ -19,8 +19,10 @@ from tests.rollout.simulation import simulate, tasks, turn
 class Scripted:
     """Outcomes by task id and sample."""
 
-    def __init__(self, outcomes: dict[str, list[Outcome]]) -> None:
+    def __init__(self, outcomes: dict[str, list[Outcome]], *, is_silent: bool = False) -> None:
         self.outcomes = outcomes
+        self.is_silent = is_silent
+        """Whether its episodes never call the model."""
         self.num_running = 0
         self.max_running = 0
 
@@ -30,7 +32,8 @@ class Scripted:
         await asyncio.sleep(1.0)
         self.num_running -= 1
         outcome = self.outcomes[request.task.id][request.sibling]
-        return Episode(request.id, request.task, (turn(0),), outcome)
+        turns = () if self.is_silent else (turn(0),)
+        return Episode(request.id, request.task, turns, outcome)
 
 
 YES, NO = Outcome.scored(1.0), Outcome.scored(0.0)
@@ -58,13 +61,23 @@ def test_success_reward_and_errors_are_reported_apart() -> None:
 
 
 def test_a_report_is_read_from_the_numbers_that_it_wrote() -> None:
-    outcomes = {f"t{i}": [YES, NO, Outcome.abstained("no key")] for i in range(4)}
+    counted = Outcome.scored(1.0, metrics={"searches": 3.0})
+    outcomes = {f"t{i}": [counted, NO, Outcome.abstained("no key")] for i in range(4)}
     named = [replace(task, data={"source": "ab"[i % 2]}) for i, task in enumerate(tasks(4))]
     report = simulate(evaluate_tasks(Scripted(outcomes), named, samples=3, num_available=9))
     assert set(report.by_source) == {"a", "b"}
     again = EvalReport.from_metrics("eval", report.metrics())
     assert again.metrics() == report.metrics()
+    assert again.metrics()["outcome/searches"] == 3.0
     assert (again.success, again.of_tasks) == (report.success, "4 of 9")
+
+
+def test_episodes_that_never_called_the_model_are_said() -> None:
+    outcomes = {"t0": [YES], "t1": [NO], "t2": [Outcome.abstained("no key")]}
+    silent = simulate(evaluate_tasks(Scripted(outcomes, is_silent=True), tasks(3)))
+    assert silent.uncalled == "2 of 3 episodes never called the model"
+    assert EvalReport.from_metrics("eval", silent.metrics()).uncalled == silent.uncalled
+    assert simulate(evaluate_tasks(Scripted(outcomes), tasks(3))).uncalled == ""
 
 
 def test_nothing_scored_is_no_rate_and_not_a_zero() -> None:

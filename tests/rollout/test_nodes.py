@@ -1,6 +1,7 @@
 """Rollout nodes in real processes: episodes come back once, whatever happens to the nodes."""
 
 import asyncio
+import json
 import os
 import pickle
 import signal
@@ -17,7 +18,7 @@ from areal_sdk.launch import LocalLauncher
 from areal_sdk.process import Child, ChildReply, ProcessSpec
 from areal_sdk.process.frames import view_of
 from areal_sdk.process.pools.supervision import RestartPolicy
-from areal_sdk.rollout.groups import Rejection, ScoredEpisode, Truncated, triage
+from areal_sdk.rollout.groups import Rejection, ScoredEpisode, TriagedEpisode, Truncated, triage
 from areal_sdk.rollout.nodes.link import RolloutNode
 from areal_sdk.rollout.nodes.pool import NodePool, NodeRunner
 from areal_sdk.rollout.nodes.server import _failed as not_played
@@ -179,7 +180,7 @@ async def test_an_episode_that_kills_every_node_is_an_infrastructure_fault(
 async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.rollout.nodes.pool.TELL_WITHIN_S", 0.1)
+    monkeypatch.setattr("areal_sdk.process.pools.news.TELL_WITHIN_S", 0.1)
     async with pool_of(1, model_dir, tmp_path) as (pool, runner, said):
         (pid,) = pool.pids.values()
         os.kill(pid, signal.SIGSTOP)
@@ -188,7 +189,7 @@ async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
             await pool.tell({"version": 5})
         finally:
             os.kill(pid, signal.SIGCONT)
-        await until(lambda: not pool._late)
+        await until(lambda: pool._news.is_heard)
         found = await runner.run(request())
         assert {v for turn in found.turns for v in turn.versions} == {5}
         (warning,) = said
@@ -198,13 +199,33 @@ async def test_a_node_that_stood_still_hears_the_news_when_it_goes_on(
 async def test_a_node_that_cannot_take_the_news_is_told_again(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("areal_sdk.rollout.nodes.pool.TELL_AGAIN_S", 0.0)
+    monkeypatch.setattr("areal_sdk.process.pools.news.TELL_AGAIN_S", 0.0)
     async with pool_of(1, model_dir, tmp_path) as (pool, runner, said):
         await pool.tell({"version": 4, "refused_until": 3})  # it was told once, at its start
         found = await runner.run(request())
         assert {v for turn in found.turns for v in turn.versions} == {4}
         (warning,) = said
         assert "the engine is away" in warning
+
+
+class Unreadable:
+    """Can be pickled, and not be read."""
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return (int, ("no number",))
+
+
+async def test_the_record_of_a_task_that_cannot_be_read_names_its_episode(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    async with pool_of(1, model_dir, tmp_path) as (pool, _runner, _said):
+        training = pool.training_runner(sampling=SamplingPolicy(), truncated="score")
+        ended = await training.run(request(odd=Unreadable()))
+    assert isinstance(ended, TriagedEpisode)
+    assert isinstance(ended.triaged, Rejection)
+    assert "a task cannot be read in a rollout node (ValueError" in ended.triaged.message
+    row = json.loads(ended.record.line + b"}")["episode"]
+    assert (row["id"], row["task"]["id"], row["group"]) == ("task.0.0", "task", "task.0")
 
 
 async def test_an_episode_that_cannot_be_read_fails_and_the_others_go_on(

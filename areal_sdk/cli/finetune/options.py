@@ -42,9 +42,7 @@ _SHARED = (
     click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON."),
 )
 
-_RESUME = click.option(
-    "--resume", type=click.Path(path_type=Path), metavar="RUN", help="Go on with a run."
-)
+_RESUME = click.option("--resume", metavar="RUN", help="Go on with a run.")
 
 _KEYS = {
     "steps": "run.steps",
@@ -101,7 +99,7 @@ def begin_or_resume(
     plugins: tuple[str, ...],
     file: Path | None,
     settings: tuple[str, ...],
-    resume: Path | None,
+    resume: str | None,
     dry_run: bool,
     as_json: bool,
     **flags: Any,

@@ -103,6 +103,10 @@ class TrainerSection(Section):
     """Compute a prefix that several trained sequences have in common only once."""
     ranks: Positive = 1
     """Number of trainer processes. They share the model and the batch (FSDP2)."""
+    min_ranks: Positive | None = None
+    """With `cluster.launcher = "ray"` and `run.restarts`: where the cluster has no room for all `ranks`, such as after the loss
+    of a machine, the run goes on with fewer, at least so many. At a checkpoint it takes all again if there is room.
+    Default: `ranks`."""
     replicas: Positive = 1
     """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
     inside a machine and only gradients travel between machines; a rank then holds as many times more."""
@@ -133,7 +137,21 @@ class TrainerSection(Section):
                 f"sequence_ranks = {self.sequence_ranks} does not divide ranks = {self.ranks}: "
                 "choose a divisor, because equally many ranks compute each row of tokens"
             )
+        if self.min_ranks is not None and self.min_ranks > self.ranks:
+            raise ValueError(
+                f"min_ranks = {self.min_ranks} is more than ranks = {self.ranks}: choose at most that"
+            )
         return self
+
+    @property
+    def rank_counts(self) -> list[int]:
+        """The numbers of ranks that the run may have, the largest first."""
+        least = self.ranks if self.min_ranks is None else self.min_ranks
+        return [
+            num
+            for num in range(self.ranks, least - 1, -1)
+            if num % self.replicas == 0 and num % self.sequence_ranks == 0
+        ]
 
     @model_validator(mode="wrap")
     @classmethod

@@ -1,9 +1,11 @@
 """Sections about playing: the run, its tasks, engine, episodes and evaluations."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
 )
 
@@ -16,6 +18,19 @@ from areal_sdk.config.sections.base import (
     Seconds,
     Section,
 )
+
+_CREDENTIALS = re.compile(r"://[^/@]*:[^/@]*@|\?")
+"""A password, or a query, in which stores take signatures."""
+
+
+def _place(mirror: str) -> str:
+    if "://" not in mirror:
+        return str(Path(mirror).expanduser().absolute())
+    if _CREDENTIALS.search(mirror):
+        raise ValueError(
+            "give credentials in the variables or files that the store reads (such as AWS_ACCESS_KEY_ID), not in the address"
+        )
+    return mirror
 
 
 class RunSection(Section):
@@ -40,9 +55,12 @@ class RunSection(Section):
     restarts: NonNegative = 0
     """How often a run that lost a process (a trainer rank, an engine that died too often) goes on from its last
     checkpoint by itself, or begins again if it has none. 0: the loss ends the run, and says how to go on."""
+    mirror: Annotated[str, AfterValidator(_place)] | None = None
+    """Where the run is copied while it goes on: a path on a shared file system, or an address that fsspec knows, such as
+    `s3://bucket/runs/NAME`. `--resume` with this address goes on with the run on another machine."""
     stop_grace_s: Seconds = 600.0
-    """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint. If a batch system
-    kills the job earlier, set the time that it allows. A second Ctrl-C waits for neither."""
+    """After Ctrl-C or SIGTERM, the time for the current step and the last checkpoint; at the end of a run, the time for its
+    mirror. If a batch system kills the job earlier, set the time that it allows. A second Ctrl-C waits for none."""
     max_empty_batches: Positive = 10
     """The run ends after this many batches in a row without a gradient: it ends as `solved`,
     `hopeless` (nothing succeeds) or `stuck` (the attempts at each task all earn the same)."""

@@ -307,7 +307,7 @@ def _head(request: web.Request, framing: bytes) -> bytes:
 
 
 async def _copy(answer: Answer, link: _Link, request: web.Request) -> bool:
-    """Write the answer to the client; whether any of it came. Returns at its end, or the connection's."""
+    """Write the answer to the client; whether any of it came. Returns at its end, or when one of the two has gone."""
     held = b""
     has_begun = False
     while not answer.is_over and (data := await link.read()):
@@ -315,8 +315,12 @@ async def _copy(answer: Answer, link: _Link, request: web.Request) -> bool:
         if not answer.status:
             held += data  # half a head
             continue
-        await request.writer.write(held + data)
-        held, has_begun = b"", True
+        has_begun = True
+        try:
+            await request.writer.write(held + data)
+        except ConnectionResetError:  # the client left, and the owner sees it by our leaving
+            break
+        held = b""
     return has_begun
 
 

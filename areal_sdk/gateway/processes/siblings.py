@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import orjson
@@ -15,7 +15,7 @@ from areal_sdk.gateway.processes.membership import Membership
 from areal_sdk.gateway.processes.moving import Mover
 from areal_sdk.gateway.sessions.access import key_of
 from areal_sdk.gateway.sessions.accounts import Account, Accounts
-from areal_sdk.gateway.wire.http import Handler, parse_body, read_body
+from areal_sdk.gateway.wire.http import ErrorBody, Handler, parse_body, read_body
 
 
 class NamedBy(StrEnum):
@@ -29,6 +29,14 @@ class NamedBy(StrEnum):
     """Its path has the session's id."""
     BODY = "body"
     """Its body has the id of a session or a group to open."""
+
+
+class Guard(Protocol):
+    """Makes the handler of a route: errors as answers, and requests at the owners of their sessions."""
+
+    def __call__(
+        self, handler: Handler, write_error: ErrorBody = ..., *, named_by: NamedBy = ...
+    ) -> Handler: ...
 
 
 def is_from_sibling(request: web.Request) -> bool:

@@ -20,7 +20,6 @@ from areal_sdk.gateway.errors import (
     ApiError,
     bad_request,
     context_overflow,
-    session_closed,
 )
 from areal_sdk.gateway.metrics import GatewayMetrics
 from areal_sdk.gateway.sampling.deadline import Deadline
@@ -252,7 +251,7 @@ class Completer:
             ) from exc
         except TimeoutError as exc:
             if session.is_closed:
-                raise session_closed() from exc
+                raise session.refusal() from exc
             fault = f"the engine did not finish within {self._max_request_s:g} s"
             raise engine_fault(fault, status=504, code="engine_timeout") from exc
         except StopAsyncIteration as exc:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from areal_sdk.engine import GenerateChunk, Sampling
-from areal_sdk.gateway.errors import ApiError, SessionClosedError, session_closed
+from areal_sdk.gateway.errors import ApiError, SessionClosedError
 from areal_sdk.gateway.sampling.request import ChatRequest, ToolUse
 from areal_sdk.gateway.sessions.history import Placement
 from areal_sdk.gateway.sessions.prefixes import agreements
@@ -309,7 +309,7 @@ class CompletionReader:
         try:
             index = session.record(turn, prompt=prompt)
         except SessionClosedError as exc:
-            raise session_closed() from exc
+            raise session.refusal() from exc
         if placement is not None:
             session.history.add(placement, message, index, stops=prepared.request.stop)
         matched = self._stop.matched or (last.stop_matched if last else None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.errors import ApiError, episode_judged
 from areal_sdk.gateway.sessions.accounts import Account, Accounts
 from areal_sdk.gateway.sessions.external import ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
@@ -118,12 +118,15 @@ class Access:
             yield s
 
     def find(self, caller: Caller, reply_id: str | None = None) -> Session:
-        """The session that a caller means, open or waiting for its reward; else a 404."""
+        """The session that a caller means, open or waiting for its reward.
+
+        A 409 if its episode has its reward, which is final; else a 404.
+        """
         if (session := self._find(caller, reply_id)) is not None:
             return session
-        raise ApiError(404, self._why_not(caller, reply_id), code="session_not_found")
+        raise self._why_not(caller, reply_id)
 
-    def _why_not(self, caller: Caller, reply_id: str | None) -> str:
+    def _why_not(self, caller: Caller, reply_id: str | None) -> ApiError:
         account = caller.account
         assert account is not None, "a caller is a session or an account"
         if caller.name is not None:
@@ -132,18 +135,18 @@ class Access:
         elif reply_id is not None:
             what, meant = "reply", reply_id
         else:
-            return (
+            return _not_found(
                 "Which session? Name one: by the key KEY/NAME, by the address /s/NAME/v1, by its own "
                 'key or address, or for a reward with "turn": the id of a reply.'
             )
-        if self._external.was_judged(account, meant):
-            return f"The episode of {what} {meant!r:.100} is over, and has its reward."
-        if not self._external.is_observed:
-            return (
+        if self._external.judged_of(meant) is account:
+            return episode_judged(f"{what} {meant!r:.100}")
+        if not self._external.takes_rewards:
+            return _not_found(
                 f"No {what} {meant!r:.100} of yours is open. This server keeps no session that is over, "
                 "nor its reward: that takes `areal-sdk serve --record` or `--learn`."
             )
-        return (
+        return _not_found(
             f"No {what} {meant!r:.100} of yours is open or waits for a reward: it is not known here, "
             "or it is too late (serve.reward_wait_s)."
         )
@@ -163,6 +166,10 @@ class Access:
 def _own(account: Account, name: str) -> str:
     """The id of the session that `account` calls `name`."""
     return f"{account.name}/{name}"
+
+
+def _not_found(message: str) -> ApiError:
+    return ApiError(404, message, code="session_not_found")
 
 
 def key_of(request: web.Request) -> str:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from areal_sdk.config import ServeSection
-from areal_sdk.gateway.errors import ApiError, bad_request, session_closed
+from areal_sdk.gateway.errors import ApiError, bad_request, learning_ended, session_closed
 from areal_sdk.gateway.sessions.accounts import Account
 from areal_sdk.gateway.sessions.keyring import Keyring
 from areal_sdk.gateway.sessions.rewards import PostedReward
@@ -27,8 +27,7 @@ SPLIT = "live"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 _DEFAULTS = ServeSection()
-_REMEMBERED_NAMES = 10_000
-_REMEMBERED_VERDICTS = 10_000
+_REMEMBERED = 10_000
 
 
 class Ending(StrEnum):
@@ -120,15 +119,12 @@ class SessionObserver(Protocol):
 class ExternalSessions:
     """The sessions of callers. Without an observer a session is forgotten when it ends."""
 
-    def __init__(
-        self,
-        sessions: SessionStore,
-        *,
-        limits: ExternalLimits | None = None,
-    ) -> None:
+    def __init__(self, sessions: SessionStore, *, limits: ExternalLimits | None = None) -> None:
         self._sessions = sessions
         self.limits = limits or ExternalLimits()
         self._observer: SessionObserver | None = None
+        self._has_ended = False
+        """It had an observer: nobody takes rewards any more."""
         self._by_id: dict[str, ExternalSession] = {}
         self._by_secret: Keyring[ExternalSession] = Keyring()
         self._by_reply: dict[str, tuple[ExternalSession, ...]] = {}
@@ -142,6 +138,7 @@ class ExternalSessions:
 
     def observe(self, observer: SessionObserver | None) -> None:
         """Tell `observer` of every session from now on, those that are open among them."""
+        self._has_ended = observer is None and self._observer is not None
         self._observer = observer
         for external in self:
             if observer is not None and external.ended is None:
@@ -177,13 +174,15 @@ class ExternalSessions:
         return found[0] if found else None
 
     @property
-    def is_observed(self) -> bool:
-        """Whether anybody wants rewards: else a session is forgotten as it ends."""
+    def takes_rewards(self) -> bool:
+        """Whether anybody wants rewards: else a session is forgotten as it ends. A 503 if nobody does any more."""
+        if self._has_ended:
+            raise learning_ended()
         return self._observer is not None
 
-    def was_judged(self, account: Account, what: str) -> bool:
-        """Whether that session or reply of `account` is of an episode that got its reward."""
-        return self._judged.get(what) is account
+    def judged_of(self, what: str) -> Account | None:
+        """The account of that session or reply, if its episode is over and has its reward."""
+        return self._judged.get(what)
 
     def open(
         self,
@@ -288,8 +287,9 @@ class ExternalSessions:
                 code="rewards_not_kept",
                 retry=False,
             )
+        is_wanted = self.takes_rewards
         posted = external.session.post_reward(reward, turn=turn, choice=choice)
-        if self._observer is not None:
+        if is_wanted:
             if posted.turn is None:
                 self.end(external, Ending.REWARD)
             self._finish_if_judged(external)
@@ -350,13 +350,13 @@ class ExternalSessions:
             waiting.pop(external.id, None)
         if external.is_named:
             self._used_names[external.id] = None
-        while len(self._used_names) > _REMEMBERED_NAMES:
+        while len(self._used_names) > _REMEMBERED:
             self._used_names.popitem(last=False)
         if external.session.rewards and external.is_judged:
             self._judged |= dict.fromkeys(
                 (external.id, *external.session.turns_of_reply), external.account
             )
-        while len(self._judged) > _REMEMBERED_VERDICTS:
+        while len(self._judged) > _REMEMBERED:
             self._judged.popitem(last=False)
         if self._observer is not None:
             self._observer.finished(external)

@@ -82,7 +82,7 @@ class Session:
         """`mark`: in the names that are made up here, tells which process owns the session."""
         self.id = session_id
         self.key = f"sk-{mark}{secrets.token_urlsafe(24)}"
-        self.slug = f"{_url_safe(session_id)}~{mark}{secrets.token_hex(8)}"
+        self.slug = f"{_NOT_IN_URLS.sub('-', session_id)[:64]}~{mark}{secrets.token_hex(8)}"
         """Names the session in a URL; unguessable, since some clients send no key of their own."""
         self.limits = limits
         self.sampling = sampling
@@ -115,6 +115,8 @@ class Session:
         """Replies that are being streamed, by id; the event comes when one is over."""
         self.excluded: Counter[Exclusion] = Counter()
         """Sampled tokens kept as context only, by reason."""
+        self.refusal: Callable[[], ApiError] = session_closed
+        """The error of requests that come, or still run, when it is closed."""
         self._mark = mark
         self._replies = replies
         self._owed: Counter[bytes] = Counter()
@@ -180,7 +182,7 @@ class Session:
     def admit(self) -> int | None:
         """Tokens a new turn may still sample (None: no limit); raises where none are left."""
         if self._closed:
-            raise session_closed()
+            raise self.refusal()
         limits = self.limits
         if limits.max_turns is not None and len(self._turns) >= limits.max_turns:
             self.truncated = True
@@ -380,7 +382,7 @@ class Session:
     def close(self, *, keeps_streams: bool = False) -> tuple[Turn, ...]:
         """End the session and return its turns, final now. Safe to call twice.
 
-        A completion that is being sampled is aborted; its client gets the 409 of a closed session.
+        A completion that is being sampled is aborted; its client gets `refusal`.
         With `keeps_streams`, what was delivered of it is a turn.
         """
         if not self._closed:
@@ -398,7 +400,3 @@ class Session:
             for stop in list(self._sampling):
                 stop()  # what is sampled too late belongs to nobody: free its slot
         return tuple(self._turns)
-
-
-def _url_safe(session_id: str) -> str:
-    return _NOT_IN_URLS.sub("-", session_id)[:64]

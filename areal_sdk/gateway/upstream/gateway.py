@@ -31,6 +31,7 @@ from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.gateway.untrusted import LARGE, LargeWork
 from areal_sdk.gateway.upstream.reply import UpstreamReply, read_reply
 from areal_sdk.gateway.upstream.request import UpstreamRequest, read_request
+from areal_sdk.gateway.winding_down import ends_sessions
 from areal_sdk.gateway.wire.http import (
     MAX_BODY_BYTES,
     ErrorBody,
@@ -130,19 +131,19 @@ class UpstreamGateway:
         """Listen. Port 0 takes a free one."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.cleanup_ctx.append(self._open_client)
+        ends_sessions(app, self.external, self.sessions)
         app.router.add_get("/health", self._guard(_health))
         app.router.add_get("/ready", self._guard(_health))
         app.router.add_get("/openapi.json", self._guard(_openapi))
-        self._control.add_routes(app.router, guard=self._control_guard)
+        self._control.add_routes(app.router, guard=self._guard)
         for prefix in ("/v1", "/s/{slug}/v1"):
-            self._control.add_own_routes(app.router, prefix, guard=self._control_guard)
+            self._control.add_own_routes(app.router, prefix, guard=self._guard)
             app.router.add_route("*", f"{prefix}/{{path:.+}}", self._passing())
         app.router.add_route("*", r"/{path:[\s\S]*}", self._guard(not_found))
         await self._server.start(app, host=host, port=port)
 
     async def aclose(self) -> None:
-        """Stop listening and end every session. Safe to call twice."""
-        self.external.close_all()
+        """Stop listening, give running answers a little time, end every session. Safe to call twice."""
         await self._server.aclose()
         self._large.close()
 
@@ -152,11 +153,14 @@ class UpstreamGateway:
         async with aiohttp.ClientSession(timeout=self._timeout, cookie_jar=jar) as self._http:
             yield
 
-    def _guard(self, handler: Handler, error_body: ErrorBody = ApiError.openai_body) -> Handler:
-        return guarded(handler, errors=self._errors, error_body=error_body)
-
-    def _control_guard(self, handler: Handler, *, named_by: NamedBy = NamedBy.CALLER) -> Handler:
-        return self._guard(handler)  # one process has every session
+    def _guard(
+        self,
+        handler: Handler,
+        write_error: ErrorBody = ApiError.openai_body,
+        *,
+        named_by: NamedBy = NamedBy.CALLER,  # one process has every session
+    ) -> Handler:
+        return guarded(handler, errors=self._errors, error_body=write_error)
 
     def _passing(self) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:

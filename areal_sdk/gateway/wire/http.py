@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import orjson
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from areal_sdk.gateway.errors import ApiError, bad_request
 from areal_sdk.gateway.untrusted import LARGE, has_more_values, loads
@@ -180,7 +180,18 @@ def json_response(
 
 
 async def not_found(request: web.Request) -> web.StreamResponse:
-    """A 404 for a path that the gateway does not serve."""
+    """A 404 for a path that the gateway does not serve, a 405 for one that it serves to another method."""
+    allowed: set[str] = set()
+    for resource in request.app.router.resources():
+        allowed |= (await resource.resolve(request))[1] - {hdrs.METH_ANY}
+    if allowed and request.method not in allowed:
+        methods = ", ".join(sorted(allowed))
+        raise ApiError(
+            405,
+            f"{request.path} takes {methods}, not {request.method}.",
+            code="method_not_allowed",
+            allow=methods,
+        )
     raise ApiError(404, f"Invalid URL ({request.method} {request.path})", code="unknown_url")
 
 

@@ -59,6 +59,8 @@ class Evaluator:
     best: BestWeights
     reached: bool = False
     """`eval.stop_at_success` was reached."""
+    _latest: tuple[str, int, Reports] | None = None
+    """The name, the step and the reports of the latest evaluation of all splits."""
     _running: "asyncio.Task[Reports] | None" = None
     _is_waiting: bool = False
     """One came due while another ran."""
@@ -100,9 +102,26 @@ class Evaluator:
         return reports
 
     async def measure_last(self) -> Reports:
-        """Evaluate the weights the run ended with; the best ones may be these."""
+        """Evaluate the weights the run ended with; the best ones may be these.
+
+        An evaluation of the last step has measured them already, if no other weights came under it.
+        """
+        if (reports := self._measured_at(self.state.step)) is not None:
+            for report in reports.values():
+                self.progress.report_eval("after", report, step=self.state.step)
+            return reports
         candidate = await self._export_candidate() if self.section.every else None
         return await self._measure_candidate("after", candidate, self.state.step)
+
+    def _measured_at(self, step: int) -> Reports | None:
+        """The reports of the weights that `step` made, if the latest evaluation measured these and no others."""
+        if self._latest is None or self._latest[1] != step:
+            return None
+        name, _, reports = self._latest
+        if any(report.versions != (step, step) for report in reports.values()):
+            return None
+        self.progress.say(f"after: {name} measured the last weights, and is not repeated")
+        return reports
 
     async def measure_waiting(self) -> None:
         """Evaluate what looked best while its weights changed. The engine keeps those: call it last."""
@@ -214,6 +233,7 @@ class Evaluator:
             if delivery is not None:
                 await asyncio.wait([delivery])  # it has a deadline; the loop hears if it fails
             reports = await self.measure(name, step=step)
+            self._latest = (name, step, reports)
             if candidate is not None:
                 await self._offer(candidate, reports, step=step)
         finally:
@@ -290,6 +310,8 @@ async def run_evaluation(
         temperature = config.eval.sampling_temperature if endpoint is None else None
         view.begin(len(held_out.tasks) * config.eval.samples, temperature=temperature)
         report = await _play(runner, held_out, config.eval, split=split, on_episode=evaluated)
+        if endpoint is not None:
+            report = replace(report, num_uncalled=0)  # an endpoint records no turns
         if kept is None:
             return report
         kept.report(report)

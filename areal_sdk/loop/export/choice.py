@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.plan.models import EXPORTS, FINAL, weights_of
+from areal_sdk.loop.plan.models import EXPORTS, FINAL, refuse_mirror, weights_of
 from areal_sdk.loop.state import PREFIX, step_of
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.run_dir import BEST, read_measured
@@ -37,6 +37,7 @@ def choose(run: RunDir, which: Which | None = None, *, step: int | None = None) 
 
     ConfigError where the run does not have them.
     """
+    refuse_mirror(run)
     if step is not None:
         weights = run.checkpoints / f"{PREFIX}{step:06d}"
         if not weights.is_dir():

@@ -23,13 +23,14 @@ from areal_sdk.loop.plan.parts import (
 )
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.state import latest_checkpoint, step_of
-from areal_sdk.models import BUILT_IN, resolve_model
+from areal_sdk.models import BUILT_IN, HUB_IDS, resolve_model
 from areal_sdk.models.checkpoint import copy_all_but_weights, fingerprint, write_json
 from areal_sdk.models.families import check_speaks, read_config, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
-from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, scores_of
+from areal_sdk.telemetry.mirror.layout import is_mirror
+from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, refuse_address, scores_of
 from areal_sdk.trainer import PresetSpec, Trainer
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ def find_model(name: str) -> Path:
     Of a run that was interrupted, and for `RUN/checkpoints/step-N`, the weights of a checkpoint are
     exported first, once: that takes seconds to minutes.
     """
+    refuse_address(name)
     path = Path(name).expanduser()
     if _is_checkpoint(path):
         return _exported(path)
@@ -84,8 +86,17 @@ def find_model(name: str) -> Path:
     return _exported(weights)
 
 
+def refuse_mirror(run: RunDir) -> None:
+    """ConfigError for the mirror of a run, whose weights have names of their own."""
+    if is_mirror(run.path):
+        raise ConfigError(
+            f"{run.path} is the mirror of a run: for its weights, areal-sdk fetch {run.path}, then name the copy"
+        )
+
+
 def weights_of(run: RunDir, among: Sequence[str] = EXPORTS) -> Path:
     """The weights that a run gives: the first model of `among`, else its newest checkpoint."""
+    refuse_mirror(run)
     latest = latest_checkpoint(run.checkpoints)
     for export in among:
         directory = run.checkpoints / export
@@ -147,6 +158,39 @@ def find_base(run_dir: RunDir, config: Config) -> Path:
         f"{run_dir.path} trains an adapter of the model in {directory}, and the weights there are gone "
         "or have changed: put the old files back"
     )
+
+
+def with_model_of_run(config: Config) -> Config:
+    """The settings with the model of the run `init_from`; ConfigError if `model` says another."""
+    if config.init_from is None:
+        return config
+    model = _trained_model(config.init_from)
+    if "model" not in config.model_fields_set:
+        return config.model_copy(update={"model": model})
+    named = _trained_model(config.model)
+    if _run_of(config.init_from) and HUB_IDS.get(named, named) != HUB_IDS.get(model, model):
+        raise ConfigError(
+            f"model = {config.model!r}, but {config.init_from} (init_from) has trained {model!r}: leave the model "
+            "out (--model) to begin with the weights of this run, or leave init_from out"
+        )
+    return config
+
+
+def _run_of(name: str) -> RunDir | None:
+    """The run `name`, or the run of the checkpoint `name`."""
+    path = Path(name).expanduser()
+    run = RunDir(path.parent.parent if path.parent.name == "checkpoints" else path)
+    return run if run.config.is_file() else None
+
+
+def _trained_model(name: str) -> str:
+    """The model that a run and the runs before it began with; `name` itself where it is no run."""
+    if (run := _run_of(name)) is None:
+        path = Path(name).expanduser()
+        return str(path.absolute()) if path.is_dir() and name not in BUILT_IN else name
+    settings = run.read_config()
+    earlier = settings.get("init_from", "")
+    return _trained_model(earlier if _run_of(earlier) else settings.get("model", name))
 
 
 def find_served_model(config: Config, *, plugins: Plugins) -> FoundModel:

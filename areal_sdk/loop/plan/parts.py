@@ -69,7 +69,15 @@ def make_engine(
     options = config.options.get(f"engine.{engine_name(section)}", {})
     if issubclass(engine, ConfiguredEngine):
         return engine.from_settings(
-            EngineSettings(section, options, model_dir, log_dir, config.run.deterministic, launcher)
+            EngineSettings(
+                section,
+                options,
+                model_dir,
+                log_dir,
+                config.run.deterministic,
+                launcher,
+                is_placed=config.cluster.places,
+            )
         )
     arguments = {"model_dir": model_dir, "log_dir": log_dir, **options}
     return plugins.configure("engine", engine_name(section), arguments)

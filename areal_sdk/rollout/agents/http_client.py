@@ -1,11 +1,18 @@
-"""One connection pool for the clients of all episodes."""
+"""The connections of agents to the gateway: one pool for all episodes, and who is to blame for a failed one."""
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
+from areal_sdk.errors import InfrastructureError
 from areal_sdk.process.threads import in_thread
+
+_UNCONNECTED = ("ConnectError", "ConnectTimeout")
+"""The errors of httpx, which the clients of `openai` and `anthropic` name as their cause."""
 
 
 def shared_http_client(*, for_gateway: bool = True) -> Any:
@@ -13,7 +20,8 @@ def shared_http_client(*, for_gateway: bool = True) -> Any:
 
     Agents close their clients, which closes the pool of a client. This pool ignores `aclose`, or the
     first episode to end would cut off the others; only `close_for_good` closes it. For the gateway
-    of this run the proxy settings of the environment are ignored.
+    of this run the proxy settings of the environment are ignored, and no request has a limit of its own:
+    the deadline of the episode ends it. A busy event loop may take longer than openai's 5 s to connect.
     """
     if importlib.util.find_spec("openai") is None:
         return None
@@ -26,7 +34,31 @@ def shared_http_client(*, for_gateway: bool = True) -> Any:
         async def close_for_good(self) -> None:
             await super().aclose()
 
-    return SharedClient(trust_env=not for_gateway)
+    return SharedClient(trust_env=False, timeout=None) if for_gateway else SharedClient()
+
+
+@contextmanager
+def unconnected_is_infrastructure(base_url: str, what: str) -> Iterator[None]:
+    """InfrastructureError where `what` raised since the gateway at `base_url` took no connection."""
+    try:
+        yield
+    except Exception as exc:
+        gateway, cause = urlsplit(base_url).netloc, _unconnected(exc)
+        if cause is None or urlsplit(str(cause.request.url)).netloc != gateway:
+            raise
+        raise InfrastructureError(
+            f"{what}: the gateway at {gateway} took no connection ({type(cause).__name__}); pass "
+            "context.http_client to the client: it waits as long as the episode may"
+        ) from exc
+
+
+def _unconnected(error: BaseException | None) -> Any:
+    """The failed connection of httpx that caused `error`; None without one."""
+    while error is not None:
+        if type(error).__name__ in _UNCONNECTED and hasattr(error, "request"):
+            return error
+        error = error.__cause__
+    return None
 
 
 class SharesHttpClient:

@@ -16,7 +16,7 @@ from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, raised_here
 from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.supervision import Places
+from areal_sdk.process.pools.supervision import Places, Restarts, started_again
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
 from areal_sdk.rollout.agents.session_rpc import pack_order
@@ -50,8 +50,14 @@ class AgentPool(RolloutWorkflow):
         self._start_timeout_s = start_timeout_s
         self._numbers = itertools.count(1)
         self._places = Places(
-            size, start=self._start_worker, is_lost=lambda worker: worker.is_lost, name="agent"
+            size,
+            start=self._start_worker,
+            replace=self._replace_worker,
+            is_lost=lambda worker: worker.is_lost,
+            name="agent",
         )
+        self._is_failure_said = False
+        """The user knows why a worker did not start; none has started since."""
         self._workers: set[AgentProcess] = set()
         """Every living worker, including the retired ones, which have no place."""
         self._chores = Chores()
@@ -121,7 +127,22 @@ class AgentPool(RolloutWorkflow):
             timeout_s=self._start_timeout_s,
         )
         self._workers.add(worker)
+        self._is_failure_said = False
         return worker
+
+    async def _replace_worker(self, index: int) -> AgentProcess:
+        """A worker for a place whose worker is lost. Raises after too many failures."""
+        return await started_again(
+            lambda: self._start_worker(index),
+            restarts=Restarts(),
+            what=f"agent-{index}",
+            say=self._say_failure,
+        )
+
+    def _say_failure(self, why: str) -> None:
+        if not self._is_failure_said:
+            self._is_failure_said = True
+            logger.warning("%s", why)
 
     async def _pick(self) -> AgentProcess:
         """The worker with the fewest episodes. If all are lost, waits for the first replacement."""

@@ -20,7 +20,7 @@ from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, g
 from areal_sdk.rollout.agents.command import CommandAgent
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
-from areal_sdk.rollout.agents.http_client import SharesHttpClient
+from areal_sdk.rollout.agents.http_client import SharesHttpClient, unconnected_is_infrastructure
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.rewards import RewardPool
 from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
@@ -193,7 +193,8 @@ class EpisodeRunner(SharesHttpClient):
             async with boundary(AgentError, what):
                 try:
                     playing = guard(self._play, request.task, context, turnstile=self._turnstile)
-                    return await within(playing, self._episode_timeout_s, what=what)
+                    with unconnected_is_infrastructure(context.base_url, what):
+                        return await within(playing, self._episode_timeout_s, what=what)
                 except DeadlinePassedError as exc:
                     raise DeadlineError(
                         f"{exc}: raise rollout.episode_timeout_s if episodes take that long"

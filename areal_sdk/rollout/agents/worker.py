@@ -22,7 +22,7 @@ from areal_sdk.process.pools.chores import Chores
 from areal_sdk.rollout.agents.adapters import Play, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
-from areal_sdk.rollout.agents.http_client import shared_http_client
+from areal_sdk.rollout.agents.http_client import shared_http_client, unconnected_is_infrastructure
 from areal_sdk.rollout.agents.loop_holder import PLAYING, LoopHolder, record_tasks
 from areal_sdk.rollout.agents.session_rpc import (
     PendingCalls,
@@ -152,9 +152,11 @@ class AgentWorker:
                     session_generate=session.generate,
                     session_turns=session.turns,
                 )
-                packed = pack_result(
-                    await guard(self._agent, order.task, context, turnstile=self._turnstile)
-                )
+                with unconnected_is_infrastructure(order.base_url, f"agent {self._name}"):
+                    played = await guard(
+                        self._agent, order.task, context, turnstile=self._turnstile
+                    )
+                packed = pack_result(played)
         except EpisodeError as error:
             traceback.print_exc()
             self._fail(request, error)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,15 +20,16 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.errors import ConfigError, EngineError, ProcessError, raised_here
 from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
 from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.supervision import Restarts
+from areal_sdk.process.pools.news import News
+from areal_sdk.process.pools.supervision import Restarts, started_again
 from areal_sdk.rollout.gateways.sessions import GatewaySession
 
 logger = logging.getLogger(__name__)
 
 SILENT_S = 60.0
 """A process whose event loop reports nothing for so long is killed, and replaced."""
-TELL_WITHIN_S = 5.0
-"""How long the engine waits for processes that do not say that they have heard its news."""
+ANSWER_WITHIN_S = 5.0
+"""How long a process may take to hear that what it asked for is done."""
 WATCH_VERSION_S = 0.1
 END_WITHIN_S = 10.0
 """How long a process may take to tell of its sessions when the server ends."""
@@ -52,6 +54,14 @@ class GatewayProcess:
         self._take = take
         self._chores = Chores()
         self._chores.begin(self._read(), name=f"reports of {child.name}")
+
+    @property
+    def name(self) -> str:
+        return self.child.name
+
+    @property
+    def is_lost(self) -> bool:
+        return self.ended.done()
 
     async def aclose(self) -> None:
         await self._chores.cancel()
@@ -109,10 +119,19 @@ class GatewayPool:
         self._log_dir = log_dir
         self._forget = forget
         self._say = say
-        self._state: Mapping[str, Any] = {}
         self._gateways: dict[int, GatewayProcess] = {}
         self._observer: RemoteObserver | None = None
         self._chores = Chores()
+        self._news: News[GatewayProcess, Mapping[str, Any]] = News(
+            "news of the engine", {}, tell=_tell_state, chores=self._chores, say=say
+        )
+        self._version = News(
+            "the engine's version",
+            engine.version,
+            tell=_tell_version,
+            chores=self._chores,
+            say=logger.info,  # who has not heard it has not heard the news either, and they are said
+        )
 
     @property
     def pids(self) -> dict[str, int]:
@@ -131,7 +150,7 @@ class GatewayPool:
 
     async def start(self, state: Mapping[str, Any]) -> None:
         """Start every process; the first failure ends the others."""
-        self._state = state
+        self._news.latest = state
         places = range(self._size)
         starting = [asyncio.create_task(self._start(p), name=f"start gateway-{p}") for p in places]
         try:
@@ -151,9 +170,11 @@ class GatewayPool:
             group.create_task(self._tell_versions(), name="tell versions")
 
     async def tell(self, state: Mapping[str, Any]) -> None:
-        """Tell every process news of the engine's entrance, and wait for those that answer in time."""
-        self._state = state
-        await self._tell_all("engine", dict(state))
+        """Tell every process news of the engine's entrance, and wait for those that answer in time.
+
+        The others are told until they confirm these news, or there are newer ones.
+        """
+        await self._news.tell(self._gateways.values(), state)
 
     async def aclose(self) -> None:
         """End every process, after its sessions have been told of. Idempotent."""
@@ -173,13 +194,12 @@ class GatewayPool:
         self._observer = None
 
     async def _start(self, place: int) -> None:
-        state = self._state
-        spec = self._make_spec(place, state)
+        state, version = self._news.number, self._version.number
+        spec = self._make_spec(place, self._news.latest)
         child = await spawn(spec, log_dir=self._log_dir)
         gateway = self._gateways[place] = GatewayProcess(child, self._take)
-        while state is not self._state:  # there was news while it started
-            state = self._state
-            await gateway.child.call("engine", dict(state), timeout_s=TELL_WITHIN_S)
+        await self._news.catch_up(gateway, state)
+        await self._version.catch_up(gateway, version)
 
     async def _keep(self, place: int) -> None:
         restarts = Restarts()
@@ -189,19 +209,18 @@ class GatewayPool:
             self.num_lost += 1
             self._lose_sessions(gateway, why)
             await gateway.aclose()
+            self._news.forget(gateway)
+            self._version.forget(gateway)
             self._forget(place)
             pause_s = restarts.pause_after(why, log_path=gateway.child.log_path)
             self._say(f"warning: {why}: its sessions are lost, another process takes its place")
             await asyncio.sleep(pause_s)
-            while True:
-                try:
-                    await self._start(place)
-                except ProcessError as exc:
-                    pause_s = restarts.pause_after(str(exc), log_path=gateway.child.log_path)
-                    self._say(f"warning: gateway-{place} did not start: {exc}")
-                    await asyncio.sleep(pause_s)
-                else:
-                    break
+            await started_again(
+                partial(self._start, place),
+                restarts=restarts,
+                what=f"gateway-{place}",
+                say=lambda why: self._say(f"warning: {why}"),
+            )
 
     def _lose_sessions(self, gateway: GatewayProcess, why: str) -> None:
         lost, gateway.sessions = gateway.sessions, {}
@@ -211,25 +230,10 @@ class GatewayPool:
                 self._observer.finished(live)
 
     async def _tell_versions(self) -> None:
-        told: dict[GatewayProcess, int] = {}
         while True:
-            version = self._engine.version
-            late = [g for g in self._gateways.values() if told.get(g) != version]
-            if late:
-                await self._tell_all("version", version, gateways=late)
-                told = dict.fromkeys(self._gateways.values(), version)
+            if (version := self._engine.version) != self._version.latest:
+                await self._version.tell(self._gateways.values(), version)
             await asyncio.sleep(WATCH_VERSION_S)
-
-    async def _tell_all(
-        self, method: str, payload: Any, *, gateways: list[GatewayProcess] | None = None
-    ) -> None:
-        who = list(self._gateways.values()) if gateways is None else gateways
-        calls = (g.child.call(method, payload, timeout_s=TELL_WITHIN_S) for g in who)
-        for error in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(error, ProcessError):
-                logger.warning("news of the engine: %s", error)
-            elif isinstance(error, BaseException):
-                raise error
 
     def _take(
         self, gateway: GatewayProcess, event: Mapping[str, Any], buffers: Iterator[memoryview]
@@ -261,9 +265,17 @@ class GatewayPool:
         except (EngineError, ProcessError) as exc:
             error = str(exc)
         try:
-            await gateway.child.call("answer", [number, error], timeout_s=TELL_WITHIN_S)
+            await gateway.child.call("answer", [number, error], timeout_s=ANSWER_WITHIN_S)
         except ProcessError as exc:
             logger.warning("the answer to %s: %s", what, exc)
+
+
+async def _tell_state(gateway: GatewayProcess, state: Mapping[str, Any]) -> None:
+    await gateway.child.call("engine", dict(state), timeout_s=SILENT_S)
+
+
+async def _tell_version(gateway: GatewayProcess, version: int) -> None:
+    await gateway.child.call("version", version, timeout_s=SILENT_S)
 
 
 @asynccontextmanager

@@ -11,23 +11,18 @@ takes its place.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from areal_sdk.errors import (
-    ChildDiedError,
-    ConfigError,
-    InfrastructureError,
-    ProcessError,
-    raised_here,
-)
+from areal_sdk.errors import ConfigError, InfrastructureError, ProcessError, raised_here
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.launch import Launcher
 from areal_sdk.process import ProcessSpec
 from areal_sdk.process.pools.chores import Chores
-from areal_sdk.process.pools.supervision import Places, RestartPolicy, Restarts
+from areal_sdk.process.pools.news import News
+from areal_sdk.process.pools.supervision import Places, RestartPolicy, Restarts, started_again
 from areal_sdk.rollout.groups import TriagedEpisode, Truncated
 from areal_sdk.rollout.nodes.link import SILENT_S, NodeLostError, Playing, RolloutNode
 from areal_sdk.rollout.nodes.wire import Stage
@@ -38,10 +33,6 @@ from areal_sdk.types import Episode, ErrorKind, Outcome
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
-TELL_WITHIN_S = 5.0
-"""How long the engine waits for nodes that do not say that they have heard its news."""
-TELL_AGAIN_S = 2.0
-"""Pause before a node that refused news is told them again."""
 START_TIMEOUT_S = 300.0
 RETRIES = RestartPolicy(max_restarts=10)
 """How often the replacement of a lost node is tried again that does not start."""
@@ -72,8 +63,10 @@ class NodePool:
         self._infra_retries = infra_retries
         self._longest_s = longest_s
         self._say = say
-        self._state: Mapping[str, Any] = {}
-        """The latest news of the engine."""
+        self._chores = Chores()
+        self._news: News[RolloutNode, Mapping[str, Any]] = News(
+            "news of the engine", {}, tell=_tell, chores=self._chores, say=say
+        )
         self._places = Places(
             size,
             start=self._start_node,
@@ -83,9 +76,6 @@ class NodePool:
         )
         self._nodes: set[RolloutNode] = set()
         """Those that were started and not closed; some of them may be lost."""
-        self._late: set[RolloutNode] = set()
-        """Nodes that have not confirmed the latest news, as the user was told."""
-        self._chores = Chores()
         self.size = size
 
     @property
@@ -100,7 +90,7 @@ class NodePool:
 
     async def start(self, state: Mapping[str, Any]) -> None:
         """Start every node; the first failure ends the others. `state` is that of the engine's entrance."""
-        self._state = state
+        self._news.latest = state
         try:
             with raised_here(ConfigError):  # about the user's file
                 await self._places.start()
@@ -124,8 +114,7 @@ class NodePool:
 
         The others are told until they confirm these news, or there are newer ones.
         """
-        self._state = state
-        await self._tell_all(self._places.workers, state)
+        await self._news.tell(self._places.workers, state)
 
     async def aclose(self) -> None:
         """End every node. Episodes still in them are lost. Idempotent."""
@@ -167,13 +156,11 @@ class NodePool:
         return min(nodes, key=lambda node: len(node.playing))
 
     async def _start_node(self, index: int) -> RolloutNode:
-        state = self._state
-        (child,) = await self._launcher.launch([self._make_spec(index, state)])
+        known = self._news.number
+        (child,) = await self._launcher.launch([self._make_spec(index, self._news.latest)])
         node = RolloutNode(child)
         try:
-            while state is not self._state:  # there was news while it started
-                state = self._state
-                await self._tell_all([node], state)
+            await self._news.catch_up(node, known)
         except BaseException:
             await node.aclose()
             raise
@@ -181,50 +168,13 @@ class NodePool:
         return node
 
     async def _replace_node(self, index: int) -> RolloutNode:
-        """A node for a place whose node is lost. Tries again after a pause; raises after too many failures."""
-        restarts = Restarts(RETRIES)
-        while True:
-            try:
-                return await self._start_node(index)
-            except (ProcessError, OSError) as exc:
-                why = f"node-{index} did not start: {exc}"
-                pause_s = restarts.pause_after(why, log_path=None)
-            self._say(f"warning: {why}: tried again in {pause_s:g} s")
-            await asyncio.sleep(pause_s)
-
-    async def _tell_all(self, nodes: Sequence[RolloutNode], state: Mapping[str, Any]) -> None:
-        """Tell the nodes, and wait for those that answer in time."""
-        telling = {asyncio.create_task(self._tell(node, state)): node for node in nodes}
-        for task in telling:
-            self._chores.keep(task)
-        if telling:
-            done, late = await asyncio.wait(telling, timeout=TELL_WITHIN_S)
-            for task in late:
-                self._say_late(telling[task], f"no answer within {TELL_WITHIN_S:g} s")
-            for task in done:
-                task.result()  # raises bugs
-
-    async def _tell(self, node: RolloutNode, state: Mapping[str, Any]) -> None:
-        """Tell the node `state` until it has confirmed it. Ends when the node is lost, or `state` is old."""
-        while state is self._state and not node.is_lost:
-            try:
-                await node.tell(state, timeout_s=SILENT_S)
-            except ChildDiedError:
-                return  # another node takes its place
-            except ProcessError as exc:
-                self._say_late(node, str(exc))
-                await asyncio.sleep(TELL_AGAIN_S)
-            else:
-                self._late.discard(node)
-                return
-
-    def _say_late(self, node: RolloutNode, why: str) -> None:
-        if node not in self._late and not node.is_lost:
-            self._late.add(node)
-            self._say(
-                f"warning: {node.name} has not heard news of the engine ({why}): "
-                "it is told until it confirms them"
-            )
+        """A node for a place whose node is lost. Raises after too many failures."""
+        return await started_again(
+            lambda: self._start_node(index),
+            restarts=Restarts(RETRIES),
+            what=f"node-{index}",
+            say=lambda why: self._say(f"warning: {why}"),
+        )
 
     async def _watch(self) -> None:
         """Replace lost nodes, and show what the others wait for."""
@@ -234,7 +184,7 @@ class NodePool:
                 node.note_waits(longest_s=self._longest_s)
             for node in [node for node in self._nodes if node.is_lost]:
                 self._nodes.discard(node)
-                self._late.discard(node)
+                self._news.forget(node)
                 self._say(f"warning: {node.lost_because}: another node takes its place")
                 self._chores.begin(node.aclose(), name=f"close {node.name}")
             self._places.fill(retry=False)
@@ -274,6 +224,10 @@ class NodeRunner(Generic[Ended]):
         traceback: TracebackType | None,
     ) -> None:
         """The nodes go on: other runners use them."""
+
+
+async def _tell(node: RolloutNode, state: Mapping[str, Any]) -> None:
+    await node.tell(state, timeout_s=SILENT_S)
 
 
 def _failed(request: EpisodeRequest, message: str, ran_s: float) -> Episode:

@@ -19,10 +19,10 @@ from areal_sdk.process.inbox import Inbox, reply_after
 from areal_sdk.process.pools.chores import Chores
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.nodes.triaged import pack_triaged
-from areal_sdk.rollout.nodes.wire import Stage, pack_episode, unpack_request
+from areal_sdk.rollout.nodes.wire import Stage, pack_episode, unpack_request, with_values
 from areal_sdk.rollout.tasks import EpisodeRequest
 from areal_sdk.telemetry.waits import current_waits
-from areal_sdk.types import Episode, ErrorKind, Outcome, Task
+from areal_sdk.types import Episode, ErrorKind, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ BEAT_S = 0.25
 """Ages and waits are reported so often."""
 EXIT_GRACE_S = 1.0
 """Time for episodes to clean up when the channel closes."""
-
-_NOBODY = EpisodeRequest("", Task(""))
 
 
 class NodeServer:
@@ -113,9 +111,9 @@ class NodeServer:
             book.pop(number, None)
 
     async def _play(self, number: int, stage: Stage, packed: memoryview) -> None:
-        request = _NOBODY
+        request, values = unpack_request(packed)
         try:
-            request = unpack_request(packed)
+            request = with_values(request, values)
             runner = await self._runner(stage)
             self._ages[number] = lambda: runner.oldest_version(request.id)
             buffers = _packed(await runner.run(request), stage)

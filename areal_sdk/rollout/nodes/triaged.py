@@ -53,6 +53,7 @@ def pack_triaged(episode: Episode, *, truncated: Truncated) -> list[Buffer]:
             triaged.num_turns,
             triaged.truncated,
             triaged.oldest_version,
+            dict(triaged.metrics),
         )
     about = (episode.duration_s, num_sampled, numbers)
     head = pickle.dumps(about, protocol=pickle.HIGHEST_PROTOCOL)
@@ -68,7 +69,7 @@ def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Tr
         reason, message = numbers
         triaged = Rejection(DropReason(reason), message)
     else:
-        rows, reward, turn_rewards, success, num_turns, truncated, oldest = numbers
+        rows, reward, turn_rewards, success, num_turns, truncated, oldest, metrics = numbers
         triaged = ScoredEpisode(
             request.sibling,
             _unpacked(request, rows, reward, turn_rewards, arrays),
@@ -79,6 +80,7 @@ def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Tr
             duration_s,
             truncated,
             oldest,
+            metrics,
         )
     return TriagedEpisode(
         request.id,

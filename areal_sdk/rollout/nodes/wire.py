@@ -7,7 +7,7 @@ of types of the SDK only. Training episodes come back triaged (`triaged.py`).
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,9 @@ class Stage:
 def pack_request(request: EpisodeRequest) -> bytes:
     try:
         task = request.task
-        plain = (task.id, task.data, request.group, request.sibling, request.epoch, request.attempt)
-        return pickle.dumps((request.id, *plain), protocol=pickle.HIGHEST_PROTOCOL)
+        plain = (task.id, request.group, request.sibling, request.epoch, request.attempt)
+        values = pickle.dumps(task.data, protocol=pickle.HIGHEST_PROTOCOL)
+        return pickle.dumps((request.id, *plain, values), protocol=pickle.HIGHEST_PROTOCOL)
     except Exception as exc:
         raise InfrastructureError(  # no agent is to blame
             f"task {request.task.id!r} cannot be sent to a rollout node ({exc}): keep to plain values "
@@ -50,15 +51,21 @@ def pack_request(request: EpisodeRequest) -> bytes:
         ) from exc
 
 
-def unpack_request(packed: bytes | memoryview) -> EpisodeRequest:
+def unpack_request(packed: bytes | memoryview) -> tuple[EpisodeRequest, bytes]:
+    """The request with an empty task, and the packed values of the task for `with_values`."""
+    name, task_id, *rest, values = pickle.loads(packed)
+    return EpisodeRequest(name, Task(task_id), *rest), values
+
+
+def with_values(request: EpisodeRequest, values: bytes) -> EpisodeRequest:
+    """The request with its whole task. Reads values of users, which may fail."""
     try:
-        name, task_id, data, *rest = pickle.loads(packed)
+        return replace(request, task=Task(request.task.id, pickle.loads(values)))
     except Exception as exc:
         raise InfrastructureError(
             f"a task cannot be read in a rollout node ({type(exc).__name__}: {exc}): keep to plain "
             "values and importable classes in Task.data, or set rollout.nodes = 1"
         ) from exc
-    return EpisodeRequest(name, Task(task_id, data), *rest)
 
 
 def pack_episode(episode: Episode) -> list[Buffer]:

@@ -12,10 +12,11 @@ from openai import AsyncOpenAI
 
 from areal_sdk.config import Quota, parse_config
 from areal_sdk.errors import ConfigError
-from areal_sdk.gateway import Gateway
+from areal_sdk.gateway import Gateway, winding_down
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
 from areal_sdk.gateway.sessions.external import Ending, ExternalLimits, ExternalSession
 from areal_sdk.loop.gateway import live_limits
+from areal_sdk.rollout.verdicts import posted_outcome
 from areal_sdk.testing import Fault, Reply, ScriptedEngine
 from tests.gateway.conftest import StartGateway
 from tests.gateway.test_control import control
@@ -116,7 +117,31 @@ async def test_a_bare_key_gets_a_session_a_request_rewarded_by_its_reply(
     live = await watcher.next_ended()
     assert live.ended is Ending.REQUEST
     assert [(r.reward, r.turn) for r in live.session.rewards] == [(0.5, 0)]
-    assert (await call(gateway, "/v1/reward", posted, key=ALICE.api_key))[0] == 404
+    assert (await call(gateway, "/v1/reward", posted, key=BOB.api_key))[0] == 404
+
+
+async def test_the_reward_of_an_episode_is_final(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    watcher = Watcher(gateway)
+    named = f"{ALICE.api_key}/e"
+    _, reply, _ = await call(gateway, key=named)
+    for reward in (0.2, 0.9):
+        assert (await call(gateway, "/v1/reward", {"reward": reward, "turn": 0}, key=named))[
+            0
+        ] == 200
+    assert (await call(gateway, "/v1/reward", {"reward": 1}, key=named))[0] == 200
+    live = await watcher.next_ended()
+    posted = posted_outcome(live.session.rewards, num_turns=1)
+    assert posted is not None
+    assert posted.reward == 1.9, "the latest of the turn, and the episode's"
+    again = {"reward": 0.5}
+    for key, turn in ((named, {}), (named, {"turn": 0}), (ALICE.api_key, {"turn": reply["id"]})):
+        status, body, headers = await call(gateway, "/v1/reward", {**again, **turn}, key=key)
+        assert (status, body["error"]["code"]) == (409, "episode_judged")
+        assert "has its reward, which is final" in body["error"]["message"]
+        assert headers["x-should-retry"] == "false"
+    status, body = await control(gateway, "POST", "/control/sessions/alice/e/reward", again)
+    assert (status, body["error"]["code"]) == (409, "episode_judged")
 
 
 async def test_a_reward_for_the_episode_ends_it(start_gateway: StartGateway) -> None:
@@ -166,10 +191,27 @@ async def test_a_reward_that_finds_no_session_is_told_why(start_gateway: StartGa
     assert "too late" in await why(mine, turn=late["id"])
     _, reply, _ = await call(gateway, key=named)
     assert (await call(gateway, "/v1/reward", {"reward": 1}, key=named))[0] == 200
-    assert "has its reward" in await why(named)
-    assert "has its reward" in await why(mine, turn=reply["id"])
     others = await why(BOB.api_key, turn=reply["id"])
     assert others == (await why(BOB.api_key, turn="chatcmpl-0")).replace("chatcmpl-0", reply["id"])
+
+
+async def test_a_reward_after_the_end_of_learning_is_told_so(start_gateway: StartGateway) -> None:
+    gateway, _ = await start_gateway("ok", users=USERS)
+    mine, named = ALICE.api_key, f"{ALICE.api_key}/e"
+    watcher = Watcher(gateway)
+    _, judged, _ = await call(gateway, key=mine)
+    posted = {"reward": 1, "turn": judged["id"]}
+    assert (await call(gateway, "/v1/reward", posted, key=mine))[0] == 200
+    assert await watcher.next_ended()
+    gateway.external.observe(None)  # as a run does before it writes its last weights
+    status, reply, _ = await call(gateway, key=mine)
+    assert status == 200, "the policy still answers"
+    assert (await call(gateway, key=named))[0] == 200
+    for key, turn in ((mine, {"turn": reply["id"]}), (named, {}), (named, {"turn": 0})):
+        status, body, headers = await call(gateway, "/v1/reward", {"reward": 1, **turn}, key=key)
+        assert (status, body["error"]["code"]) == (503, "learning_ended")
+        assert headers["x-should-retry"] == "false"
+    assert (await call(gateway, "/v1/reward", posted, key=mine))[0] == 409, "it was trained"
 
 
 async def test_a_reward_that_nothing_keeps_is_refused_with_the_cure(
@@ -369,6 +411,29 @@ async def test_closing_the_gateway_ends_every_session(start_gateway: StartGatewa
     assert [live.ended for live in watcher.ended] == [Ending.REQUEST, Ending.SHUTDOWN]
 
 
+async def test_a_running_answer_gets_a_grace_and_then_the_error_of_a_server_that_stops(
+    start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = Reply("never ends", fault=Fault.HANG, after=1)
+    gateway, _ = await start_gateway([hang, "whole"], users=USERS)
+    async with AsyncOpenAI(
+        base_url=gateway.base_url, api_key=ALICE.api_key, max_retries=0
+    ) as client:
+        ask = client.chat.completions.create
+        stream = await ask(model="policy", messages=HI, stream=True)
+        await anext(aiter(stream))
+        whole = asyncio.create_task(ask(model="policy", messages=HI))
+        await until(lambda: gateway._metrics.num_running == 2)
+        monkeypatch.setattr(winding_down, "STOP_GRACE_S", 1.0)
+        closing = asyncio.create_task(gateway.aclose())
+        assert (await whole).choices[0].message.content == "whole"
+        with pytest.raises(openai.APIError, match="server is stopping") as error:
+            async for _ in stream:
+                pass
+        assert (error.value.type, error.value.code) == ("server_error", "server_stopping")
+        await closing
+
+
 BAD_USERS: dict[str, tuple[list[User], str]] = {
     "a short key": ([User("a", "sk-short")], "at least 16"),
     "a key twice": ([User("a", ALICE.api_key), User("b", ALICE.api_key)], "the same api_key"),
@@ -408,7 +473,7 @@ async def test_pages_of_other_origins_may_call_only_when_asked(
         aiohttp.ClientSession(headers=origin) as http,
         http.options(f"{gateway.base_url}/models") as reply,
     ):
-        assert reply.status == 404
+        assert reply.status == 405
         assert "Access-Control-Allow-Origin" not in reply.headers
     gateway, _ = await start_gateway("ok", cors_origins=["https://app.example"])
     for name, allowed in (("https://app.example", True), ("https://evil.example", False)):

@@ -71,8 +71,8 @@ async def test_a_bad_request_names_the_field(
 
 async def test_there_are_no_embeddings(start_gateway: StartGateway) -> None:
     gateway, _ = await start_gateway()
-    status, _ = await post(gateway.sessions.open("e"), gateway, {}, path="embeddings")
-    assert status == 501
+    status, body = await post(gateway.sessions.open("e"), gateway, {}, path="embeddings")
+    assert (status, body["error"]["code"]) == (404, "no_embeddings"), "a status that nobody retries"
 
 
 async def test_metrics_count_what_happened(start_gateway: StartGateway) -> None:

@@ -1,0 +1,31 @@
+"""The end of a gateway: answers that are running get a little time, then the error of a server that stops."""
+
+import asyncio
+
+from aiohttp import web
+
+from areal_sdk.gateway.errors import server_stopping
+from areal_sdk.gateway.sessions.external import ExternalSessions
+from areal_sdk.gateway.sessions.store import SessionStore
+
+STOP_GRACE_S = 5.0
+"""For answers that are running when the server stops. Whoever pressed Ctrl-C waits for them, so it is short."""
+
+_LOOK_S = 0.02
+
+
+def ends_sessions(app: web.Application, external: ExternalSessions, sessions: SessionStore) -> None:
+    """`app` ends all sessions when it stops; those of callers when their requests are answered, or `STOP_GRACE_S`
+    is over. Nobody can connect any more by then."""
+
+    async def end(_: web.Application) -> None:
+        clock = asyncio.get_running_loop().time
+        until = clock() + STOP_GRACE_S
+        while any(live.num_running for live in external) and clock() < until:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(_LOOK_S)
+        for live in external:
+            live.session.refusal = server_stopping
+        external.close_all()
+        sessions.close_all()
+
+    app.on_shutdown.append(end)

@@ -1,0 +1,1 @@
+"""The mirror of a run: a copy at another place, which outlives the run's machine."""

@@ -1,0 +1,117 @@
+"""The files of a mirror.
+
+mirror.json                      {"id": ..., "writer": ...}: a mirror is here, of which run, and who writes to it
+config.toml, metrics.jsonl, ...  the files of the run directory
+episodes/, model/                the same
+checkpoints/NAME.json            {"folder": ..., "files": {...}, "crc32": ...}: the checkpoint or the exported
+                                 weights NAME are whole. It is written last, and removed first
+checkpoints/NAME.9ae04c11/       their files. The number is a checksum, so that new weights of a name never
+                                 mix with old ones
+
+The logs and `live.json` are of one machine, and stay there.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from areal_sdk.telemetry.checksums import checksum_of
+from areal_sdk.telemetry.directories import DamagedError
+from areal_sdk.telemetry.mirror.store import Store
+from areal_sdk.telemetry.run_dir import is_address
+
+SIGN = "mirror.json"
+ID_FILE = "id.json"
+"""In the run directory: its own `Sign`. It stays there, since the mirror has `mirror.json`."""
+CHECKPOINTS = "checkpoints"
+EPISODES = "episodes"
+FOLDERS = (EPISODES, "model")
+MARKER = ".json"
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A directory of `checkpoints` that is whole at the mirror."""
+
+    name: str
+    folder: str
+    files: Mapping[str, Any]
+    """As `describe` says."""
+
+    @classmethod
+    def of(cls, name: str, files: Mapping[str, Any]) -> Self:
+        return cls(name, f"{CHECKPOINTS}/{name}.{checksum_of(files)}", files)
+
+    @property
+    def marker(self) -> str:
+        return f"{CHECKPOINTS}/{self.name}{MARKER}"
+
+    def to_json(self) -> bytes:
+        crc = checksum_of(self.files)
+        return json.dumps({"folder": self.folder, "files": self.files, "crc32": crc}).encode()
+
+    @classmethod
+    def read(cls, store: Store, name: str) -> Self | None:
+        """None if there is none. `DamagedError` if its marker is no longer what was written."""
+        marker = f"{CHECKPOINTS}/{name}{MARKER}"
+        content = store.read(marker)
+        if content is None:
+            return None
+        try:
+            values = json.loads(content)
+            found = cls(name, values["folder"], values["files"])
+            if checksum_of(found.files) == values["crc32"]:
+                return found
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise DamagedError(f"{store.at(marker)} has changed since it was written")
+
+
+def names_there(store: Store) -> list[str]:
+    """The names of the directories that are whole at the mirror."""
+    there = store.sizes(CHECKPOINTS)
+    return sorted(name.removesuffix(MARKER) for name in there if name.endswith(MARKER))
+
+
+class TakenOverError(Exception):
+    """Another run, or this run on another machine, writes to the mirror now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Says whose a mirror is. Whoever begins to write draws a new `writer`, so that an earlier writer sees that it is none."""
+
+    id: str
+    """Of the run."""
+    writer: str = ""
+    before: str | None = None
+    """The writer before: a run that was killed while it took the mirror may take it again."""
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        return cls(str(values["id"]), str(values.get("writer", "")), values.get("before"))
+
+    def to_json(self) -> bytes:
+        return json.dumps({"id": self.id, "writer": self.writer, "before": self.before}).encode()
+
+    def may_follow(self, there: "Sign") -> bool:
+        """Whether who has this sign was the last to write where `there` is."""
+        return there.id == self.id and there.writer in (self.writer, self.before)
+
+
+def read_sign(store: Store) -> Sign | None:
+    """Of the run whose mirror is at `store`; None if there is none."""
+    content = store.read(SIGN)
+    if content is None:
+        return None
+    try:
+        return Sign.of(json.loads(content))
+    except (ValueError, KeyError, TypeError) as exc:
+        raise DamagedError(f"{store.at(SIGN)} has changed since it was written") from exc
+
+
+def is_mirror(run: str | Path) -> bool:
+    """Whether it names the mirror of a run, and no run directory."""
+    return is_address(str(run)) or (Path(run) / SIGN).is_file()
