@@ -1,7 +1,7 @@
 """The same small tool agent in areal-sdk and in trl: code, packages, and seconds to the first optimiser step.
 
-    python -m venv trl-env && trl-env/bin/pip install trl==1.16.0 jmespath      # beside torch and transformers
-    python benchmarks/first_step.py --trl-python trl-env/bin/python [--rounds 3]
+    python -m venv trl-env && trl-env/bin/pip install trl==1.16.0 jmespath uv   # beside torch and transformers
+    python benchmarks/first_step.py --trl-python trl-env/bin/python --uv trl-env/bin/uv [--rounds 3]
 
 Both sides: the random `tiny` model, 32 episodes in groups of 8, a calculator tool, at most 32 new tokens a
 turn, one optimiser step, one thread a process. A random model is never right, so the reward is the share of
@@ -11,7 +11,6 @@ reports the step.
 """
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -34,12 +33,39 @@ model = make_tiny_model(pathlib.Path(sys.argv[1]))
 templates = pathlib.Path(trl.__file__).parent / "chat_templates"
 shutil.copy(templates / "qwen3.jinja", model / "chat_template.jinja")
 """
-NOT_RUN = {
-    "verifiers 0.4.0": "training samples with vLLM on a GPU",
-    "Agent Lightning 0.3.0": "it trains with VERL on a GPU",
-    "ART (openpipe-art)": "it trains with vLLM on a GPU, or on a service",
-    "SkyRL": "it trains with vLLM and Ray on GPUs",
-}
+
+
+@dataclass(frozen=True)
+class Absent:
+    """A library that cannot train here."""
+
+    name: str
+    requirement: str
+    """With what its training needs."""
+    why: str
+    python: str = "3.11"
+
+
+ABSENT = (
+    Absent(
+        "verifiers 0.4.0",
+        "verifiers==0.4.0",
+        "no trainer is in it; that of its makers is not on PyPI and samples with vLLM on a GPU",
+    ),
+    Absent("Agent Lightning 0.3.0", "agentlightning[verl]==0.3.0", "it trains with VERL on a GPU"),
+    Absent(
+        "ART 0.5.18",
+        "openpipe-art[backend]==0.5.18",
+        "it trains with vLLM on a GPU, or on a service",
+    ),
+    Absent(
+        "SkyRL 0.3.1",
+        "skyrl-train==0.3.1",
+        "it trains with vLLM (not counted: a part of it is not on PyPI) and Ray on GPUs",
+        python="3.12",
+    ),
+    Absent("AReaL 1.0.4", "areal==1.0.4", "it trains with SGLang or vLLM on GPUs"),
+)
 
 
 AREAL_SDK_NAMES = (
@@ -98,12 +124,12 @@ def until_step(command: Sequence[str], mark: str, env: Mapping[str, str]) -> tup
     return seen, used - before.children_user - before.children_system
 
 
-def num_packages(python: str, requirement: str) -> int:
-    """Distributions that an empty environment gets."""
-    wanted = ["install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
-    constraints = ["--constraint", str(HERE.parents[1] / "constraints.txt")]
+def num_packages(uv: str, requirement: str, python: str = "3.11") -> int:
+    """Distributions that an empty environment gets from PyPI, on Linux."""
+    command = [uv, "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--no-cache"]
     done = subprocess.run(
-        [python, "-m", "pip", *wanted, *constraints, requirement],
+        [*command, "--python-version", python, "-"],
+        input=requirement,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -111,7 +137,7 @@ def num_packages(python: str, requirement: str) -> int:
     )
     if done.returncode:
         raise SystemExit(done.stderr[-3000:])
-    return len(json.loads(done.stdout)["install"])
+    return len(done.stdout.splitlines())
 
 
 def main() -> None:
@@ -120,8 +146,15 @@ def main() -> None:
         "--trl-python", help="Of an environment with trl; without it only ours runs."
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--uv", default="uv", help="Counts packages.")
     given = parser.parse_args()
-    ours = Side("areal-sdk", HERE / "areal_sdk_agent.py", ".[train]", AREAL_SDK_NAMES)
+    root = HERE.parents[1].as_uri()
+    ours = Side(
+        "areal-sdk",
+        HERE / "areal_sdk_agent.py",
+        f"areal-sdk[train] @ {root}",
+        AREAL_SDK_NAMES,
+    )
     others = (
         [Side("trl 1.16.0", HERE / "trl_agent.py", "trl==1.16.0", TRL_NAMES)]
         if given.trl_python
@@ -154,14 +187,16 @@ def main() -> None:
             side.name,
             count_lines(side.file),
             len(side.names),
-            num_packages(given.trl_python or sys.executable, side.requirement),
+            num_packages(given.uv, side.requirement),
             f"{statistics.median(side.seconds):.0f}",
             f"{statistics.median(side.cpu_s):.1f}",
             "",
         ]
         for side in sides
     ]
-    rows += [[name, "", "", "", "", "", f"not run here: {why}"] for name, why in NOT_RUN.items()]
+    for absent in ABSENT:
+        packages = num_packages(given.uv, absent.requirement, absent.python)
+        rows.append([absent.name, "", "", packages, "", "", f"not run here: {absent.why}"])
     header = ["", "lines", "concepts", "packages", "s to the first step", "CPU-s", ""]
     text = (
         "## The same tool agent in other libraries\n\n"
@@ -170,7 +205,7 @@ def main() -> None:
         "Lines are those of the program, without comments and empty lines. Concepts are the names of the "
         "library that the program and its command spell: imported, overridden or found by name, fields of objects "
         "that the library hands over, parameters and settings (`Side.names`). Packages are what an empty "
-        f"environment gets, torch included.\n\n{table(header, rows)}"
+        f"environment gets on Linux, torch for CUDA included.\n\n{table(header, rows)}"
     )
     write_section("first_step", text)
 

@@ -27,7 +27,7 @@ from tables import table, write_section
 
 from areal_sdk.planner.hardware import Efficiencies, fixed_part
 from areal_sdk.planner.parts import Described, from_hardware
-from areal_sdk.planner.simulation.run import simulate
+from areal_sdk.planner.simulation.run import simulate, simulated_steps
 from areal_sdk.planner.speeds import TrainerSpeed
 from areal_sdk.planner.splits import best_split, with_batch
 
@@ -143,8 +143,37 @@ def published_table() -> str:
         )
         whole = update + before["gen_wait"]
         rows.append((f"asynchronous, {ranks}:{ranks}", "step", *_against(whole, split["step"])))
+    median = _fitting(lambda median: generation_s(64, median), known["gen"])
+    rows += [
+        (
+            f"synchronous, {gpus} GPUs",
+            "gen",
+            *_against(generation_s(gpus, median), sync[str(gpus)]["gen"]),
+        )
+        for gpus in (32, 128)
+    ]
     header = ("run", "phase", "published s", "predicted s", "off by")
     return table(header, rows)
+
+
+def generation_s(gpus: int, median: float) -> float:
+    """Seconds until engines of one H20 each have sampled 512 x 16 answers of up to 28k tokens."""
+    workload = Described(
+        prompt=512, output=round(median), turns=1, tool_s=0.0, context=512 + 28 * 1024
+    )
+    batch = 512 * 16
+    parts = with_batch(from_hardware("7B", "h20", workload=workload, tp=1).parts, batch)
+    setup = replace(parts.setup, num_engines=gpus).with_gate(max_staleness=0, max_inflight=batch)
+    return simulated_steps(setup, steps=1)[0].waited_s
+
+
+def _fitting(seconds: Callable[[float], float], wanted: float) -> float:
+    """The median length that takes the wanted time."""
+    least, most = 50.0, 8000.0
+    while most / least > 1.001:
+        middle = (least * most) ** 0.5
+        least, most = (least, middle) if seconds(middle) > wanted else (middle, most)
+    return least
 
 
 def _against(predicted: float, published: float) -> tuple[str, str, str]:

@@ -33,6 +33,8 @@ def _cli() -> Iterator[str]:
     yield f"# The command line\n\n{NOTE}\n"
     yield "Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line. An error is one line on"
     yield "stderr; `areal-sdk --debug ...` shows tracebacks.\n"
+    yield "Ctrl-C and SIGTERM: a command that has an end of its own, such as `train` or `eval`, exits with 1, since it"
+    yield "was not done. A server has none: `serve` exits with 0, also with `--learn`, which saves its weights first.\n"
     context = click.Context(cli, info_name="areal-sdk")
     for name in COMMANDS:
         command = cli.get_command(context, name)

@@ -82,19 +82,20 @@ def tasks(split: str) -> Iterator[Task]:
                         (generator.randint(10, 99), generator.randint(3, 9)) for _ in range(3)
                     ]
                     tests = [f"assert f({x},{y}) == {compute(x, y)}" for x, y in hidden]
-                    yield Task(
-                        f"{split}-{a}{right}{b}-{wrong}", {"question": asked, "tests": tests}
-                    )
+                    data = {"question": asked, "tests": tests, "right": right, "wrong": wrong}
+                    yield Task(f"{split}-{a}{right}{b}-{wrong}", data)
 
 
 def demonstrations() -> Iterator[list[Message]]:
-    """What a programmer does who tries operators blindly."""
+    """What a programmer does who forgets half of the time which operators were wrong."""
     generator = random.Random(0)
     for task in tasks("train"):
-        right = task.id.split("-", 1)[1][1]
+        right, known = task.data["right"], {task.data["wrong"]}
         messages: list[Message] = [{"role": "user", "content": task.data["question"]}]
         for _ in range(2):
-            tried = generator.choice(list(OPERATORS))
+            remembers = generator.random() < 0.5
+            tried = generator.choice([o for o in OPERATORS if not (remembers and o in known)])
+            known.add(tried)
             messages.append({"role": "assistant", "content": _function(tried)})
             if tried == right:
                 break

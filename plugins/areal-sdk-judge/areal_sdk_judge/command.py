@@ -14,6 +14,9 @@ from areal_sdk_judge.prompts import RUBRIC
 @click.option("--model", required=True, help="The model to ask there.")
 @click.option("--rubric", default=RUBRIC, help="What a good answer is.")
 @click.option("--max-concurrency", type=int, default=16, show_default=True)
+@click.option(
+    "--timeout-s", type=float, default=20.0, show_default=True, help="Deadline of one request."
+)
 @click.option("--cache", default="", help="A file that keeps the judge's replies.")
 @click.option("--prompt-price", type=float, default=0.0, help="Of a million tokens.")
 @click.option("--completion-price", type=float, default=0.0, help="Of a million tokens.")
@@ -23,6 +26,7 @@ def judge(
     model: str,
     rubric: str,
     max_concurrency: int,
+    timeout_s: float,
     cache: str,
     prompt_price: float,
     completion_price: float,
@@ -40,6 +44,7 @@ def judge(
         model=model,
         rubric=rubric,
         max_concurrency=max_concurrency,
+        timeout_s=timeout_s,
         cache=cache,
         prompt_price=prompt_price,
         completion_price=completion_price,

@@ -60,6 +60,20 @@ async def test_a_judge_is_compared_with_labels(endpoint: Endpoint, tmp_path: Pat
     assert len(endpoint.prompts) == 5
 
 
+async def test_a_slow_judge_is_given_the_time_that_is_asked_for(
+    endpoint: Endpoint, tmp_path: Path
+) -> None:
+    file = tmp_path / "labelled.jsonl"
+    file.write_text(json.dumps(ROWS[0]))
+    group = click.Group()
+    register_commands(group)
+    endpoint.together = asyncio.Barrier(2)  # the first request waits until it is asked again
+    asked = ["judge", str(file), "--base-url", endpoint.url, "--model", "m", "--timeout-s", "1"]
+    result = await asyncio.to_thread(CliRunner().invoke, group, asked)
+    assert result.exit_code == 0, result.output
+    assert len(endpoint.prompts) == 2, "the first one was given up"
+
+
 def test_chance_is_no_agreement() -> None:
     labels = [0.0, 0.0, 1.0, 1.0]
     found = agreement_of([Judgement(value) for value in (0.0, 1.0, 0.0, 1.0)], labels)
