@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Build a plugin of this tree as a wheel and test it in an environment of its own:
+#   PYTHON=.venv/bin/python LIGHT=ENVIRONMENT/bin/python scripts/plugin_wheel.sh plugins/NAME
+# LIGHT has the core's wheel and its packages. They are reached by a path; what the plugin pins comes before them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+plugin=$1
+name=$(basename "$plugin")
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+packages() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+"$PYTHON" -m build --wheel --no-isolation --outdir "$scratch" "$plugin" >"$scratch/log" ||
+  { cat "$scratch/log"; exit 1; }
+"$PYTHON" -m venv "$scratch/env"
+own=$scratch/env/bin/python
+packages "$LIGHT" >"$(packages "$own")/light.pth"
+timeout 300 "$own" -m pip install --quiet --constraint constraints.txt "$(ls "$scratch"/*.whl)[test]"
+cp -r "$plugin" "$scratch/plugin"
+rm -r "$scratch/plugin/${name//-/_}" # the wheel, not this tree, must be what is imported
+cd "$scratch/plugin"
+timeout 300 "$own" -m pytest -q -m "not slow and not gpu" tests
