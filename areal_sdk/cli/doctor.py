@@ -17,6 +17,7 @@ import click
 from areal_sdk.certificate.findings import Finding, Severity
 from areal_sdk.cli.certificate import check_model, label
 from areal_sdk.cli.memory import check_memory
+from areal_sdk.config.machine import bfloat16_is_slow
 from areal_sdk.process.family import num_cores
 
 TRAIN_PACKAGES = ("transformers", "safetensors", "datasets", "gguf")
@@ -99,6 +100,8 @@ def _machine() -> Iterator[Finding]:
         yield Finding(Severity.NOTE, "cores", str(cores), cure)
     else:
         yield Finding(Severity.OK, "cores", str(cores))
+    slow = bfloat16_is_slow("auto")
+    yield Finding(Severity.OK, "computes in", "float32" if slow else "bfloat16")
     shared = Path("/dev/shm")
     if shared.is_dir():
         free = shutil.disk_usage(shared).free / 2**30

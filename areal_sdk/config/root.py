@@ -5,6 +5,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from areal_sdk.config.machine import bfloat16_is_slow
 from areal_sdk.config.sections.base import ENDLESS, JSON, Section
 from areal_sdk.config.sections.cluster import ClusterSection
 from areal_sdk.config.sections.learning import (
@@ -74,6 +75,7 @@ class Config(Section):
     @classmethod
     def _imply(cls, values: Any) -> Any:
         """`deterministic` implies on-policy batches; asking for both is a contradiction."""
+        values = _for_this_cpu(values)
         if _section(values, "serve").get("learn") is True:
             values = _for_live_callers(values)
         run, rollout = _section(values, "run"), _section(values, "rollout")
@@ -158,6 +160,22 @@ class Config(Section):
                 "eval.stop_at_success needs evaluations during training: set eval.every"
             )
         return self
+
+
+def _for_this_cpu(values: Any) -> Any:
+    """float32 for the parts that run on this machine's CPU, if it has no instructions for bfloat16."""
+    if not isinstance(values, Mapping):
+        return values
+    if _section(values, "cluster").get("launcher", "local") != "local":
+        return values  # other machines compute
+    implied = {}
+    for part, own, key in (("trainer", "fsdp", "precision"), ("engine", "local", "dtype")):
+        given = values.get(part, {})
+        if not isinstance(given, Mapping) or given.get("name", own) != own:
+            continue
+        if given.get(key, "auto") == "auto" and bfloat16_is_slow(str(given.get("device", "auto"))):
+            implied[part] = {**given, key: "float32"}
+    return {**values, **implied}
 
 
 def _for_live_callers(values: Any) -> JSON:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from areal_sdk.config.keys import join_key
+from areal_sdk.config.machine import bfloat16_is_slow
 from areal_sdk.config.root import Config
 from areal_sdk.config.sections.learning import ADAPTER_LEARNING_RATE
 
@@ -131,7 +132,8 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
         if _value(config, key) != _value(_DEFAULTS, key)
     ]
     idle_options = (*_idle_clipping(config), *_idle_overlong(config))
-    return [*lines, *_slow_adapter(config), *idle_options, *_idle_tables(config, engine)]
+    slow = (*_slow_adapter(config), *_slow_types(config))
+    return [*lines, *slow, *idle_options, *_idle_tables(config, engine)]
 
 
 def without_nodes(config: Config, why: str) -> list[str]:
@@ -148,6 +150,16 @@ def _slow_adapter(config: Config) -> Iterator[str]:
             f"trainer.learning_rate = {rate:g} changes little: an adapter (trainer.lora) usually needs about "
             f"ten times the rate of all weights: try {10 * rate:g}, or leave it out for "
             f"{ADAPTER_LEARNING_RATE:g}"
+        )
+
+
+def _slow_types(config: Config) -> Iterator[str]:
+    """bfloat16 where this machine's CPU would rather compute in float32."""
+    is_here = config.cluster.launcher == "local" and bfloat16_is_slow(config.trainer.device)
+    if is_here and config.trainer.precision == "bfloat16":
+        yield (
+            'trainer.precision = "bfloat16" takes at least four times as long as float32: this CPU has no '
+            "instructions for it: leave it out"
         )
 
 

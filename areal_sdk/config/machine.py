@@ -1,0 +1,37 @@
+"""In which type this machine computes fast; read from the kernel, since the main process has no torch."""
+
+import os
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+GPU_DEVICES = tuple(map(Path, ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
+"""Of NVIDIA, of AMD, and of a GPU that Windows lends."""
+BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Of Intel and AMD, of Intel's matrix units, of Arm."""
+
+
+def bfloat16_is_slow(device: str) -> bool:
+    """Whether `device` of this machine is a CPU that has no instructions for bfloat16."""
+    is_cpu = device == "cpu" or (device == "auto" and not has_gpu())
+    return is_cpu and not has_bfloat16()
+
+
+def has_gpu() -> bool:
+    """Whether torch would find a GPU, as far as that shows without torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible not in ("", "-1") and any(path.exists() for path in GPU_DEVICES)
+
+
+@cache
+def has_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the CPU has instructions for bfloat16; true where that is not known."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return True
+    for line in lines:
+        name, _, words = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return not BFLOAT16_FLAGS.isdisjoint(words.split())
+    return True

@@ -1,0 +1,87 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from areal_sdk.config import Config, idle_settings, machine, parse_config
+
+FLOAT32 = ("float32", "float32")
+USUAL = ("bfloat16", "auto")
+
+
+@pytest.fixture
+def slow_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: False)
+    monkeypatch.setattr(machine, "has_gpu", lambda: False)
+
+
+def types(values: dict[str, Any]) -> tuple[str, str]:
+    config = parse_config(values)
+    return config.trainer.precision, config.engine.dtype
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16", True),
+        ("flags\t\t: fpu avx2 fma", False),
+        ("flags : avx512f avx512bw avx512vl", False),  # computes bfloat16 in float32, and converts
+        ("Features\t: fp asimd bf16", True),
+        ("Features\t: fp asimd", False),
+        ("processor\t: 0", True),
+    ],
+)
+def test_what_a_cpu_can_is_read_from_the_kernel(tmp_path: Path, line: str, expected: bool) -> None:
+    (tmp_path / "cpuinfo").write_text(f"vendor_id\t: one\n{line}\n")
+    assert machine.has_bfloat16(tmp_path / "cpuinfo") is expected
+
+
+def test_a_kernel_that_says_nothing_changes_nothing(tmp_path: Path) -> None:
+    assert machine.has_bfloat16(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_hidden_gpus_are_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str
+) -> None:
+    monkeypatch.setattr(machine, "GPU_DEVICES", (tmp_path,))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert machine.has_gpu()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert not machine.has_gpu()
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, FLOAT32),
+        ({"engine": {"dtype": "auto", "threads": 1}, "trainer": {"ranks": 2}}, FLOAT32),
+        ({"engine": {"dtype": "bfloat16"}}, ("float32", "bfloat16")),
+        ({"trainer": {"precision": "bfloat16"}}, ("bfloat16", "float32")),
+        ({"engine": {"device": "cuda"}, "trainer": {"device": "cuda:1"}}, USUAL),
+        ({"engine": {"name": "sglang"}, "trainer": {"name": "mine"}}, USUAL),
+        ({"cluster": {"launcher": "ray"}}, USUAL),
+    ],
+)
+def test_a_cpu_without_bfloat16_computes_in_float32(
+    slow_bfloat16: None, values: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    assert types(values) == expected
+
+
+def test_other_values_of_a_section_stay(slow_bfloat16: None) -> None:
+    config = parse_config({"trainer": {"ranks": 2}, "engine": {"max_slots": 3}})
+    assert (config.trainer.ranks, config.engine.max_slots) == (2, 3)
+    assert config == Config.model_validate(config.model_dump())
+
+
+def test_a_gpu_computes_in_bfloat16(slow_bfloat16: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "has_gpu", lambda: True)
+    assert types({}) == USUAL
+    assert types({"trainer": {"device": "cpu"}}) == ("float32", "auto")
+
+
+def test_bfloat16_that_somebody_asks_for_gets_a_remark(slow_bfloat16: None) -> None:
+    config = parse_config({"trainer": {"precision": "bfloat16"}})
+    (line,) = idle_settings(config, engine="local")
+    assert line.startswith('trainer.precision = "bfloat16" takes at least four times as long')
