@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_sdk.config import Config, parse_config
+from areal_sdk.config import Config, machine, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.trainer import FSDPTrainer
 from areal_sdk.launch import LocalLauncher, TorchrunLauncher
@@ -128,8 +128,9 @@ async def test_the_bounds_of_credit_reach_the_trainer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("asked", ["auto", "float32", "bfloat16"])
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 async def test_weights_are_published_in_the_dtype_of_the_checkpoint_unless_one_is_asked_for(
-    stored: str, asked: str, tmp_path: Path
+    stored: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: True)
     model = Path(shutil.copytree(resolve_model("tiny"), tmp_path / "model"))
     path = model / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "dtype": stored}))

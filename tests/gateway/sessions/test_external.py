@@ -1,6 +1,7 @@
 """Live sessions: opened by whoever calls, ended by them or by time, rewarded then or later."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from areal_sdk.config import Quota, parse_config
+from areal_sdk.engine import GenerateRequest
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway import Gateway, winding_down
 from areal_sdk.gateway.sessions.accounts import Account, Accounts, User
@@ -414,8 +416,16 @@ async def test_closing_the_gateway_ends_every_session(start_gateway: StartGatewa
 async def test_a_running_answer_gets_a_grace_and_then_the_error_of_a_server_that_stops(
     start_gateway: StartGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hang = Reply("never ends", fault=Fault.HANG, after=1)
-    gateway, _ = await start_gateway([hang, "whole"], users=USERS)
+    hang, is_closing = Reply("never ends", fault=Fault.HANG, after=1), asyncio.Event()
+    num_asked = itertools.count(1)
+
+    async def script(_: GenerateRequest) -> Reply | str:
+        if next(num_asked) == 1:
+            return hang
+        await is_closing.wait()
+        return "whole"
+
+    gateway, _ = await start_gateway(script, users=USERS)
     async with AsyncOpenAI(
         base_url=gateway.base_url, api_key=ALICE.api_key, max_retries=0
     ) as client:
@@ -426,6 +436,7 @@ async def test_a_running_answer_gets_a_grace_and_then_the_error_of_a_server_that
         await until(lambda: gateway._metrics.num_running == 2)
         monkeypatch.setattr(winding_down, "STOP_GRACE_S", 1.0)
         closing = asyncio.create_task(gateway.aclose())
+        is_closing.set()
         assert (await whole).choices[0].message.content == "whole"
         with pytest.raises(openai.APIError, match="server is stopping") as error:
             async for _ in stream:
