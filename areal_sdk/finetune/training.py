@@ -85,7 +85,13 @@ class FinetunePlan:
         return tuple(self.eval_tasks)
 
     def run(
-        self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
+        self,
+        *,
+        run_dir: RunDir,
+        state: RunState,
+        progress: Progress,
+        checkpoint: Path | None,
+        most_ranks: int | None,
     ) -> Coroutine[Any, Any, RunSummary]:
         return run_finetuning(
             self, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint

@@ -1,6 +1,6 @@
-"""How many trainer ranks a run has: fewer where the cluster has lost room, all again when it has room (`trainer.min_ranks`)."""
+"""How many trainer ranks a run has: fewer where the cluster has lost room, more again when it has room (`trainer.min_ranks`)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from areal_sdk.config import Config
@@ -10,11 +10,15 @@ from areal_sdk.process import ProcessSpec
 from areal_sdk.process.spec import Reservation, gpus_of
 
 LOOK_S = 5.0
-"""How long a checkpoint waits for an answer whether there is room for all ranks again."""
+"""How long a checkpoint waits, in all, for room for more ranks."""
 
 
 class RanksChange(ArealError):
-    """Ends the services of a run, which goes on from its last checkpoint with another number of ranks."""
+    """Ends the services of a run, which goes on from its last checkpoint with `num` ranks."""
+
+    def __init__(self, message: str, num: int) -> None:
+        super().__init__(message)
+        self.num = num
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +26,23 @@ class TrainerRanks:
     """The ranks of the trainer as it was started."""
 
     num: int
-    missing: int
-    """So many fewer than `trainer.ranks`."""
     config: Config
     launcher: Launcher
 
     async def change(self) -> RanksChange | None:
-        """How the run gets the missing ranks, if there is room for them now."""
-        if not self.missing or not await _has_room(
-            self.config, self.launcher, self.missing, timeout_s=LOOK_S
-        ):
+        """The change to the largest number of ranks above this one for which there is room now, if there is any."""
+        most = self.config.trainer.ranks
+        larger = [count for count in self.config.trainer.rank_counts if count > self.num]
+
+        async def has_room(count: int, timeout_s: float) -> bool:
+            missing = count - self.num
+            return await _has_room(self.config, self.launcher, missing, timeout_s=timeout_s)
+
+        num = await _largest(larger, has_room, timeout_s=LOOK_S)
+        if num is None:
             return None
         return RanksChange(
-            f"there is room for {self.config.trainer.ranks} trainer ranks again, {self.num} are in use"
+            f"there is room for {num} of {most} trainer ranks now, {self.num} are in use", num
         )
 
 
@@ -58,24 +66,50 @@ def check_finds_room(config: Config, launcher: Launcher) -> None:
 
 
 async def choose_ranks(
-    config: Config, launcher: Launcher, *, say: Callable[[str], None]
+    config: Config, launcher: Launcher, *, most: int | None, say: Callable[[str], None]
 ) -> TrainerRanks:
-    """The largest number of ranks that may be and for which there is room now; all where there is room for none.
+    """The largest number of ranks that may be and for which there is room; all where there is room for none.
 
+    `most`: there was room for so many, and not for more, when the run ended its processes to take them.
     The engine must have its place already. The rollout nodes get theirs later.
     """
-    most = config.trainer.ranks
+    ranks, timeout_s = config.trainer.ranks, config.cluster.placement_timeout_s
     nodes = config.rollout.nodes if config.rollout.nodes > 1 else 0
-    for num in config.trainer.rank_counts:
-        timeout_s = config.cluster.placement_timeout_s
-        if await _has_room(config, launcher, num, nodes=nodes, timeout_s=timeout_s):
-            if num < most:
-                say(
-                    f"warning: the cluster has room for {num} of {most} trainer ranks (trainer.min_ranks): the run takes "
-                    "all of them at a checkpoint when there is room"
-                )
-            return TrainerRanks(num, most - num, config, launcher)
-    return TrainerRanks(most, 0, config, launcher)  # its start says what is missing
+
+    async def has_room(count: int, timeout_s: float) -> bool:
+        return await _has_room(config, launcher, count, nodes=nodes, timeout_s=timeout_s)
+
+    first, *fewer = [count for count in config.trainer.rank_counts if count <= (most or ranks)]
+    num: int | None = first
+    if not await has_room(first, timeout_s):
+        num = await _largest(fewer, has_room, timeout_s=timeout_s)
+    if num is None:
+        return TrainerRanks(ranks, config, launcher)  # its start says what is missing
+    if num < ranks:
+        say(
+            f"warning: the cluster has room for {num} of {ranks} trainer ranks (trainer.min_ranks): the run takes "
+            "more at a checkpoint when there is room"
+        )
+    return TrainerRanks(num, config, launcher)
+
+
+async def _largest(
+    counts: Sequence[int], has_room: Callable[[int, float], Awaitable[bool]], *, timeout_s: float
+) -> int | None:
+    """The largest of `counts` with room, all questions within `timeout_s`. `counts`: the largest first.
+
+    After the largest the rest is halved by each question, since who has room for some has room for fewer:
+    an answer to each number would leave a run of many ranks no time for any.
+    """
+    share_s = timeout_s / (1 + (len(counts) - 1).bit_length())
+    found, index = None, 0
+    while counts:
+        if await has_room(counts[index], share_s):
+            found, counts = counts[index], counts[:index]
+        else:
+            counts = counts[index + 1 :]
+        index = len(counts) // 2
+    return found
 
 
 async def _has_room(

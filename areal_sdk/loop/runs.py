@@ -62,9 +62,18 @@ class Plan(Protocol):
         """The splits that are measured. The success of the first is shown."""
 
     def run(
-        self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
+        self,
+        *,
+        run_dir: RunDir,
+        state: RunState,
+        progress: Progress,
+        checkpoint: Path | None,
+        most_ranks: int | None,
     ) -> Coroutine[Any, Any, RunSummary]:
-        """From the start, or on from `checkpoint`. `state` is where the run is, throughout."""
+        """From the start, or on from `checkpoint`. `state` is where the run is, throughout.
+
+        `most_ranks`: there is room for so many trainer ranks, where the run changes their number.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +95,8 @@ class Training:
     """After the loss of a process, so far."""
     mirroring: Mirroring | None = None
     """Of a run that goes on after a loss."""
+    most_ranks: int | None = None
+    """There was room for so many trainer ranks when the run ended its processes to take them."""
     is_planned_once: bool = False
     """Its tasks cannot be read again, so it does not go on by itself."""
 
@@ -156,6 +167,7 @@ class BegunRun:
             state=self.state,
             progress=self.progress,
             checkpoint=self.training.checkpoint,
+            most_ranks=self.training.most_ranks,
         )
         await self.mirroring.catch_up()  # Ctrl-C ends only this
         return self.summary
@@ -172,8 +184,9 @@ class BegunRun:
         most = training.plan.config.run.restarts
         checkpoint = latest_checkpoint(self.run_dir.checkpoints)
         way_on = "going on from the last checkpoint" if checkpoint else "beginning again"
-        restarts = training.restarts
+        restarts, most_ranks = training.restarts, None
         if isinstance(self.loss, RanksChange):
+            most_ranks = self.loss.num
             self.progress.say(f"{self.loss}; {way_on}")
         else:
             restarts += 1
@@ -186,6 +199,7 @@ class BegunRun:
             changes=(),
             restarts=restarts,
             mirroring=self.mirroring,
+            most_ranks=most_ranks,
         )
 
     @property

@@ -104,11 +104,12 @@ async def open_services(
     plugins: Plugins,
     run_dir: RunDir,
     learns: PresetSpec | None = None,
+    most_ranks: int | None = None,
     say: Callable[[str], None],
 ) -> AsyncIterator[Services]:
     """Start engine, gateway and agents, and the trainer where there is an algorithm to learn with.
 
-    Whatever fails, all of them are closed.
+    `most_ranks`: so many trainer ranks had room when the run was begun again to take them. Whatever fails, all of them are closed.
     """
     async with AsyncExitStack() as stack:
         launcher = await stack.enter_async_context(
@@ -123,12 +124,12 @@ async def open_services(
         trainer = None
         parts: list[InferenceEngine | Trainer] = [engine]
         stack.push_async_callback(_close_together, parts)
-        ranks = TrainerRanks(config.trainer.ranks, 0, config, launcher)
+        ranks = TrainerRanks(config.trainer.ranks, config, launcher)
         is_up = learns is not None and is_elastic(config)
         if is_up:
             check_finds_room(config, launcher)
             await engine.start()  # it takes its room first: the ranks get what is left
-            ranks = await choose_ranks(config, launcher, say=say)
+            ranks = await choose_ranks(config, launcher, most=most_ranks, say=say)
         if learns is not None:
             if doubt := certificate.warning(
                 model.directory, tool_format=config.gateway.tool_format

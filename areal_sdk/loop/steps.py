@@ -97,7 +97,7 @@ class TrainingLoop:
         return ended
 
     async def _take_room(self) -> None:
-        """End with `RanksChange`, after the checkpoint that was begun, if there is room for ranks that are missing."""
+        """End with `RanksChange`, after the checkpoint that was begun, if there is room for more ranks."""
         if (change := await self.services.ranks.change()) is not None:
             await self.learner.save()
             await self.evaluator.finish()

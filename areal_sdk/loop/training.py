@@ -88,10 +88,21 @@ class RunPlan:
         return tuple(self.eval_tasks)
 
     def run(
-        self, *, run_dir: RunDir, state: RunState, progress: Progress, checkpoint: Path | None
+        self,
+        *,
+        run_dir: RunDir,
+        state: RunState,
+        progress: Progress,
+        checkpoint: Path | None,
+        most_ranks: int | None,
     ) -> Coroutine[Any, Any, RunSummary]:
         return run_training(
-            self, run_dir=run_dir, state=state, progress=progress, checkpoint=checkpoint
+            self,
+            run_dir=run_dir,
+            state=state,
+            progress=progress,
+            checkpoint=checkpoint,
+            most_ranks=most_ranks,
         )
 
 
@@ -198,6 +209,7 @@ async def run_training(
     state: RunState,
     progress: Progress,
     checkpoint: Path | None = None,
+    most_ranks: int | None = None,
 ) -> RunSummary:
     """Train from the start, or go on from `checkpoint`. `state` is where the run is, throughout."""
     config = plan.config
@@ -222,6 +234,7 @@ async def run_training(
             plugins=plan.plugins,
             run_dir=run_dir,
             learns=plan.algorithm.preset,
+            most_ranks=most_ranks,
             say=progress.say,
         ) as services,
         open_learner(services.trainer, plan, run_dir, state, progress) as learner,

@@ -106,7 +106,7 @@ class TrainerSection(Section):
     """Number of trainer processes. They share the model and the batch (FSDP2)."""
     min_ranks: Positive | None = None
     """With `cluster.launcher = "ray"` and `run.restarts`: where the cluster has no room for all `ranks`, such as after the loss
-    of a machine, the run goes on with fewer, at least so many. At a checkpoint it takes all again if there is room.
+    of a machine, the run goes on with fewer, at least so many. At a checkpoint it takes more if there is room.
     Default: `ranks`."""
     replicas: Positive = 1
     """Copies of the model that the ranks hold between them. With one copy for each machine, weights are gathered
