@@ -40,6 +40,10 @@ class FindsRoom(Protocol):
         """Whether all of `specs` find room within `timeout_s`. None is started, and the room is given back."""
         ...
 
+    async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
+        """Why the machines could never hold all of `specs` together, whoever uses them now; empty if they could."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LauncherSetup:

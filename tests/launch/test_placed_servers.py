@@ -13,6 +13,7 @@ from areal_sdk.errors import EngineError
 from areal_sdk.launch import LauncherSetup
 from areal_sdk.launch.ray.launcher import open_ray
 from areal_sdk.models import make_tiny_model
+from areal_sdk.process import ProcessSpec
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.toy_vllm.placed import placed_engine
 from tests.backends.sglang.conftest import environment  # noqa: F401 - a fixture
@@ -35,8 +36,12 @@ def address() -> Iterator[str]:
         yield address
 
 
-def setup_of(address: str, log_dir: Path) -> LauncherSetup:
-    cluster = ClusterSection(launcher="ray", address=address, placement_timeout_s=60)
+def server_logs(directory: Path) -> list[Path]:
+    return list(directory.glob("server-*"))
+
+
+def setup_of(address: str, log_dir: Path, *, timeout_s: float = 60) -> LauncherSetup:
+    cluster = ClusterSection(launcher="ray", address=address, placement_timeout_s=timeout_s)
     return LauncherSetup(cluster, "test", 1, log_dir, print)
 
 
@@ -69,6 +74,33 @@ async def test_servers_are_placed_and_one_comes_back_from_a_lost_node_at_the_cur
     finally:
         await engine.aclose()
         await launcher.aclose()
+
+
+async def test_servers_without_room_end_the_start_with_how_many_have_some(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model", num_layers=1)
+    with ray_cluster(2, cpus=1) as address:
+        launcher = await open_ray(setup_of(address, tmp_path, timeout_s=30))
+        try:
+            engine = placed_engine(launcher, model, tmp_path, count=3)
+            told = (
+                r"3 processes need 3 CPUs \(1 CPU each\), and only 2 of them fit on the 2 nodes: .*; "
+                "use fewer toys"
+            )
+            with pytest.raises(EngineError, match=told):
+                await engine.start()
+            assert not server_logs(tmp_path), "none was placed"
+
+            [other] = await launcher.launch([ProcessSpec("other", "tests.process.entries:rank")])
+            engine = placed_engine(launcher, model, tmp_path, count=2)
+            told = r"1 of 2 servers are placed: .* no room for server-\d within 30 s: .*; use fewer toys"
+            with pytest.raises(EngineError, match=told):
+                await engine.start()
+            await other.aclose()
+            engine = placed_engine(launcher, model, tmp_path, count=2)  # their room is free again
+            await engine.start()
+            await engine.aclose()
+        finally:
+            await launcher.aclose()
 
 
 def test_a_node_without_sglang_ends_the_run_with_the_cure(address: str, tmp_path: Path) -> None:

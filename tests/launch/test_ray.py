@@ -74,7 +74,9 @@ async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
         assert await first_exit(children) is children[1]
 
     # The room of all five is taken until the job has ended: then another one fits.
-    with pytest.raises(ProcessError, match="no room for 1 processes within 2 s: other jobs hold"):
+    with pytest.raises(
+        ProcessError, match="no room for engine within 2 s: other jobs, or the rest"
+    ):
         await launcher.launch([ProcessSpec("engine", RANK, {})])
     await close(children)
     await close(await launcher.launch([ProcessSpec("engine", RANK, {})]))
@@ -83,7 +85,9 @@ async def test_ranks_on_several_nodes_share_a_master_and_die_alone(
 async def test_what_the_cluster_does_not_have_is_named_at_once(launcher: RayLauncher) -> None:
     with pytest.raises(ProcessError, match="trainer-0 needs 2 CPUs on one node, the largest has 1"):
         await launcher.launch(ranks(1, reserves=Reservation(cpus=2)))
-    with pytest.raises(ProcessError, match="6 processes need 6 CPUs, and only 5 of them fit"):
+    with pytest.raises(
+        ProcessError, match=r"6 processes need 6 CPUs \(1 CPU each\), and only 5 of"
+    ):
         await launcher.launch(ranks(6))
     with pytest.raises(ProcessError, match="needs 8 GPUs on one node, the largest has 0"):
         await launcher.launch(ranks(1, reserves=Reservation(gpus=8)))
@@ -156,4 +160,4 @@ def test_losses_on_five_nodes_are_those_of_one_machine_bit_for_bit(
 def test_what_the_cluster_cannot_hold_ends_the_run_at_once(address: str, tmp_path: Path) -> None:
     there = ("--launcher", "ray", "--set", f"cluster.address={address}")
     output = finish(start_training(tmp_path, *there, trainer__ranks=6), code=1)
-    assert "6 processes need 6 CPUs, and only 5 of them fit on the 5 nodes" in output
+    assert "6 processes need 6 CPUs (1 CPU each), and only 5 of them fit on the 5 nodes" in output

@@ -28,6 +28,9 @@ class Room:
         self.waited_s += timeout_s
         return False
 
+    async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
+        return ""
+
     async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
         raise AssertionError("nothing is started to find room")
 

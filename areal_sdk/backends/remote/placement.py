@@ -11,7 +11,7 @@ from typing import Any
 from areal_sdk.backends.remote.processes import RunningServer, ServerStarter, tail
 from areal_sdk.backends.remote.server_process import ENTRY, identity
 from areal_sdk.errors import EngineError, ProcessError, RemoteError
-from areal_sdk.launch import Launcher
+from areal_sdk.launch import FindsRoom, Launcher
 from areal_sdk.process import JSON, Child, ProcessSpec, Reservation
 
 CALL_TIMEOUT_S = 60.0
@@ -31,6 +31,8 @@ class Recipe:
     threads: int = 1
     no_room: str = ""
     """What to do where no machine has the resources."""
+    too_many: str = ""
+    """What to do where the machines have room for some of the servers only."""
     other_version: str = "install the same version on both"
     """What to do where two machines have different software."""
 
@@ -107,6 +109,10 @@ class PlacedServer(RunningServer):
             return (await self._child.call(method, payload, timeout_s=CALL_TIMEOUT_S)).payload
 
 
+class _NoPlaceError(EngineError):
+    """The launcher found no place for a server."""
+
+
 class PlacedServers(ServerStarter):
     """The servers of an engine, each wherever `launcher` finds room. One that died may come back elsewhere."""
 
@@ -119,9 +125,10 @@ class PlacedServers(ServerStarter):
         """Of the first server's machine."""
 
     async def start_all(self) -> Sequence[PlacedServer]:
+        await self._check_room()
         placing = [asyncio.create_task(self._place(index)) for index in range(self.count)]
         try:
-            servers = await asyncio.gather(*placing)
+            servers = await self._all(placing)
             self._software = servers[0].software
             for server in servers:
                 self._compare(server)
@@ -145,10 +152,42 @@ class PlacedServers(ServerStarter):
             raise
         return placed
 
+    async def _check_room(self) -> None:
+        """EngineError where the machines could never hold all servers. Asked of each alone, none would miss the others."""
+        if not isinstance(self._launcher, FindsRoom):
+            return
+        specs, recipe = [self._spec(index) for index in range(self.count)], self._recipe
+        with _engine_errors():
+            if missing := await self._launcher.shortage(specs[:1]):
+                raise EngineError(_with_cure(missing, recipe.no_room))
+            if missing := await self._launcher.shortage(specs):
+                told = f"there is no room for {self.count} servers: {missing}"
+                raise EngineError(_with_cure(told, recipe.too_many))
+
+    async def _all(self, placing: Sequence["asyncio.Task[PlacedServer]"]) -> list[PlacedServer]:
+        """The placed servers; an error of a place says how many have theirs."""
+        try:
+            return await asyncio.gather(*placing)
+        except _NoPlaceError as exc:
+            if self.count == 1:
+                raise
+            num = sum(task.done() and task.exception() is None for task in placing)
+            told = f"{num} of {self.count} servers are placed: {exc}"
+            raise EngineError(_with_cure(told, self._recipe.too_many)) from exc
+
     async def _place(self, index: int) -> PlacedServer:
         """Have the process beside server `index` placed: a job of its own, whose room is free when it ends."""
+        try:
+            (child,) = await self._launcher.launch([self._spec(index)])
+        except RemoteError as exc:  # of the process itself
+            raise EngineError(str(exc)) from exc
+        except ProcessError as exc:
+            raise _NoPlaceError(_with_cure(str(exc), self._recipe.no_room)) from exc
+        return PlacedServer(child, index, token=self._token)
+
+    def _spec(self, index: int) -> ProcessSpec:
         recipe = self._recipe
-        spec = ProcessSpec(
+        return ProcessSpec(
             f"server-{index}",
             ENTRY,
             {
@@ -160,14 +199,6 @@ class PlacedServers(ServerStarter):
             threads=recipe.threads,
             reserves=recipe.reserves,
         )
-        try:
-            (child,) = await self._launcher.launch([spec])
-        except RemoteError as exc:  # of the process itself
-            raise EngineError(str(exc)) from exc
-        except ProcessError as exc:
-            cure = f"; {recipe.no_room}" if recipe.no_room else ""
-            raise EngineError(f"{exc}{cure}") from exc
-        return PlacedServer(child, index, token=self._token)
 
     def _compare(self, server: PlacedServer) -> None:
         for name, version in self._software.items():
@@ -176,6 +207,10 @@ class PlacedServers(ServerStarter):
                     f"the machine of server-{server.index} ({server.address}) has {name} {theirs}, that of "
                     f"server-0 {version}: {self._recipe.other_version}"
                 )
+
+
+def _with_cure(told: str, cure: str) -> str:
+    return f"{told}; {cure}" if cure else told
 
 
 @contextlib.contextmanager

@@ -57,6 +57,7 @@ def recipe_of(model: Path, section: EngineSection, own: SGLangSection) -> Recipe
             if tp > 1
             else ""
         ),
+        too_many="lower engine.sglang.servers, or add machines",
         other_version="run areal-sdk engine install sglang --version VERSION there, with the same version as elsewhere",
     )
 

@@ -37,8 +37,8 @@ def shortage(demands: Sequence[Demand], nodes: Sequence[NodeRoom]) -> str:
         room = next((r for r in left if r[0] >= demand.gpus and r[1] >= demand.cpus), None)
         if room is None:
             return (
-                f"{len(demands)} processes need {_total(demands)}, and only {placed} of them fit on the "
-                f"{len(nodes)} nodes: {', '.join(map(_described, nodes))}"
+                f"{len(demands)} processes need {_total(demands)}{_each(demands)}, and only {placed} of them "
+                f"fit{'s' if placed == 1 else ''} on the {_count(len(nodes), 'node')}: {', '.join(map(_described, nodes))}"
             )
         room[0] -= demand.gpus
         room[1] -= demand.cpus
@@ -48,6 +48,12 @@ def shortage(demands: Sequence[Demand], nodes: Sequence[NodeRoom]) -> str:
 def _total(demands: Sequence[Demand]) -> str:
     gpus, cpus = sum(d.gpus for d in demands), sum(d.cpus for d in demands)
     return f"{_count(gpus, 'GPU')} and {_count(cpus, 'CPU')}" if gpus else _count(cpus, "CPU")
+
+
+def _each(demands: Sequence[Demand]) -> str:
+    """What one needs, where all need the same."""
+    alike = {(demand.gpus, demand.cpus) for demand in demands}
+    return f" ({_total(demands[:1])} each)" if len(alike) == 1 else ""
 
 
 def _described(node: NodeRoom) -> str:

@@ -97,6 +97,11 @@ class RayLauncher:
             await self._free(job)
         return True
 
+    async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
+        """Why the cluster could never hold all of `specs` together, whoever uses it now; empty if it could."""
+        missing: str = await self._ask("shortage", {"processes": _wanted(specs)})
+        return missing
+
     async def aclose(self) -> None:
         """Leave the cluster: it ends what is still there of the run."""
         await self._chores.finish()
@@ -106,15 +111,11 @@ class RayLauncher:
     async def _place(
         self, job: str, specs: Sequence[ProcessSpec], *, timeout_s: float
     ) -> Sequence[Mapping[str, JSON]]:
-        wanted = [
-            {"name": spec.name, "cpus": spec.reserves.cpus, "gpus": spec.reserves.gpus}
-            for spec in specs
-        ]
-        payload = {"processes": wanted, "timeout_s": timeout_s}
+        payload = {"job": job, "processes": _wanted(specs), "timeout_s": timeout_s}
         what = f"Ray: room for {', '.join(spec.name for spec in specs)}"
         async with waiting(what, timeout_s=timeout_s + ANSWER_S):
             nodes: Sequence[Mapping[str, JSON]] = await self._ask(
-                "place", job, payload, timeout_s=timeout_s + ANSWER_S
+                "place", payload, timeout_s=timeout_s + ANSWER_S
             )
         return nodes
 
@@ -128,7 +129,7 @@ class RayLauncher:
             }
             for spec in specs
         }
-        started = await self._ask("start", job, {"processes": processes})
+        started = await self._ask("start", {"job": job, "processes": processes})
         return {
             _joined_name(spec, job): Starter(
                 Path(started[spec.name]["log"]), partial(self._signal, job, spec.name)
@@ -149,7 +150,7 @@ class RayLauncher:
             )
         )
         ending = asyncio.create_task(
-            self._ask("first_exit", job, {}, timeout_s=START_TIMEOUT_S * 2)
+            self._ask("first_exit", {"job": job}, timeout_s=START_TIMEOUT_S * 2)
         )
         try:
             await asyncio.wait({joining, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -165,22 +166,29 @@ class RayLauncher:
             await asyncio.gather(joining, ending, return_exceptions=True)
 
     async def _ask(
-        self, method: str, job: str, payload: Mapping[str, JSON], *, timeout_s: float = ANSWER_S
+        self, method: str, payload: Mapping[str, JSON], *, timeout_s: float = ANSWER_S
     ) -> Any:
         with raised_here(ProcessError):
-            reply = await self._placer.call(method, {"job": job, **payload}, timeout_s=timeout_s)
+            reply = await self._placer.call(method, payload, timeout_s=timeout_s)
         return reply.payload
 
     async def _free(self, job: str) -> None:
         with contextlib.suppress(ProcessError):  # a placer that is gone has freed everything
-            await self._ask("free", job, {})
+            await self._ask("free", {"job": job})
 
     def _signal(self, job: str, name: str, number: int) -> None:
         async def send() -> None:
             with contextlib.suppress(ProcessError):
-                await self._ask("signal", job, {"name": name, "number": number})
+                await self._ask("signal", {"job": job, "name": name, "number": number})
 
         self._chores.begin(send(), name=f"signal {name}")
+
+
+def _wanted(specs: Sequence[ProcessSpec]) -> list[JSON]:
+    return [
+        {"name": spec.name, "cpus": spec.reserves.cpus, "gpus": spec.reserves.gpus}
+        for spec in specs
+    ]
 
 
 def with_ranks(

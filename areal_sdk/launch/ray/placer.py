@@ -65,6 +65,7 @@ def _reach(address: str) -> None:
 
 def _answer(placer: "Placer", request: Request) -> None:
     handlers: dict[str, Callable[..., JSON]] = {
+        "shortage": placer.shortage,
         "place": placer.place,
         "start": placer.start,
         "first_exit": placer.first_exit,
@@ -93,6 +94,10 @@ class Placer:
     def __init__(self, run: str) -> None:
         self._run = run
         self._jobs: dict[str, _Job] = {}
+
+    def shortage(self, processes: Sequence[Mapping[str, JSON]]) -> str:
+        """Why the cluster could never hold all processes, whoever uses it now; empty if it could."""
+        return shortage(demanded(processes, everywhere := rooms()), everywhere)
 
     def place(
         self, job: str, processes: Sequence[Mapping[str, JSON]], timeout_s: float
@@ -191,8 +196,9 @@ def _wait_for_room(group: Any, demands: Sequence[Demand], timeout_s: float) -> N
         ray.get(group.ready(), timeout=timeout_s)
     except GetTimeoutError:
         free = ray.available_resources()
+        whom = demands[0].name if len(demands) == 1 else f"{len(demands)} processes"
         raise ProcessError(
-            f"the Ray cluster had no room for {len(demands)} processes within {timeout_s:g} s: other jobs hold "
+            f"the Ray cluster had no room for {whom} within {timeout_s:g} s: other jobs, or the rest of this run, hold "
             f"its processors ({free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free). Wait for "
             f"them, or raise cluster.placement_timeout_s"
         ) from None

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from areal_sdk.backends.remote.placement import PlacedServer
 from areal_sdk.backends.remote.pool import Server
 from areal_sdk.backends.remote.sharing import RemoteEngineClient
 from areal_sdk.engine import GenerateRequest
-from areal_sdk.errors import EngineError
+from areal_sdk.errors import EngineError, ProcessError
 from areal_sdk.launch import LocalLauncher
 from areal_sdk.models import make_tiny_model
+from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.elsewhere import Elsewhere, can_mount
@@ -114,6 +115,57 @@ async def test_what_a_machine_lacks_is_named_with_the_cure(
     engine = placed_engine(launcher, tmp_path / "nowhere", tmp_path)
     engine._model = model  # the main process has it
     with pytest.raises(EngineError, match=r"has no model in .*nowhere: every machine needs it"):
+        await engine.start()
+
+
+class Places(LocalLauncher):
+    """Has `free` of `total` places; others hold the rest, until their time is over."""
+
+    def __init__(self, log_dir: Path, *, free: int, total: int) -> None:
+        super().__init__(log_dir=log_dir)
+        self.free, self.total = free, total
+        self._starting = 0
+        self._are_started = asyncio.Event()
+
+    async def launch(self, specs: Sequence[ProcessSpec]) -> list[Child]:
+        if self.free == 0:
+            async with asyncio.timeout(60):
+                await self._are_started.wait()
+            raise ProcessError("other jobs hold the rest")
+        self.free -= 1
+        self._starting += 1
+        children = await super().launch(specs)
+        self._starting -= 1
+        if not self._starting:
+            asyncio.get_running_loop().call_later(0.1, self._are_started.set)
+        return children
+
+    async def has_room(self, specs: Sequence[ProcessSpec], *, timeout_s: float) -> bool:
+        return len(specs) <= self.free
+
+    async def shortage(self, specs: Sequence[ProcessSpec]) -> str:
+        return f"only {self.total} fit" if len(specs) > self.total else ""
+
+
+async def test_servers_that_could_never_have_room_together_are_refused_before_one_is_placed(
+    model: Path, tmp_path: Path
+) -> None:
+    engine = placed_engine(Places(tmp_path, free=3, total=3), model, tmp_path, count=4)
+    told = "no room for 4 servers: only 3 fit; use fewer toys"
+    with pytest.raises(EngineError, match=told):
+        await engine.start()
+    assert not logs(tmp_path)
+    engine = placed_engine(Places(tmp_path, free=0, total=0), model, tmp_path, count=4)
+    with pytest.raises(EngineError, match="only 0 fit; a toy needs all of its GPUs"):
+        await engine.start()
+
+
+async def test_an_error_of_placement_says_how_many_servers_are_placed(
+    model: Path, tmp_path: Path
+) -> None:
+    engine = placed_engine(Places(tmp_path, free=2, total=4), model, tmp_path, count=4)
+    told = "2 of 4 servers are placed: other jobs hold the rest; a toy needs .*; use fewer toys"
+    with pytest.raises(EngineError, match=told):
         await engine.start()
 
 

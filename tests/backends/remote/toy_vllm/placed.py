@@ -48,6 +48,7 @@ def placed_engine(
         args={"versions": str(versions or "")},
         reserves=Reservation(gpus=gpus),
         no_room="a toy needs all of its GPUs on one machine",
+        too_many="use fewer toys",
         other_version="install one toy everywhere",
     )
     engine = plugin.ToyEngine(model_dir=model, log_dir=log_dir)
