@@ -87,6 +87,9 @@ class StdioTransport:
                     await process.wait()
         finally:  # also when this is cancelled, and when the server left children behind
             kill_group(process.pid)
+            # Its pipes too: `wait` waits for their end, which does not come while one is full, or
+            # while a process that left the group holds it open.
+            process._transport.close()
             for reader in self._readers:
                 reader.cancel()
             self._fail_all("it was closed")

@@ -1,8 +1,12 @@
-"""Servers that many episodes share: one for each worker process and each set of options."""
+"""Servers that many episodes share: one for each worker process and each set of options.
+
+The event loop owns them. They are held by asynchronous generators, which a loop closes before it is
+closed itself: later, neither a pipe nor a connection can be closed any more.
+"""
 
 import asyncio
 import atexit
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from weakref import WeakKeyDictionary
 
 from areal_sdk_mcp.server import McpServer
@@ -17,6 +21,25 @@ class _Warm:
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
         self.server: McpServer | None = None
+        self._holder: AsyncGenerator[McpServer, None] | None = None
+
+    async def start(self, server: McpServer) -> McpServer:
+        """Start `server`, in place of the one that there was."""
+        await self.aclose()
+        self._holder = self._hold(server)
+        return await anext(self._holder)
+
+    async def aclose(self) -> None:
+        if self._holder is not None:
+            await self._holder.aclose()
+
+    async def _hold(self, server: McpServer) -> AsyncGenerator[McpServer, None]:
+        async with server:
+            self.server = server
+            try:
+                yield server
+            finally:
+                self.server = None
 
 
 _of_loop: "WeakKeyDictionary[Loop, dict[Hashable, _Warm]]" = WeakKeyDictionary()
@@ -28,24 +51,18 @@ async def shared_server(key: Hashable, make: Callable[[], McpServer]) -> McpServ
     async with warm.lock:  # episodes that begin together start one server
         if warm.server is not None and not warm.server.is_lost:
             return warm.server
-        if warm.server is not None:
-            await warm.server.aclose()
-            warm.server = None
-        server = make()
-        await server.start()
-        warm.server = server
-        return server
+        return await warm.start(make())
 
 
 async def close_shared_servers() -> None:
-    """End those of this event loop. A process that ends without it kills them as it ends."""
+    """End those of this event loop now."""
     for warm in _of_loop.pop(asyncio.get_running_loop(), {}).values():
-        if warm.server is not None:
-            await warm.server.aclose()
+        await warm.aclose()
 
 
 @atexit.register
 def _kill_all() -> None:
+    """A loop that was never closed has left its servers running."""
     for of_loop in list(_of_loop.values()):
         for warm in of_loop.values():
             if warm.server is not None and (pid := warm.server.pid) is not None:

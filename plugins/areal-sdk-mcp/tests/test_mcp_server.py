@@ -136,14 +136,16 @@ def ends(pid: int) -> bool:
         ("sh -c 'echo sorry >&2; exit 4'", "ended with code 4; its last words: sorry"),
         ("sleep 60", r"no answer to initialize within 0.3 s"),
         ("yes", r"no answer to initialize within 0.3 s"),
+        ("sh -c 'yes | tr -d \"\\n\"'", "it wrote a line of more than 16 MiB"),
     ],
 )
 async def test_a_command_that_is_no_server_is_a_fault(command: str, message: str) -> None:
     server = McpServer(
         command=command, start_timeout_s=0.3 if command in ("yes", "sleep 60") else 5
     )
-    with pytest.raises(EpisodeError, match=message) as raised:
-        await server.start()
+    async with asyncio.timeout(START_S):
+        with pytest.raises(EpisodeError, match=message) as raised:
+            await server.start()
     assert raised.value.kind == "infrastructure"
     assert server.pid is None
 
