@@ -105,6 +105,20 @@ class RemoteError(ProcessError):
         self.trace = trace
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """The first `ArealError` in a group, else its first error. Tasks that end together raise a group."""
+    leaves = list(_leaves(error))
+    return next((each for each in leaves if isinstance(each, ArealError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
 @contextmanager
 def raised_here(kind: type[ConfigError] | type[ProcessError]) -> Iterator[None]:
     """Raise an error of this kind as if this process had raised it, where code in a child did."""

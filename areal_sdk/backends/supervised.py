@@ -52,6 +52,8 @@ class SupervisedEngine(InferenceEngine):
     def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:
         self.on_outage: Callable[[bool], None] = lambda is_down: None
         """Told when the engine is down, and when it is back."""
+        self.failure: Exception | None = None
+        """Why it is not started again any more."""
         self._engine = engine
         self._say = say
         self._restarts = Restarts()
@@ -68,13 +70,17 @@ class SupervisedEngine(InferenceEngine):
 
     async def watch(self) -> None:
         """Runs until cancelled; raises when the engine has died too often."""
-        while True:
-            death = await self._engine.died()
-            self._back.clear()
-            self.on_outage(True)
-            await self._bring_back(death)
-            self._back.set()
-            self.on_outage(False)
+        try:
+            while True:
+                death = await self._engine.died()
+                self._back.clear()
+                self.on_outage(True)
+                await self._bring_back(death)
+                self._back.set()
+                self.on_outage(False)
+        except Exception as exc:
+            self.failure = exc
+            raise
 
     async def _bring_back(self, death: EngineDeath) -> None:
         while True:

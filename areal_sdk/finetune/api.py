@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.config import Config, idle_settings
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
@@ -20,7 +20,6 @@ from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import load_tasks
 from areal_sdk.loop.runs import (
     Training,
-    cause_of,
     resumed,
     run_to_its_end,
     write_config,

@@ -16,7 +16,7 @@ from typing import Any
 
 from areal_sdk.config import Config, idle_settings, parse_config, without_nodes
 from areal_sdk.config.keys import join_key, leaves
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.gateway.upstream.gateway import check_address
 from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.gateway import check_listens
@@ -27,7 +27,6 @@ from areal_sdk.loop.plan.parts import engine_name, load_plugins_of
 from areal_sdk.loop.plan.program import Program, load_program
 from areal_sdk.loop.runs import (
     Training,
-    cause_of,
     removed_if_refused,
     resumed,
     run_to_its_end,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from areal_sdk.config import Config
-from areal_sdk.errors import ArealError
+from areal_sdk.errors import ArealError, cause_of
 from areal_sdk.loop.plan.models import FoundModel, keep_description
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.state import Checkpoints, RunState, way_around
@@ -148,8 +148,13 @@ async def open_learner(
     run_dir: RunDir,
     state: RunState,
     progress: Progress,
+    *,
+    failure: Callable[[], Exception | None] = lambda: None,
 ) -> AsyncIterator[Learner]:
-    """The learner of a run. Whatever ends the run, what it has learnt is saved."""
+    """The learner of a run. Whatever ends the run, what it has learnt is saved.
+
+    `failure`: of a service whose end cancels this block, as Ctrl-C does.
+    """
     assert trainer is not None
     await in_thread(
         lambda: keep_description(plan.model.directory, run_dir), name="keep description"
@@ -159,25 +164,41 @@ async def open_learner(
     learner = Learner(trainer, state, checkpoints)
     try:
         yield learner
-    except BaseException:
-        await _keep_what_was_learnt(learner, grace_s=run.stop_grace_s, say=progress.say)
+    except BaseException as error:
+        why = _told(error, failure())
+        await _keep_what_was_learnt(learner, why, grace_s=run.stop_grace_s, say=progress.say)
         raise
 
 
+def _told(error: BaseException, failure: Exception | None) -> str | None:
+    """What ends the run, in words; None: its user does."""
+    task = asyncio.current_task()
+    assert task is not None
+    if task.cancelling() or not isinstance(cause_of(error), Exception):
+        return None if failure is None else str(failure)
+    return str(cause_of(error)) or type(cause_of(error)).__name__
+
+
 async def _keep_what_was_learnt(
-    learner: Learner, *, grace_s: float, say: Callable[[str], None]
+    learner: Learner, why: str | None, *, grace_s: float, say: Callable[[str], None]
 ) -> None:
-    """Let the trainer finish its step, and save the result. A second Ctrl-C cuts this off."""
+    """Let the trainer finish its step, and save the result. Another Ctrl-C cuts this off.
+
+    `why` the run ends, if not by its user.
+    """
     what = learner.state.reached
-    until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C again: at once)"
+    again = " again" if why is None else ""
+    until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C{again}: at once)"
     try:
         async with asyncio.timeout(grace_s):
             if (at_work := learner.at_work) is not None:
                 what = at_work
-                if learner.trainer.is_alive:
-                    say(f"stopping: waits for {what} {until}")
-                else:
+                if not learner.trainer.is_alive:
                     say(f"warning: a process of the trainer died: {what} is lost")
+                elif why is not None:
+                    say(f"warning: {why}; {what} is finished and saved first {until}")
+                else:
+                    say(f"stopping: waits for {what} {until}")
             if await learner.settle() and learner.has_learnt and not learner.is_saved:
                 what = f"the checkpoint of {learner.state.reached}"
                 say(f"stopping: writes {what} {until}")

@@ -8,14 +8,14 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from areal_sdk.config import Config, load_config, with_absolute_paths
-from areal_sdk.errors import ArealError, ChildDiedError, ConfigError, StorageError
+from areal_sdk.errors import ArealError, ChildDiedError, ConfigError, StorageError, cause_of
 from areal_sdk.loop.elastic import RanksChange, is_elastic
 from areal_sdk.loop.mirrored import Mirroring, bring_up_to_date, mirrored_at_end
 from areal_sdk.loop.plan.models import find_base
@@ -255,7 +255,7 @@ def begun(training: Training) -> Iterator[BegunRun]:
         except KeyboardInterrupt:
             pass
         except (ExceptionGroup, ArealError) as error:
-            cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
+            cause = cause_of(error)
             if isinstance(cause, RanksChange):
                 run.loss = cause
                 mirroring.goes_on = True
@@ -298,7 +298,7 @@ def _failure_recorded(run_dir: RunDir) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        cause = cause_of(error) if isinstance(error, ExceptionGroup) else error
+        cause = cause_of(error)
         if run_dir.has_begun() or not isinstance(cause, ConfigError):  # else nothing is left of it
             with suppress(StorageError):
                 metrics = MetricsLog(run_dir.metrics)
@@ -369,21 +369,7 @@ def _interrupted(run_dir: RunDir, state: RunState) -> RunSummary:
     )
 
 
-def cause_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first `ArealError` inside, else the first error. Tasks that end together raise a group."""
-    leaves = list(_leaves(group))
-    return next((error for error in leaves if isinstance(error, ArealError)), leaves[0])
-
-
 def _loss_in(error: BaseException) -> ChildDiedError | None:
     """The death of a process that `error` tells of: an engine that died while it started is an `EngineError`."""
     deaths = (each for each in (error, error.__cause__) if isinstance(each, ChildDiedError))
     return next(deaths, None)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterable[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

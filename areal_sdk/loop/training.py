@@ -237,7 +237,14 @@ async def run_training(
             most_ranks=most_ranks,
             say=progress.say,
         ) as services,
-        open_learner(services.trainer, plan, run_dir, state, progress) as learner,
+        open_learner(
+            services.trainer,
+            plan,
+            run_dir,
+            state,
+            progress,
+            failure=lambda: services.engine.failure,
+        ) as learner,
     ):
         await _begin_weights(services, learner, plan, progress, checkpoint)
         best = await in_thread(lambda: BestWeights(run_dir.checkpoints), name="recall best")

@@ -5,7 +5,8 @@ the gateway, the books, checkpoints. It costs a fifth of the CPU of a run that l
 tests of what the main process does. What a rank or a sampler does needs a run without `SCRIPTED`.
 
 While there is a file `hold-step` beside the run directory, a step does not end, and makes a file
-`in-step`. `hold-save` and `hold-close` do the same to a checkpoint and to the trainer's end.
+`in-step`. `hold-save` and `hold-close` do the same to a checkpoint and to the trainer's end. A file
+`lose-engine` ends the engine for good.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ import areal_sdk
 from areal_sdk.engine import (
     ConfiguredEngine,
     EngineClient,
+    EngineDeath,
     EngineEntrance,
     EngineInfo,
     EngineSettings,
@@ -44,10 +46,20 @@ class Babbler(ScriptedEngine, ConfiguredEngine):
     is_repeatable = True
     is_shareable = True
     _tell: Tell | None = None
+    _log_dir: Path | None = None
 
     @classmethod
     def from_settings(cls, settings: EngineSettings) -> "Babbler":
-        return cls.on(settings.model_dir, max_context=settings.section.max_context or 4096)
+        engine = cls.on(settings.model_dir, max_context=settings.section.max_context or 4096)
+        engine._log_dir = settings.log_dir
+        return engine
+
+    async def died(self) -> EngineDeath:
+        assert self._log_dir is not None
+        while True:
+            await asyncio.sleep(0.05)
+            if (self._log_dir.parents[1] / "lose-engine").exists():
+                return EngineDeath("was lost", self._log_dir / "engine.log")
 
     @classmethod
     def on(cls, model_dir: Path, *, max_context: int) -> "Babbler":

@@ -127,6 +127,25 @@ def test_a_rank_that_dies_in_a_step_is_not_taken_for_ctrl_c(
     assert not any(word in output for word in UGLY), output
 
 
+def test_an_engine_that_dies_for_good_in_a_step_is_not_taken_for_ctrl_c(
+    held: Callable[..., Process], tmp_path: Path
+) -> None:
+    process = held(*SCRIPTED)
+    (tmp_path / "lose-engine").touch()
+    assert process.stdout is not None
+    said = told(process.stdout, "(.*engine was lost 4 times.*)")
+    assert re.search(r"engine\.log; step \d+ is finished and saved first \(up to", said), said
+    (tmp_path / "hold-step").unlink()
+    (tmp_path / "lose-engine").unlink()
+    output = finish(process, code=1)
+    assert "Ctrl-C again" not in said + output
+    assert "engine was lost 4 times" in output
+    assert not any(word in output for word in UGLY), output
+    (step,) = map(int, re.findall("step ([0-9]+) is finished", said))
+    finish(resume_training(tmp_path, "--steps", str(step + 1)))
+    assert steps_in(tmp_path) == list(range(1, step + 2)), "nothing is done twice or left out"
+
+
 def test_a_fine_tuning_step_that_was_finished_and_saved_has_its_metrics(tmp_path: Path) -> None:
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
