@@ -8,7 +8,8 @@ from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services
 from areal_sdk.loop.serving import announce
 from areal_sdk.loop.state import RunState
-from areal_sdk.loop.steps import stalled_s
+from areal_sdk.loop.steps import stalled_s, update_timeout_s
+from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.callers import CallerEpisodes, CallerTasks
 from areal_sdk.rollout.curriculum import Curriculum
@@ -43,6 +44,9 @@ async def play_tasks(
         buffer.source_notices = curriculum.notices
         buffer.on_trained = curriculum.end_step
         finished = _observed(curriculum, finished)
+    update_s = await in_thread(
+        lambda: update_timeout_s(services.model.directory), name="size of weights"
+    )
     async with services.training_runner() as runner:
         yield Dispatcher(
             buffer,
@@ -50,7 +54,7 @@ async def play_tasks(
             tasks=tasks,
             truncated=rollout.truncated,
             on_episode=finished,
-            stalled_s=stalled_s(config),
+            stalled_s=stalled_s(config, update_s=update_s),
         )
 
 

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from areal_sdk.config import Config
@@ -37,7 +38,11 @@ from areal_sdk.types import WeightUpdate
 
 T = TypeVar("T")
 
-UPDATE_TIMEOUT_S = 600.0
+UPDATE_TIMEOUT_S = 1800.0
+"""Of an update without any bytes: an engine that dies is started again meanwhile, or a server finishes its requests."""
+SLOWEST_BYTES_PER_S = 5e6
+"""Of weights on their way: 140 GB have eight hours. Slow is no reason to end a run, and the engines bound their own parts by
+progress, or by shorter deadlines whose errors say more: this one is for an engine that forgot to."""
 
 
 @dataclass(slots=True)
@@ -51,6 +56,7 @@ class TrainingLoop:
     progress: Progress
     _delivery: "asyncio.Task[None] | None" = field(default=None, repr=False)
     """New weights on their way to the engine."""
+    _delivery_timeout_s: float = UPDATE_TIMEOUT_S
     _unreported: tuple[RolloutBatch, dict[str, float], Mapping[str, Credit]] | None = None
     """A step that is taken, and in no metrics yet."""
     _began: float = 0.0
@@ -108,8 +114,10 @@ class TrainingLoop:
         limit = asyncio.timeout(self._seconds_left())
         try:
             async with limit:
+                # Its episodes may have to wait for the weights that are on their way.
                 return await self.source.buffer.cut_batch(
-                    version=self.state.version, timeout_s=cut_timeout_s(self.services.config)
+                    version=self.state.version,
+                    timeout_s=cut_timeout_s(self.services.config) + self._delivery_timeout_s,
                 )
         except TimeoutError:
             if not limit.expired():
@@ -151,6 +159,9 @@ class TrainingLoop:
         update = await self._publish(self.state.version, has_update=has_update)
         await hand_to_engine(self.services.engine, self.learner.trainer)
         self.state.train_seconds = time.monotonic() - self._began
+        self._delivery_timeout_s = await in_thread(
+            lambda: update_timeout_s(update.path), name="size of weights"
+        )
         self._delivery = asyncio.create_task(
             self._deliver(update), name=f"deliver {update.version}"
         )
@@ -211,7 +222,8 @@ class TrainingLoop:
         """Hand `update` to the engine; the gate opens when it has confirmed."""
         began = time.monotonic()
         try:
-            async with waiting(f"engine: weights v{update.version}", timeout_s=UPDATE_TIMEOUT_S):
+            what = f"engine: weights v{update.version}"
+            async with waiting(what, timeout_s=self._delivery_timeout_s):
                 await update_and_resume(self.services.engine, update)
         except Exception as error:
             self.source.buffer.fail(error)  # without this version no further batch would come
@@ -290,9 +302,22 @@ def cut_timeout_s(config: Config) -> float:
     return max(MIN_CUT_TIMEOUT_S, 2 * (longest_s + judged_s) + rollout.wait_s)
 
 
-def stalled_s(config: Config) -> float:
+def stalled_s(config: Config, *, update_s: float) -> float:
     """Deadline of a slot in the gate: a batch is cut and trained, and its weights reach the engine."""
-    return cut_timeout_s(config) + 2 * config.trainer.step_timeout_s
+    return cut_timeout_s(config) + 2 * config.trainer.step_timeout_s + 2 * update_s
+
+
+def update_timeout_s(weights: str | Path | None) -> float:
+    """Deadline of new weights, by the size of their file or directory; those that are elsewhere count as none."""
+    if weights is None:
+        return UPDATE_TIMEOUT_S
+    path = Path(weights)
+    try:
+        files = [*path.iterdir()] if path.is_dir() else [path]
+        num_bytes = sum(file.stat().st_size for file in files)
+    except OSError:
+        num_bytes = 0
+    return UPDATE_TIMEOUT_S + num_bytes / SLOWEST_BYTES_PER_S
 
 
 ALMOST = 0.01

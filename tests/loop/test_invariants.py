@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import parse_config
-from areal_sdk.loop.steps import TrainingLoop, cut_timeout_s, stalled_s
+from areal_sdk.loop.steps import TrainingLoop, cut_timeout_s, stalled_s, update_timeout_s
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.staleness import StalenessGate
@@ -197,13 +197,24 @@ async def test_the_gate_opens_only_when_the_engine_has_confirmed() -> None:
     assert buffer.version == 1
 
 
+def test_an_update_has_the_time_that_its_bytes_need_on_a_slow_link(tmp_path: Path) -> None:
+    """One of a model of 70B parameters used to have 600 s: a link of 1 Gbit/s takes twice as long."""
+    size = 140_000_000_000
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    for weights in (tmp_path, tmp_path / "model.safetensors"):
+        assert update_timeout_s(weights) > size / 10e6
+    assert update_timeout_s(None) == update_timeout_s(tmp_path / "elsewhere") >= 1800
+
+
 def test_waits_are_as_long_as_what_they_wait_for_may_take() -> None:
     usual = parse_config({"agent": "a.py"})
     slow = {"episode_timeout_s": 20_000.0, "infra_retries": 1, "wait_s": 30.0}
     patient = parse_config({"agent": "a.py", "rollout": slow})
     assert cut_timeout_s(usual) == 2 * 600.0 * 3 + 30.0
     assert cut_timeout_s(patient) == 2 * 20_000.0 * 2 + 30.0
-    assert stalled_s(patient) > cut_timeout_s(patient) + patient.trainer.step_timeout_s
+    stalled = stalled_s(patient, update_s=50_000.0)
+    assert stalled > cut_timeout_s(patient) + patient.trainer.step_timeout_s + 2 * 50_000.0
     judged = {"max_inflight": 10, "reward_workers": 4, "reward_timeout_s": 5_000.0}
     rewards = {"contains_answer": 1.0, "exact_match": 1.0}
     judging = parse_config({"agent": "a.py", "rollout": judged, "rewards": rewards})
