@@ -1,4 +1,4 @@
-"""`areal-sdk serve --processes`, as a user runs it. All but the last test share one server of two processes."""
+"""`areal-sdk serve --processes`, as a user runs it. The tests share one server of two processes."""
 
 import asyncio
 import io
@@ -17,10 +17,13 @@ import aiohttp
 import pytest
 
 from areal_sdk.gateway.processes.place import Place
-from areal_sdk.telemetry import Ledger
-from areal_sdk.telemetry.ledger import DropReason
-from tests.loop.runs import SCRIPTED, children_of, finish, refused, run_dir, start_command, told
-from tests.loop.test_serve_learn import Caller, serving
+from tests.loop.runs import (
+    SCRIPTED,
+    children_of,
+    refused,
+    start_command,
+    told,
+)
 
 KEYS = {name: f"sk-{name}-0123456789abcdef" for name in ("alice", "bob", "carol", "dave", "admin")}
 PLACE = Place(0, 2, users=KEYS)
@@ -341,34 +344,3 @@ def test_a_port_that_another_server_has_is_refused(served: Served) -> None:
     port = served.url.removesuffix("/v1").rpartition(":")[2]
     command = ("serve", "--processes", "2", "--model", "tiny", "--port", port, *SCRIPTED)
     assert "choose another port" in refused(*command)
-
-
-async def test_a_server_learns_from_the_callers_of_all_processes_and_survives_a_kill(
-    tmp_path: Path,
-) -> None:
-    arguments = ("--processes", "2", "--steps", "6", *SCRIPTED)
-    with serving(tmp_path, *arguments) as (server, url, key):
-        async with Caller(url, key) as caller, aiohttp.ClientSession() as http:
-            for i in range(8):  # sessions that stay open, some of them at the victim
-                headers = {"Authorization": f"Bearer {key}/open-{i}"}
-                chat = f"{url}/chat/completions"
-                async with http.post(chat, json=CHAT, headers=headers) as reply:
-                    assert reply.status == 200
-            (victim,) = children_of(server.pid, "gateway-1")
-            os.kill(victim, signal.SIGKILL)
-            num_lost = sum(
-                Place(0, 2, users=["admin"]).of_session(f"admin/open-{i}") for i in range(8)
-            )
-            calling = asyncio.create_task(caller.keep_calling())
-            await asyncio.wait({calling}, timeout=200)
-            assert calling.done(), "the server ends after its steps"
-            await asyncio.gather(calling, return_exceptions=True)
-        output = await asyncio.to_thread(finish, server)
-    assert "6 steps" in output
-    assert "its sessions are lost, another process takes its place" in output
-    run = run_dir(tmp_path)
-    ledger = Ledger.restore(run.read_ledger() or {})
-    assert ledger.dropped[DropReason.ERROR_INFRASTRUCTURE] >= num_lost > 0
-    assert ledger.started == ledger.trained + ledger.buffered + sum(ledger.dropped.values())
-    trained = [e.id for e in run.list_episodes() if e.step is not None]
-    assert len(trained) == len(set(trained)) == ledger.trained

@@ -133,6 +133,10 @@ class GatewayPool:
             say=logger.info,  # who has not heard it has not heard the news either, and they are said
         )
 
+        self._is_over = News(
+            "that learning has ended", False, tell=_tell_over, chores=self._chores, say=say
+        )
+
     @property
     def pids(self) -> dict[str, int]:
         """Process ids by name."""
@@ -142,7 +146,14 @@ class GatewayPool:
         return iter([live for g in self._gateways.values() for live in g.sessions.values()])
 
     def observe(self, observer: RemoteObserver | None) -> None:
-        """Tell `observer` of every session from now on, those that are open among them."""
+        """Tell `observer` of every session from now on, those that are open among them.
+
+        With None learning has ended: every process is told, and refuses rewards from then on.
+        """
+        if observer is None and self._observer is not None:
+            self._chores.begin(
+                self._is_over.tell(list(self._gateways.values()), True), name="tell the end"
+            )
         self._observer = observer
         for live in self:
             if observer is not None:
@@ -200,6 +211,7 @@ class GatewayPool:
         gateway = self._gateways[place] = GatewayProcess(child, self._take)
         await self._news.catch_up(gateway, state)
         await self._version.catch_up(gateway, version)
+        await self._is_over.catch_up(gateway, 0)
 
     async def _keep(self, place: int) -> None:
         restarts = Restarts()
@@ -211,6 +223,7 @@ class GatewayPool:
             await gateway.aclose()
             self._news.forget(gateway)
             self._version.forget(gateway)
+            self._is_over.forget(gateway)
             self._forget(place)
             pause_s = restarts.pause_after(why, log_path=gateway.child.log_path)
             self._say(f"warning: {why}: its sessions are lost, another process takes its place")
@@ -276,6 +289,10 @@ async def _tell_state(gateway: GatewayProcess, state: Mapping[str, Any]) -> None
 
 async def _tell_version(gateway: GatewayProcess, version: int) -> None:
     await gateway.child.call("version", version, timeout_s=SILENT_S)
+
+
+async def _tell_over(gateway: GatewayProcess, _: bool) -> None:
+    await gateway.child.call("over", timeout_s=SILENT_S)
 
 
 @asynccontextmanager

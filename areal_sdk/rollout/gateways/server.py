@@ -146,6 +146,9 @@ class GatewayServer:
                 if (answer := self._asked.get(number)) is not None and not answer.done():
                     answer.set_result(error)
                 request.reply()
+            case "over":
+                self._gateway.external.observe(None)
+                request.reply()
             case "end":
                 self._chores.begin(self._end(request), name="end")
             case other:
