@@ -90,6 +90,11 @@ _RULES = (
         "only agents' episodes are played by rollout nodes",
     ),
     _Rule(
+        ("rollout.isolated_memory_mb",),
+        lambda c: not any(options.get("isolated") for options in c.options.values()),
+        "no reward and no environment is isolated",
+    ),
+    _Rule(
         ("gateway.port",),
         lambda c: c.rollout.nodes > 1,
         "each rollout node has a gateway, and takes a free port (rollout.nodes)",

@@ -14,7 +14,7 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.gateway import make_gateway, rollout_sampling
-from areal_sdk.rollout.agents.pool import AgentPool
+from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
 
@@ -85,6 +85,10 @@ async def open_rewards(
     if not specs:
         return None
     pool = RewardPool(
-        specs, log_dir=log_dir, size=rollout.reward_workers, timeout_s=rollout.reward_timeout_s
+        specs,
+        log_dir=log_dir,
+        size=rollout.reward_workers,
+        timeout_s=rollout.reward_timeout_s,
+        isolated_memory=isolated_memory(rollout, rollout.reward_workers),
     )
     return await stack.enter_async_context(pool)

@@ -55,11 +55,11 @@ def end_family(name: str, *, ancestor: int = 0, grace_s: float = 0.0) -> None:
     began = time.monotonic()
     asked: set[int] = set()
     ours = _read(os.getpid(), "cmdline")
-    while members := _members(name, ancestor):
+    while found := members(name, ancestor=ancestor):
         waited_s = time.monotonic() - began
         if waited_s > grace_s + KILL_S:
             return  # the kernel does not end it: give up
-        for pid in members:
+        for pid in found:
             is_late = waited_s >= grace_s or _read(pid, "cmdline") == ours
             if is_late or pid not in asked:
                 with contextlib.suppress(OSError):
@@ -68,7 +68,8 @@ def end_family(name: str, *, ancestor: int = 0, grace_s: float = 0.0) -> None:
         time.sleep(0.01)
 
 
-def _members(name: str, ancestor: int) -> list[int]:
+def members(name: str, *, ancestor: int = 0) -> list[int]:
+    """The processes of family `name` and the descendants of `ancestor`, except this process."""
     parents = dict(_living())
     found = []
     for pid in parents.keys() - {os.getpid()}:

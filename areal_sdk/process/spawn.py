@@ -13,7 +13,8 @@ from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
-from areal_sdk.process.spec import ChildExit, ProcessSpec
+from areal_sdk.process.memory import used_mb
+from areal_sdk.process.spec import ChildExit, MemoryLimit, ProcessSpec
 from areal_sdk.process.threads import in_thread
 
 LAST_WORDS_S = 0.5
@@ -21,6 +22,11 @@ LAST_WORDS_S = 0.5
 
 FAREWELL_S = 5.0
 """How long a child may live on after it closed its connection."""
+
+LOOK_EVERY_S = 0.25
+"""Between two looks at the memory of a child that has a limit."""
+_SHARE_OF_LOOKING = 20
+"""A look takes a twentieth of the time at most, however many processes the machine has."""
 
 NUM_LAST_LINES = 20
 
@@ -50,7 +56,7 @@ async def spawn(spec: ProcessSpec, *, log_dir: Path, start_timeout_s: float = 12
             connection.close()
             raise ProcessError(f"{spec.name} could not be started: {exc}") from exc
     # Nothing is awaited before the process has an owner: a cancelled spawn leaves none behind.
-    body = LocalProcess(process, log_path, log_start, family=family)
+    body = LocalProcess(process, log_path, log_start, family=family, memory=spec.memory)
     child = Child(spec, body, connection)
     body.watch(child, connection)
     try:
@@ -97,13 +103,22 @@ class LocalProcess:
     """A process of this machine; tells its `Child` when it ends."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], log_path: Path, log_start: int, *, family: str
+        self,
+        process: subprocess.Popen[bytes],
+        log_path: Path,
+        log_start: int,
+        *,
+        family: str,
+        memory: MemoryLimit | None = None,
     ) -> None:
         self.host = ""
         self.log_path = log_path
         self._log_start = log_start  # earlier lines are of a former process of this name
         self._process = process
         self._family = family
+        self._memory = memory
+        self._limit = ""
+        """The limit that it has passed."""
         self._is_reaped = False
         self._hung_up = asyncio.Event()
 
@@ -129,21 +144,34 @@ class LocalProcess:
     async def _watch(self, child: Child) -> None:
         dead = asyncio.create_task(self._wait_dead(), name=f"wait for pid {self.pid}")
         hung_up = asyncio.create_task(self._hung_up.wait())
+        looking = asyncio.create_task(self._keep_limit(), name=f"memory of {child.name}")
         await asyncio.wait({dead, hung_up}, return_when=asyncio.FIRST_COMPLETED)
         if not dead.done():
             await asyncio.wait({dead}, timeout=FAREWELL_S)
         else:
             await asyncio.wait({hung_up}, timeout=LAST_WORDS_S)
         hung_up.cancel()
+        looking.cancel()
         self.signal(signal.SIGKILL)  # and whatever it started and left behind
         await dead
         await in_thread(lambda: end_family(self._family), name=f"end what {child.name} started")
         status = self._process.wait()
         self._is_reaped = True
         code, number = (None, -status) if status < 0 else (status, None)
-        child.ended(
-            ChildExit(code, number, last_lines=last_lines(self.log_path, start=self._log_start))
-        )
+        lines = last_lines(self.log_path, start=self._log_start)
+        child.ended(ChildExit(code, number, limit=self._limit, last_lines=lines))
+
+    async def _keep_limit(self) -> None:
+        """Kill it, with all that it started, once they have too much memory. They may share it with a run."""
+        clock = asyncio.get_running_loop().time
+        while self._memory is not None:
+            began = clock()
+            used = await in_thread(lambda: used_mb(self._family), name="look at memory")
+            if used > self._memory.mb:
+                self._limit = str(self._memory)
+                self.signal(signal.SIGKILL)
+                return
+            await asyncio.sleep(max(LOOK_EVERY_S, _SHARE_OF_LOOKING * (clock() - began)))
 
     async def _wait_dead(self) -> None:
         """Return once it is dead; reaping is left to the caller, so that its pid stays its own."""

@@ -30,6 +30,22 @@ def gpus_of(device: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The memory of a process with all that it starts.
+
+    >>> str(MemoryLimit(64, "a.setting"))
+    'memory limit of 64 MB (a.setting)'
+    """
+
+    mb: int
+    setting: str
+    """Raises the limit."""
+
+    def __str__(self) -> str:
+        return f"memory limit of {self.mb} MB ({self.setting})"
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessSpec:
     """One process to place somewhere. JSON only: code travels by name, model objects never."""
 
@@ -45,6 +61,8 @@ class ProcessSpec:
     reserves: Reservation = Reservation()
     python: str = ""
     """The Python of another environment, which has areal-sdk and what the entry needs; empty: this one."""
+    memory: MemoryLimit | None = None
+    """Kept by `spawn`, on Linux."""
 
     @property
     def role(self) -> str:
@@ -69,16 +87,22 @@ class ChildExit:
     'exited with code 3'
     >>> str(ChildExit(signal=signal.SIGKILL))
     'was killed by SIGKILL'
+    >>> str(ChildExit(signal=signal.SIGKILL, limit="memory limit"))
+    'was killed at its memory limit'
     """
 
     code: int | None = None
     signal: int | None = None
+    limit: str = ""
+    """The limit at which it was killed."""
     reason: str = ""
     """For a child on another machine: why its connection ended."""
     last_lines: tuple[str, ...] = ()
     """The end of its log."""
 
     def __str__(self) -> str:
+        if self.limit:
+            return f"was killed at its {self.limit}"
         if self.signal is not None:
             try:
                 return f"was killed by {signal.Signals(self.signal).name}"

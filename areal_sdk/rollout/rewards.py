@@ -26,6 +26,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.process.child import ChildReply
 from areal_sdk.process.pools.workers import WorkerPool
+from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.process.user_code import reference_to
 from areal_sdk.reward import RewardFn
 from areal_sdk.rollout.awaited_rewards import SharedWorker
@@ -73,6 +74,7 @@ class RewardPool:
         size: int = 2,
         timeout_s: float = 30.0,
         start_timeout_s: float = 60.0,
+        isolated_memory: MemoryLimit | None = None,
     ) -> None:
         self._rewards = tuple(rewards)
         self._timeout_s = timeout_s
@@ -99,6 +101,7 @@ class RewardPool:
                 args={"rewards": [None] * index + [_order(reward)]},
                 name=f"reward-{reward.name}",
                 python=reward.python,
+                memory=isolated_memory,
             )
             for index, reward in enumerate(self._rewards)
             if reward.python

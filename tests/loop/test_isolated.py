@@ -1,5 +1,7 @@
 """Rewards and worlds whose packages this environment cannot have run in environments of their own, side by side."""
 
+import asyncio
+import re
 import sys
 import textwrap
 from importlib.util import find_spec
@@ -14,13 +16,18 @@ from areal_sdk.loop.plan.isolated import isolated_environment, isolated_reward
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.plugins import Plugins
 from areal_sdk.process import environments
-from areal_sdk.rollout.agents.pool import AgentPool, playable
+from areal_sdk.process.memory import machine_mb
+from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory, playable
 from areal_sdk.rollout.rewards import RewardPool
+from areal_sdk.telemetry import Ledger
+from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.testing import make_episode, run_agent
 from areal_sdk.types import Episode, Task
 from tests.docs.blocks import ROOT
+from tests.loop.runs import SCRIPTED, SMALL, finish, run_dir, start_command
 
 PLUGIN = """
+    import asyncio
     import os
     import time
     from areal_sdk import Environment, StepResult, hookimpl
@@ -29,13 +36,22 @@ PLUGIN = """
     def which_{number}(episode, *, plus: float = 0.0) -> float:
         if episode.final_text == "crash":
             os._exit(3)
+        if episode.final_text == "leak":
+            leak()
         return float({package}.__version__.split(".")[0]) + plus
+
+    def leak():
+        kept = []
+        while True:
+            kept.append(b"x" * (4 << 20))
+            time.sleep(0.01)
 
     class World(Environment):
         def __init__(self, *, plus: float = 0.0) -> None:
             self.plus = plus
 
         async def reset(self, task):
+            self.leaks = task.data["question"] == "leak"
             return [{{"role": "user", "content": task.data["question"]}}]
 
         async def step(self, message):
@@ -43,6 +59,10 @@ PLUGIN = """
                 os._exit(3)
             if message["content"] == "hang":
                 time.sleep(600)
+            if message["content"] == "leak" or self.leaks:
+                leak()
+            if message["content"] == "wait":
+                await asyncio.sleep(5)
             if message["content"] == "fill":
                 raise MemoryError("no room")
             return StepResult(reward=which_{number}(Said(), plus=self.plus), done=True)
@@ -143,6 +163,74 @@ async def test_a_crash_a_hang_and_an_error_of_a_world_end_one_episode_each(
             assert told in failed.outcome.message, failed.outcome
             assert (await play(pool, "hello")).reward == 1.0
         assert pool.num_started == 3
+
+
+LIMITED = parse_config({"rollout": {"isolated_memory_mb": 300}}).rollout
+LIMIT = r"memory limit of 300 MB \(rollout.isolated_memory_mb\)"
+
+
+async def test_a_world_that_leaks_fails_at_its_limit_and_its_neighbours_are_whole(
+    ready_made: list[str], tmp_path: Path
+) -> None:
+    spec = isolated_environment("world_1", ready_made[0], {}, Plugins(), step_timeout_s=60.0)
+    pool = playable(spec, LIMITED, log_dir=tmp_path)
+    assert isinstance(pool, AgentPool)
+    async with pool:
+        leaks, waits = await asyncio.gather(play(pool, "leak"), play(pool, "wait"))
+        assert leaks.outcome.error == "environment"
+        assert re.search(
+            rf"environment world_1 took its worker down: .*{LIMIT}", str(leaks.outcome)
+        )
+        assert waits.outcome.error == "infrastructure", "a run tries it again"
+        assert (await play(pool, "hello")).reward == 1.0
+        assert pool.num_started == 2
+
+
+async def test_a_reward_that_leaks_fails_at_its_limit(
+    ready_made: list[str], tmp_path: Path
+) -> None:
+    spec = isolated_reward("which_1", ready_made[0], {}, Plugins(), weight=1.0)
+    limit = isolated_memory(LIMITED, 1)
+    async with RewardPool([spec], log_dir=tmp_path, size=1, isolated_memory=limit) as pool:
+        with pytest.raises(RewardError, match=f"'which_1' took its worker down: .*{LIMIT}"):
+            await pool.score(make_episode("leak"))
+        assert (await pool.score(make_episode("hello"))).reward == 1.0
+
+
+def test_a_run_goes_on_past_a_world_that_leaks(ready_made: list[str], tmp_path: Path) -> None:
+    environments.environment_for(ready_made[0])  # the run finds it
+    tasks = tmp_path / "tasks.jsonl"
+    words = ("leak", *"abcdefghijk")
+    tasks.write_text("".join(f'{{"question": "{word}"}}\n' for word in words))
+    settings = SMALL | {"run.dir": tmp_path, "run.name": "run", "run.steps": 2}
+    settings |= {"rollout.shuffle": "false", "rollout.batch": 8}
+    settings |= {"env.world_1.isolated": ready_made[0], "rollout.isolated_memory_mb": 300}
+    output = finish(
+        start_command(
+            *("train", "--env", "world_1", "--tasks", str(tasks), *SCRIPTED),
+            *(
+                part
+                for key, value in settings.items()
+                for part in ("--set", f"{key}={value}".lower())
+            ),
+        )
+    )
+    assert re.search(LIMIT, output)
+    assert "ended: steps" in output
+    run = run_dir(tmp_path)
+    ledger = Ledger.restore(run.read_ledger() or {})
+    assert ledger.dropped[DropReason.ERROR_ENVIRONMENT] > 0
+    trained = [episode.id for episode in run.list_episodes() if episode.step is not None]
+    assert trained
+    assert not [i for i in trained if i.startswith("tasks-1.")], "that one leaks"
+
+
+def test_unless_it_is_set_the_workers_share_half_of_the_machine() -> None:
+    section = parse_config({}).rollout
+    whole, half = (isolated_memory(section, number) for number in (1, 2))
+    assert whole is not None
+    assert half is not None
+    assert (whole.mb, half.mb) == ((machine_mb() or 0) // 2, (machine_mb() or 0) // 4)
 
 
 def test_a_wrong_option_or_name_is_an_error_before_the_run(ready_made: list[str]) -> None:

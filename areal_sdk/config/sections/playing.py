@@ -173,6 +173,9 @@ class RolloutSection(Section):
     as a judge behind an endpoint, share one more process, which judges many episodes at once."""
     reward_timeout_s: Seconds = 30.0
     """A reward function that takes longer is killed, and its episode is dropped."""
+    isolated_memory_mb: Positive | None = None
+    """Memory of one worker of an `isolated` environment or reward, with all that it starts. A worker that takes
+    more is killed. Default: half of the machine's memory, divided among the workers of that environment or reward."""
     infra_retries: NonNegative = 2
     """Number of times that an episode is tried again after an infrastructure fault."""
     truncated: Literal["score", "mask", "drop"] = "score"

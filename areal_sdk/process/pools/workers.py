@@ -17,7 +17,7 @@ from areal_sdk.process.frames import JSON, Buffer
 from areal_sdk.process.pools.chores import Chores
 from areal_sdk.process.pools.supervision import Places
 from areal_sdk.process.spawn import spawn
-from areal_sdk.process.spec import ProcessSpec
+from areal_sdk.process.spec import MemoryLimit, ProcessSpec
 
 IDLE = "idle"
 """Method that a spared worker is called with after a cancelled call. Its reply says that it is free."""
@@ -47,11 +47,19 @@ class WorkerPool:
         start_timeout_s: float = 60.0,
         spares_cancelled: bool = False,
         python: str = "",
+        memory: MemoryLimit | None = None,
     ) -> None:
         """`spares_cancelled`: a cancelled call ends when its code does, at its deadline at the latest,
         and the worker is kept. The entry sees `Request.cancelled`, and answers `IDLE`."""
         self._specs = [
-            ProcessSpec(f"{name}-{index}", entry, args or {}, threads=threads, python=python)
+            ProcessSpec(
+                f"{name}-{index}",
+                entry,
+                args or {},
+                threads=threads,
+                python=python,
+                memory=memory,
+            )
             for index in range(size)
         ]
         self._log_dir = log_dir

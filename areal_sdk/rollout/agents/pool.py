@@ -15,8 +15,10 @@ from typing import Any, Self
 from areal_sdk.agent import AgentLike, EpisodeContext, RolloutWorkflow
 from areal_sdk.config import RolloutSection
 from areal_sdk.errors import CallTimeoutError, ConfigError, ProcessError, raised_here
+from areal_sdk.process.memory import machine_mb
 from areal_sdk.process.pools.chores import Chores
 from areal_sdk.process.pools.supervision import Places, Restarts, started_again
+from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.process import AgentProcess
 from areal_sdk.rollout.agents.session_rpc import pack_order
@@ -41,6 +43,7 @@ class AgentPool(RolloutWorkflow):
         log_dir: Path,
         block_limit_s: float = 60.0,
         start_timeout_s: float = 120.0,
+        memory: MemoryLimit | None = None,
     ) -> None:
         """A worker is killed when one step of an episode holds its event loop `block_limit_s`."""
         self.name = spec.name
@@ -48,6 +51,7 @@ class AgentPool(RolloutWorkflow):
         self._log_dir = log_dir
         self._block_limit_s = block_limit_s
         self._start_timeout_s = start_timeout_s
+        self._memory = memory
         self._numbers = itertools.count(1)
         self._places = Places(
             size,
@@ -125,6 +129,7 @@ class AgentPool(RolloutWorkflow):
             log_dir=self._log_dir,
             block_limit_s=self._block_limit_s,
             timeout_s=self._start_timeout_s,
+            memory=self._memory,
         )
         self._workers.add(worker)
         self._is_failure_said = False
@@ -195,4 +200,18 @@ def playable(agent: AgentLike | AgentSpec, rollout: RolloutSection, *, log_dir: 
     if not rollout.workers and not agent.is_isolated:
         return agent.make()
     size = max(1, rollout.workers)  # what is isolated cannot be made in this process
-    return AgentPool(agent, size=size, log_dir=log_dir, block_limit_s=rollout.tool_timeout_s)
+    return AgentPool(
+        agent,
+        size=size,
+        log_dir=log_dir,
+        block_limit_s=rollout.tool_timeout_s,
+        memory=isolated_memory(rollout, size) if agent.is_isolated else None,
+    )
+
+
+def isolated_memory(rollout: RolloutSection, num_workers: int) -> MemoryLimit | None:
+    """The limit of each worker of what is isolated. All of them may leak, and the machine must live on."""
+    limit_mb = rollout.isolated_memory_mb
+    if limit_mb is None and (whole_mb := machine_mb()) is not None:
+        limit_mb = max(1, whole_mb // 2 // num_workers)
+    return None if limit_mb is None else MemoryLimit(limit_mb, "rollout.isolated_memory_mb")

@@ -15,11 +15,13 @@ from areal_sdk.errors import (
     AgentError,
     ChildDiedError,
     DeadlineError,
+    EnvError,
     EpisodeError,
     InfrastructureError,
     ProcessError,
 )
 from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
+from areal_sdk.process.spec import MemoryLimit
 from areal_sdk.rollout.agents.adapters import PlayResult
 from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
 from areal_sdk.rollout.agents.session_rpc import (
@@ -61,21 +63,29 @@ class Postmortem:
 class AgentProcess:
     """A worker and the episodes that play in it."""
 
-    def __init__(self, child: Child, holder: LoopHolder, agent: str) -> None:
+    def __init__(self, child: Child, holder: LoopHolder, spec: AgentSpec) -> None:
         self.aboard: set[int] = set()
         """Numbers of the episodes that play in it."""
         self.is_retired = False
         """It gets no new episodes, and ends with its last one."""
         self._child = child
         self._holder = holder
-        self._agent = agent
+        self._agent = spec.name
+        self._is_isolated = spec.is_isolated
         self._postmortem: Postmortem | None = None
         self._blocked_in = ""
         self._is_suspected = False
 
     @classmethod
     async def start(
-        cls, spec: AgentSpec, *, name: str, log_dir: Path, block_limit_s: float, timeout_s: float
+        cls,
+        spec: AgentSpec,
+        *,
+        name: str,
+        log_dir: Path,
+        block_limit_s: float,
+        timeout_s: float,
+        memory: MemoryLimit | None = None,
     ) -> Self:
         holder = LoopHolder.create()
         arguments = {
@@ -84,11 +94,11 @@ class AgentProcess:
             "say_blocked_after_s": min(SAY_BLOCKED_AFTER_S, block_limit_s / 4),
         }
         try:
-            worker = ProcessSpec(name, WORKER, arguments, python=spec.python)
+            worker = ProcessSpec(name, WORKER, arguments, python=spec.python, memory=memory)
             child = await spawn(worker, log_dir=log_dir, start_timeout_s=timeout_s)
         finally:
             holder.forget_path()
-        return cls(child, holder, spec.name)
+        return cls(child, holder, spec)
 
     @property
     def name(self) -> str:
@@ -214,14 +224,15 @@ class AgentProcess:
         end = self._child.exited.result()
         number, _ = self._holder.read()
         culprit: int | None = number or None
-        if end.signal in FROM_OUTSIDE:
+        if end.signal in FROM_OUTSIDE and not end.limit:
             culprit = None
         elif culprit is None and len(self.aboard) == 1:
             (culprit,) = self.aboard
         logger.warning("%s; %d episodes were in it", death, len(self.aboard))
+        what = f"{self._agent} took its worker down: {death}"
         return Postmortem(
             culprit,
-            AgentError(f"agent {self._agent} took its worker down: {death}"),
+            EnvError(f"environment {what}") if self._is_isolated else AgentError(f"agent {what}"),
             f"its worker died under it: {death}",
         )
 
