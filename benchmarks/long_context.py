@@ -73,8 +73,8 @@ def main() -> None:
         about = (
             f"{command}: an update on one sequence of {options.tokens} tokens, all of them trained, with "
             "the tiny model in float32. The peak is that of the update, without weights and moments. The "
-            "vocabulary has 263 tokens, so whole logits are small here; the scores of a block of queries, "
-            "which attention over trees computes and sdpa does not, are half of what a token takes."
+            "vocabulary has 263 tokens, so whole logits are small here. The trainer computes attention once more "
+            "in the backward pass, instead of keeping its output."
         )
         write_section("long-context", f"## One long sequence\n\n{about}\n\n{text}")
 

@@ -16,10 +16,11 @@ from areal_sdk.algorithms.batch import Batch
 from areal_sdk.config import LoraSection
 from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.adapter import ServedWeight, add_adapter, served_weights, trained_weights
+from areal_sdk.fsdp.kernels.blocks import RowBlocks
 from areal_sdk.fsdp.kernels.experts import EXPERTS
 from areal_sdk.fsdp.kernels.head import OutputLayer
 from areal_sdk.fsdp.kernels.sequence_ranks import Reading, SequenceRanks
-from areal_sdk.fsdp.kernels.tree_attention import ATTENTION, RowBlocks
+from areal_sdk.fsdp.kernels.tree_attention import ATTENTION
 from areal_sdk.models.checkpoint import stored_dtypes, stored_tensors
 from areal_sdk.models.experts import is_routed
 from areal_sdk.models.families import check_trained, logit_cap, logit_scale

@@ -8,7 +8,7 @@ import torch
 from areal_sdk.algorithms.batch import make_batch
 from areal_sdk.algorithms.examples import make_example
 from areal_sdk.algorithms.packing import build_trees
-from areal_sdk.fsdp.kernels.tree_attention import RowBlocks
+from areal_sdk.fsdp.kernels.blocks import RowBlocks
 from areal_sdk.fsdp.policy import load_policy
 
 from .episodes import make_groups

@@ -1,156 +1,29 @@
 """Attention over trees of tokens: each token sees its own segment up to itself, and all above it.
 
-A row is covered by blocks of queries with the few key ranges that they see, so that nothing is
+A row is covered by blocks of queries with the few key ranges that they see (`blocks`), so that nothing is
 computed between trees and nothing larger than a block's scores exists. Probabilities are computed
-again in the backward pass instead of kept.
+again in the backward pass instead of kept. Where scores would be many, torch's fused kernels compute
+without them (`fused_attention`).
 
 Shapes: K key heads, R query heads per key head, N tokens of the row, Q queries and C keys
 (context) of a block, D head dimension.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from areal_sdk.algorithms.packing import Tree
+from areal_sdk.fsdp.kernels import fused_attention as fused
+from areal_sdk.fsdp.kernels.blocks import Block, RowBlocks
 from areal_sdk.fsdp.kernels.sequence_ranks import SequenceRanks
-from areal_sdk.fsdp.kernels.sizes import BLOCK_TOKENS
 
 _ALONE = SequenceRanks()
 
 ATTENTION = "areal_tree"
 """The name under which transformers finds `tree_attention`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Queries `[start, stop)` of the row see `context` and `[own_start, stop)`, but for what is hidden."""
-
-    start: int
-    stop: int
-    context: tuple[tuple[int, int], ...]
-    """Ranges of the row: the segments above the queries."""
-    own_start: int
-    hidden_QC: Tensor
-    """True where a query does not see a key: of `[own_start, stop)`, or with a window of `key_ranges`."""
-
-    def to(self, device: torch.device) -> "Block":
-        return replace(self, hidden_QC=self.hidden_QC.to(device))
-
-    def within(self, window: int) -> "Block":
-        """The block where each query sees, of its path, the last `window` tokens up to itself alone."""
-        num_above = sum(stop - start for start, stop in self.context)
-        # A query sees its own path: what it sees of the block says where on the path it stands.
-        position_Q = num_above - 1 + (~self.hidden_QC).sum(1)
-        first = max(0, num_above - window + 1)  # no query sees what is further up
-        above = _skip(self.context, first)
-        position_C = torch.cat([torch.arange(first, num_above), position_Q])
-        hidden_QC = torch.nn.functional.pad(self.hidden_QC, (num_above - first, 0))
-        hidden_QC = hidden_QC | (position_Q[:, None] - position_C >= window)
-        return replace(self, context=above, hidden_QC=hidden_QC)
-
-    @property
-    def key_ranges(self) -> tuple[tuple[int, int], ...]:
-        return (*self.context, (self.own_start, self.stop))
-
-
-class RowBlocks:
-    """The blocks of a row, for layers with a window and for layers without; made once for all layers."""
-
-    def __init__(
-        self,
-        trees: Sequence[Tree],
-        *,
-        device: torch.device | str = "cpu",
-        block_tokens: int = BLOCK_TOKENS,
-    ) -> None:
-        self._plain = attention_blocks(trees, block_tokens=block_tokens)
-        self._device = torch.device(device)
-        self._of_window: dict[int | None, Sequence[Block]] = {}
-
-    @property
-    def num_tokens(self) -> int:
-        return self._plain[-1].stop
-
-    def within(self, window: int | None) -> Sequence[Block]:
-        """With a `window` each token sees as many, itself the last, of its path; else all of it."""
-        if window not in self._of_window:
-            blocks = self._plain if window is None else [b.within(window) for b in self._plain]
-            self._of_window[window] = [block.to(self._device) for block in blocks]
-        return self._of_window[window]
-
-
-def attention_blocks(trees: Sequence[Tree], *, block_tokens: int = BLOCK_TOKENS) -> list[Block]:
-    """The blocks of a row that holds `trees` one after another."""
-    blocks: list[Block] = []
-    offset = 0
-    for tree in trees:
-        context: list[tuple[tuple[int, int], ...]] = []  # of each segment
-        covered = 0
-        for index, segment in enumerate(tree.segments):
-            above: tuple[tuple[int, int], ...] = ()
-            if segment.parent >= 0:
-                parent = tree.segments[segment.parent]
-                above = _extend(
-                    context[segment.parent], offset + parent.start, offset + parent.stop
-                )
-            context.append(above)
-            if segment.start < covered:
-                continue  # in the block of a segment above it
-            if segment.subtree_stop - segment.start <= block_tokens:
-                covered = segment.subtree_stop
-                start, stop = offset + segment.start, offset + covered
-                blocks.append(Block(start, stop, above, start, _hidden(tree, index)))
-                continue
-            covered = segment.stop
-            for start in range(segment.start, segment.stop, block_tokens):
-                stop = min(start + block_tokens, segment.stop)
-                earlier = _extend(above, offset + segment.start, offset + start)
-                later = torch.ones(stop - start, stop - start, dtype=torch.bool).triu(1)
-                blocks.append(Block(offset + start, offset + stop, earlier, offset + start, later))
-        offset += len(tree)
-    return blocks
-
-
-def _extend(
-    ranges: tuple[tuple[int, int], ...], start: int, stop: int
-) -> tuple[tuple[int, int], ...]:
-    if start == stop:
-        return ranges
-    if ranges and ranges[-1][1] == start:
-        return (*ranges[:-1], (ranges[-1][0], stop))
-    return (*ranges, (start, stop))
-
-
-def _skip(ranges: Sequence[tuple[int, int]], count: int) -> tuple[tuple[int, int], ...]:
-    """`ranges` without their first `count` tokens."""
-    left = []
-    for start, stop in ranges:
-        skipped = min(count, stop - start)
-        count -= skipped
-        if start + skipped < stop:
-            left.append((start + skipped, stop))
-    return tuple(left)
-
-
-def _hidden(tree: Tree, root: int) -> Tensor:
-    """Who does not see whom in the subtree of segment `root`."""
-    top = tree.segments[root]
-    hidden = np.ones((top.subtree_stop - top.start,) * 2, dtype=bool)
-    for segment in tree.segments[root:]:
-        if segment.start >= top.subtree_stop:
-            break
-        start, stop = segment.start - top.start, segment.stop - top.start
-        if segment.start > top.start:
-            parent_stop = tree.segments[segment.parent].stop - top.start
-            hidden[start:stop] = hidden[parent_stop - 1]
-        hidden[start:stop, start:stop] = ~np.tri(stop - start, dtype=bool)
-    return torch.from_numpy(hidden)
 
 
 def tree_attention(
@@ -173,12 +46,14 @@ def tree_attention(
     num_tokens = blocks.num_tokens
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
     q, k, v = (sequence.to_heads(x[0].to(dtype), num_tokens) for x in (query, key, value))
+    is_plain = sliding_window is None and softcap is None
+    can_fuse = is_plain and fused.can_fuse(v.device, dtype, v.shape[-1])
     with torch.autocast(value.device.type, enabled=False):  # which would widen the softmax
         out: Tensor = _BlockAttention.apply(  # type: ignore[no-untyped-call]
             q.reshape(len(k), -1, num_tokens, q.shape[-1]),
             k,
             v,
-            blocks.within(sliding_window),
+            blocks.whole if can_fuse else blocks.within(sliding_window),
             scaling,
             softcap,
         )
@@ -200,7 +75,12 @@ class _BlockAttention(torch.autograd.Function):
     ) -> Tensor:
         out_KRND = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
         for block in blocks:
-            _attend(q_KRND, k_KND, v_KND, out_KRND, block, scaling, cap)
+            if block.in_parts:
+                q_KRQD = q_KRND[:, :, block.start : block.stop]
+                merged = _attend_in_parts(q_KRQD, k_KND, v_KND, block, scaling)
+                out_KRND[:, :, block.start : block.stop] = merged[0]
+            else:
+                _attend(q_KRND, k_KND, v_KND, out_KRND, block, scaling, cap)
         ctx.save_for_backward(q_KRND, k_KND, v_KND)
         ctx.blocks, ctx.scaling, ctx.cap = blocks, scaling, cap
         return out_KRND
@@ -208,12 +88,15 @@ class _BlockAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_KRND: Tensor) -> tuple[Tensor | None, ...]:
         q_KRND, k_KND, v_KND = ctx.saved_tensors
-        dq = torch.empty_like(q_KRND, memory_format=torch.contiguous_format)
+        dq = torch.zeros_like(q_KRND, memory_format=torch.contiguous_format)
         dk = torch.zeros_like(k_KND, memory_format=torch.contiguous_format)
         dv = torch.zeros_like(dk)
         for block in ctx.blocks:
-            states = q_KRND, k_KND, v_KND
-            _pass_back(grad_KRND, states, (dq, dk, dv), block, ctx.scaling, ctx.cap)
+            states, gradients = (q_KRND, k_KND, v_KND), (dq, dk, dv)
+            if block.in_parts:
+                _pass_back_in_parts(grad_KRND, states, gradients, block, ctx.scaling)
+            else:
+                _pass_back(grad_KRND, states, gradients, block, ctx.scaling, ctx.cap)
         return dq, dk, dv, None, None, None
 
 
@@ -254,8 +137,8 @@ def _pass_back(
     if cap is not None:  # d cap tanh(s / cap) / ds
         ds.mul_(1.0 - torch.tanh(_scores(q, k, scaling) / cap).square())
     dq[:, :, queries] = torch.bmm(ds, k).view_as(dq[:, :, queries])
-    _scatter_add(dk, block, torch.bmm(ds.transpose(1, 2), q))
-    _scatter_add(dv, block, torch.bmm(p.transpose(1, 2), grad))
+    _scatter_add(dk, block.key_ranges, torch.bmm(ds.transpose(1, 2), q))
+    _scatter_add(dv, block.key_ranges, torch.bmm(p.transpose(1, 2), grad))
 
 
 def _probabilities(
@@ -267,17 +150,89 @@ def _probabilities(
     cap: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Attention probabilities of a block, (K, R * Q, C), and its keys and values, (K, C, D)."""
-    num_key_heads, num_repeats, _, head_dim = q_KRND.shape
-    num_queries = block.stop - block.start
-    k, v = _gather(k_KND, block), _gather(v_KND, block)
-    q = q_KRND[:, :, block.start : block.stop].reshape(num_key_heads, -1, head_dim)
-    scores = _scores(q, k, scaling)
+    k, v = _gather(k_KND, block.key_ranges), _gather(v_KND, block.key_ranges)
+    q_KRQD = q_KRND[:, :, block.start : block.stop]
+    scores = _seen_scores(q_KRQD, k, block.hidden_QC, scaling, cap)
+    return torch.softmax(scores, dim=-1).to(v.dtype), k, v
+
+
+def _attend_in_parts(
+    q_KRQD: Tensor, k_KND: Tensor, v_KND: Tensor, block: Block, scaling: float
+) -> tuple[Tensor, Tensor]:
+    """Output and logarithm of a block: of its own tokens, and of those above it."""
+    own = slice(block.own_start, block.stop)
+    k, v = k_KND[:, own], v_KND[:, own]
+    if block.hidden_QC is None:
+        parts = [fused.attend(q_KRQD, k, v, is_causal=True, scaling=scaling)]
+    else:
+        scores = _seen_scores(q_KRQD, k, block.hidden_QC, scaling, None)
+        lse = scores.logsumexp(-1)
+        out = torch.bmm((scores - lse[..., None]).exp_().to(v.dtype), v)
+        parts = [(out.view(q_KRQD.shape), lse.view(q_KRQD.shape[:3]))]
+    if block.context:
+        k, v = _gather(k_KND, block.context), _gather(v_KND, block.context)
+        parts.append(fused.attend(q_KRQD, k, v, is_causal=False, scaling=scaling))
+    return fused.merge(parts)
+
+
+def _pass_back_in_parts(
+    grad_KRND: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
+    gradients: tuple[Tensor, Tensor, Tensor],
+    block: Block,
+    scaling: float,
+) -> None:
+    """As `_pass_back`, from the output and the logarithm over all parts."""
+    q_KRND, k_KND, v_KND = states
+    dq, dk, dv = gradients
+    queries, own = slice(block.start, block.stop), (block.own_start, block.stop)
+    q, grad = q_KRND[:, :, queries], grad_KRND[:, :, queries]
+    merged = _attend_in_parts(q, k_KND, v_KND, block, scaling)
+    for ranges, hidden in (((own,), block.hidden_QC), (block.context, None)):
+        if not ranges:
+            continue
+        k, v = _gather(k_KND, ranges), _gather(v_KND, ranges)
+        if hidden is None:
+            is_causal = ranges[0] == own
+            parts = fused.pass_back(grad, q, k, v, merged, is_causal=is_causal, scaling=scaling)
+        else:
+            parts = _pass_back_masked(grad, (q, k, v), merged, hidden, scaling)
+        dq[:, :, queries] += parts[0]
+        _scatter_add(dk, ranges, parts[1])
+        _scatter_add(dv, ranges, parts[2])
+
+
+def _pass_back_masked(
+    grad_KRQD: Tensor,
+    states: tuple[Tensor, Tensor, Tensor],
+    merged: tuple[Tensor, Tensor],
+    hidden_QC: Tensor,
+    scaling: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `fused.pass_back`, with a mask."""
+    q_KRQD, k, v = states
+    out, lse = (x.flatten(1, 2) for x in merged)
+    q, grad = q_KRQD.flatten(1, 2), grad_KRQD.flatten(1, 2)
+    p = (_seen_scores(q_KRQD, k, hidden_QC, scaling, None) - lse[..., None]).exp_()
+    # What softmax takes off: the mean of dp over all parts.
+    mean = (grad.float() * out.float()).sum(-1, keepdim=True)
+    dp = torch.bmm(grad, v.transpose(1, 2)).float()
+    ds = ((dp - mean) * p).mul_(scaling).to(q.dtype)
+    dq = torch.bmm(ds, k).view_as(q_KRQD)
+    return dq, torch.bmm(ds.transpose(1, 2), q), torch.bmm(p.to(q.dtype).transpose(1, 2), grad)
+
+
+def _seen_scores(
+    q_KRQD: Tensor, k_KCD: Tensor, hidden_QC: Tensor | None, scaling: float, cap: float | None
+) -> Tensor:
+    """(K, R * Q, C); minus infinity for what is hidden, which are the last keys."""
+    assert hidden_QC is not None
+    scores = _scores(q_KRQD.flatten(1, 2), k_KCD, scaling)
     if cap is not None:
         scores = scores.div_(cap).tanh_().mul_(cap)
-    last = scores.view(num_key_heads, num_repeats, num_queries, -1)
-    last = last[..., -block.hidden_QC.shape[1] :]
-    last.masked_fill_(block.hidden_QC, float("-inf"))
-    return torch.softmax(scores, dim=-1).to(v.dtype), k, v
+    last = scores.view(*q_KRQD.shape[:3], -1)[..., -hidden_QC.shape[1] :]
+    last.masked_fill_(hidden_QC, float("-inf"))
+    return scores
 
 
 def _scores(q_KQD: Tensor, k_KCD: Tensor, scaling: float) -> Tensor:
@@ -287,14 +242,14 @@ def _scores(q_KQD: Tensor, k_KCD: Tensor, scaling: float) -> Tensor:
     return torch.bmm(q_KQD.float() * scaling, k_KCD.float().transpose(1, 2))
 
 
-def _gather(x_KND: Tensor, block: Block) -> Tensor:
-    parts = [x_KND[:, start:stop] for start, stop in block.key_ranges]
+def _gather(x_KND: Tensor, ranges: Sequence[tuple[int, int]]) -> Tensor:
+    parts = [x_KND[:, start:stop] for start, stop in ranges]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-def _scatter_add(x_KND: Tensor, block: Block, parts_KCD: Tensor) -> None:
+def _scatter_add(x_KND: Tensor, ranges: Sequence[tuple[int, int]], parts_KCD: Tensor) -> None:
     done = 0
-    for start, stop in block.key_ranges:
+    for start, stop in ranges:
         x_KND[:, start:stop] += parts_KCD[:, done : done + stop - start]
         done += stop - start
 

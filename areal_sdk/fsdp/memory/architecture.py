@@ -10,6 +10,8 @@ _NORMED_HEADS = ("qwen3", "qwen3_moe", "exaone4", "olmo2", "olmoe")
 """Families that normalise queries and keys."""
 _BIASED_HEADS = ("qwen2", "qwen2_moe")
 """Families with biases in attention that their config.json does not mention."""
+_FULL_BY_DEFAULT = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
+"""Families with a `sliding_window` that counts only where `use_sliding_window` says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class ModelShape:
     """One table serves as embedding and as output layer."""
     has_normed_heads: bool = False
     has_biased_heads: bool = False
+    keeps_scores: bool = False
+    """Some layers have a window, or a cap on their scores: these compute attention with scores that are kept for a while."""
     mixture: Mixture | None = None
     """In every layer. A model that keeps some layers dense takes less than is computed here."""
 
@@ -48,6 +52,7 @@ class ModelShape:
             is_tied=bool(config.get("tie_word_embeddings")),
             has_normed_heads=family in _NORMED_HEADS,
             has_biased_heads=family in _BIASED_HEADS or bool(config.get("attention_bias")),
+            keeps_scores=_has_window(config) or bool(config.get("attn_logit_softcapping")),
             mixture=mixture,
         )
 
@@ -124,6 +129,11 @@ class ModelShape:
     def adapter(self, rank: int) -> int:
         """Parameters of an adapter for all matrices of the layers, without those of experts."""
         return self.layers * sum(rank * (i + o) for i, o in self.linear_layers)
+
+
+def _has_window(config: Mapping[str, Any]) -> bool:
+    is_used = config.get("use_sliding_window", config.get("model_type") not in _FULL_BY_DEFAULT)
+    return bool(is_used and config.get("sliding_window"))
 
 
 SHAPES = {

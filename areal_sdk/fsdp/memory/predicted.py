@@ -204,11 +204,22 @@ class _Step:
         """Gradients of the stream, and of a layer's wide part or of a block's attention, before which
         what the wide part kept is free."""
         m, n, width = self.model, self.num_tokens, self.width
-        wide = 3 * width * m.intermediate * n + self._expert_gradients()
-        # All tokens of its heads, where the row is split: as many scores.
-        scores = m.heads * min(n * self.settings.sequence_ranks, BLOCK_TOKENS) * n
-        attention = (2 * FLOAT + width) * scores + (m.queries + 2 * m.keys) * 2 * width * n
-        return FLOAT * m.hidden * n + max(wide, attention - self._wide_activations())
+        wide = 2 * width * m.intermediate * n + self._expert_gradients()
+        return FLOAT * m.hidden * n + max(wide, self._attention() - self._wide_activations())
+
+    def _attention(self) -> int:
+        """Queries, keys and values with their gradients, and what a block takes. A row that is split has all tokens
+        of some heads: as much."""
+        m, n, width = self.model, self.num_tokens, self.width
+        states = (m.queries + 2 * m.keys) * 2 * width * n
+        tokens = n * self.settings.sequence_ranks
+        can_fuse = width == HALF or self.settings.device == "cpu"  # CUDA's kernels take no float32
+        if m.keeps_scores or not can_fuse or tokens <= BLOCK_TOKENS:
+            return (2 * FLOAT + width) * m.heads * min(tokens, BLOCK_TOKENS) * n + states
+        # The output again and the logarithms; gradients of queries, and of keys and values for each query head,
+        # one of which is added up in float32.
+        added = 0 if width == FLOAT else FLOAT
+        return ((4 * width + added) * m.queries + FLOAT * m.heads) * n + states
 
     def _expert_gradients(self) -> int:
         """Where the output matrices have their gradient, before it is added: that, and the gradients of the
@@ -234,8 +245,11 @@ class _Step:
         m, width = self.model, self._head_width
         row = width * m.vocabulary
         rows = min(self.num_tokens, max(1, CHUNK_BYTES // row))
-        pieces = 2 * FLOAT * min(PIECE_ELEMENTS, rows * m.vocabulary)
+        piece = FLOAT * min(PIECE_ELEMENTS, rows * m.vocabulary)
         copy = 0 if width == FLOAT else width * m.table
         gradient = 0 if self.settings.lora.rank else width * m.table
         hidden = width * m.hidden * self.num_tokens
-        return 2 * rows * row + pieces + copy + gradient + hidden
+        if rows < self.num_tokens:  # another chunk beside the first one, which is kept
+            return 2 * rows * row + 2 * piece + copy + gradient + hidden
+        backward = 2 * rows * row + piece + gradient + hidden
+        return max(rows * row + 2 * piece, backward) + copy

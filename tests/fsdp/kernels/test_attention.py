@@ -5,9 +5,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from areal_sdk.fsdp.kernels.tree_attention import RowBlocks, attention_blocks, tree_attention
+from areal_sdk.algorithms.packing import Tree
+from areal_sdk.fsdp.kernels import fused_attention
+from areal_sdk.fsdp.kernels.blocks import RowBlocks, attention_blocks
+from areal_sdk.fsdp.kernels.tree_attention import tree_attention
 from tests.algorithms.trees import paths, trees_of
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 HEADS, KEY_HEADS, DIM = 6, 2, 8
 
@@ -81,7 +87,8 @@ def test_a_long_prompt_needs_no_large_mask() -> None:
     prompt = np.arange(3000)
     trees = trees_of([np.append(prompt, [i, i]) for i in range(4)])
     blocks = attention_blocks(trees, block_tokens=512)
-    assert max(block.hidden_QC.numel() for block in blocks) <= 512 * 512
+    masks = [block.hidden_QC for block in blocks]
+    assert max(mask.numel() for mask in masks if mask is not None) <= 512 * 512
 
 
 def test_what_no_token_of_a_window_sees_is_not_computed() -> None:
@@ -89,6 +96,7 @@ def test_what_no_token_of_a_window_sees_is_not_computed() -> None:
     for block in RowBlocks(trees, block_tokens=512).within(100):
         num_keys = sum(stop - start for start, stop in block.key_ranges)
         assert num_keys <= 512 + 99
+        assert block.hidden_QC is not None
         assert block.hidden_QC.shape == (block.stop - block.start, num_keys)
 
 
@@ -112,3 +120,85 @@ def test_large_biases_of_keys_cost_bfloat16_no_more_than_they_cost_torch() -> No
     exact = plain(q.double(), k.double(), v.double())
     error, theirs = ((x - exact).abs().mean() for x in (ours, plain(q, k, v)))
     assert error < 2 * theirs
+
+
+def long_trees() -> list[Tree]:
+    """A prompt with branches that are blocks of their own, one that is longer than a block, and a lone sequence."""
+    rng = np.random.default_rng(0)
+    prompt = rng.integers(0, 99, 1200)
+    answers = [np.append(prompt, [i, *rng.integers(0, 99, n)]) for i, n in enumerate((3, 300, 700))]
+    return trees_of([*answers, rng.integers(0, 99, 900)])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_fused_kernels_compute_what_blocks_with_scores_compute(
+    dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cuda" and dtype is torch.float32:
+        pytest.skip("CUDA's kernels take half precision only")
+    dim, generator = 64, torch.Generator().manual_seed(0)
+    blocks = RowBlocks(long_trees(), device=device)
+    parts = [block for block in blocks.whole if block.in_parts]
+    assert {(b.hidden_QC is None, bool(b.context)) for b in parts} == {
+        (True, False),
+        (True, True),
+        (False, True),
+    }
+    assert fused_attention.can_fuse(torch.device(device), dtype, dim)
+
+    def draw(heads: int) -> Tensor:
+        drawn = torch.randn(1, heads, blocks.num_tokens, dim, generator=generator)
+        return drawn.to(device, dtype).requires_grad_()
+
+    states = draw(HEADS), draw(KEY_HEADS), draw(KEY_HEADS)
+    upstream = draw(HEADS)[0].transpose(0, 1)[None].detach()
+
+    def both_passes() -> list[Tensor]:
+        out, _ = tree_attention(nn.Identity(), *states, None, blocks=blocks, scaling=dim**-0.5)
+        return [out, *torch.autograd.grad((out * upstream).sum(), states)]
+
+    fused = both_passes()
+    monkeypatch.setattr(fused_attention, "can_fuse", lambda *_: False)
+    tolerance = 1e-5 if dtype is torch.float32 else 0.01
+    for one, other in zip(fused, both_passes(), strict=True):
+        assert (one - other).norm() < tolerance * other.norm()
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_kernels_may_be_tried_for_the_first_time_in_a_layer_that_is_computed_again(
+    use_reentrant: bool,
+) -> None:
+    fused_attention.can_fuse.cache_clear()
+    blocks, dim = RowBlocks(long_trees()), 16
+    states = [
+        torch.randn(1, heads, blocks.num_tokens, dim, requires_grad=True) for heads in (4, 2, 2)
+    ]
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, _ = tree_attention(nn.Identity(), q, k, v, None, blocks=blocks, scaling=1.0)
+        return out
+
+    out = checkpoint(attend, *states, use_reentrant=use_reentrant)
+    out.sum().backward()
+    assert all(state.grad is not None for state in states)
+
+
+def test_kernels_that_are_missing_or_wrong_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = torch.device("cpu"), torch.float32, 24
+    attend = fused_attention.attend
+
+    def wrong(*states: Tensor, is_causal: bool, scaling: float) -> tuple[Tensor, Tensor]:
+        out, lse = attend(*states, is_causal=is_causal, scaling=scaling)
+        return out, lse + 1.0
+
+    def missing(*states: Tensor, is_causal: bool, scaling: float) -> tuple[Tensor, Tensor]:
+        raise RuntimeError("no kernel")
+
+    for broken in (wrong, missing):
+        fused_attention.can_fuse.cache_clear()
+        monkeypatch.setattr(fused_attention, "attend", broken)
+        assert not fused_attention.can_fuse(*asked)
+    fused_attention.can_fuse.cache_clear()
+    monkeypatch.setattr(fused_attention, "attend", attend)
+    assert fused_attention.can_fuse(*asked)
