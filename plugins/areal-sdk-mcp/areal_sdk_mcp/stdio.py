@@ -89,7 +89,8 @@ class StdioTransport:
             kill_group(process.pid)
             # Its pipes too: `wait` waits for their end, which does not come while one is full, or
             # while a process that left the group holds it open.
-            process._transport.close()  # type: ignore[attr-defined]
+            for descriptor in range(3):
+                process._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]
             for reader in self._readers:
                 reader.cancel()
             self._fail_all("it was closed")
