@@ -106,6 +106,9 @@ class AgentWorker:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=EXIT_GRACE_S)
+        with contextlib.suppress(TimeoutError):  # what plugins keep between episodes ends too
+            async with asyncio.timeout(EXIT_GRACE_S):
+                await loop.shutdown_asyncgens()
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
         """Runs in a thread: results must arrive even while the loop's thread waits for one."""

@@ -96,8 +96,11 @@ def finished(run: "subprocess.Popen[str]", *, code: int) -> list[str]:
     return [line for line in lines if not re.search(r"  \d+:\d\d$", line)]
 
 
-def test_a_run_ends_its_shared_server_without_a_word(server: Server, tmp_path: Path) -> None:
-    assert finished(start(tmp_path, server), code=0) == []
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_run_ends_its_shared_server_without_a_word(
+    server: Server, tmp_path: Path, workers: int
+) -> None:
+    assert finished(start(tmp_path, server, f"rollout.workers={workers}"), code=0) == []
     until(server.is_rid)
 
 
