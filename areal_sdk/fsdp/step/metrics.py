@@ -19,8 +19,10 @@ from areal_sdk.trajectory import TrajectoryGroup
 LAGS = {"0": (0, 0), "1": (1, 1), "2": (2, 2), "3_4": (3, 4), "5_8": (5, 8), "more": (9, math.inf)}
 """Ranges of versions between the sampler of a token and the start of its step."""
 
-EXPLAINED = {"float32": 2e-3, "bfloat16": 5e-2}
-"""Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts."""
+EXPLAINED = {"float32": 2e-3, "bfloat16": 0.1}
+"""Mean |log p - log b| at lag 0 that rounding explains. The least precise of both sides counts.
+
+SmolLM2 in bfloat16 has 0.03 to 0.06 in a step of 150 to 500 tokens."""
 
 FAR = 0.5
 """KL to the sampler, in nats a token, that runs seldom survive (`benchmarks/convergence_command.py`)."""
