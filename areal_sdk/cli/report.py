@@ -65,9 +65,11 @@ def best_weights(run_dir: "RunDir") -> list[str]:
     lines = []
     best = read_measured(run_dir.checkpoints / BEST)
     if best is not None:
-        by = f", by {best['by']}" if best.get("by") else ", the only ones measured"
         step = f"step {best['step']}" if best["step"] else "those before training"
-        lines.append(f"best weights: {step}{by}: {scores_of(best)}")
+        lines.append(f"best weights: {step}{_chosen(best.get('by', ''))}: {scores_of(best)}")
+        if not best["step"] and run_dir.read_steps():
+            path = shlex.quote(str(run_dir.path))
+            lines.append(f"the last weights: areal-sdk export {path} --last --to DIR")
     waiting = read_measured(run_dir.checkpoints / WAITING)
     if waiting is not None:
         span = f"v{waiting['from_version']}-v{waiting['to_version']}"
@@ -76,6 +78,17 @@ def best_weights(run_dir: "RunDir") -> list[str]:
             f"({span}): it is measured again when the run ends"
         )
     return lines
+
+
+def _chosen(by: str) -> str:
+    """Why weights are the best, as `Measured.by` says it."""
+    match by:
+        case "":
+            return ", the only ones measured"
+        case "order":
+            return ", the latest of equal ones"
+        case _:
+            return f", by {by}"
 
 
 def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
@@ -125,10 +138,16 @@ def _row(name: str, report: "EvalReport") -> tuple[str, ...]:
         f"{success.value:.3f}" if success else "-",
         f"{success.low:.3f} .. {success.high:.3f}" if success else "-",
         f"{reward.value:.3f}" if reward else "-",
-        " ".join(f"@{k}={e.value:.2f}" for k, e in report.pass_at.items()) or "-",
+        " ".join(f"@{k}={e.value:.2f}{_over(report, k)}" for k, e in report.pass_at.items()) or "-",
         report.of_tasks,
         " ".join(f"{kind}: {n}" for kind, n in report.errors.items()) or "0",
     )
+
+
+def _over(report: "EvalReport", k: int) -> str:
+    """How many tasks a pass@k is over, where not all have k scored attempts."""
+    num = report.pass_tasks.get(k)
+    return "" if num is None else f" ({num} task{'s' if num > 1 else ''})"
 
 
 def before_and_after(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -38,7 +38,8 @@ class EvalReport:
     """Share of successful episodes (pass@1); None when none was scored."""
     reward: Interval | None
     pass_at: Mapping[int, Interval]
-    """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes."""
+    """pass@k for k = 1, 2, 4 ... samples, over the tasks with at least k scored episodes. Without the k > 1 that fewer
+    than half of the tasks have: the others' failures would choose the tasks."""
     errors: Mapping[str, int]
     """Episodes without a verdict, by error kind or `abstain`."""
     first_errors: Mapping[str, str]
@@ -63,6 +64,8 @@ class EvalReport:
     """Some reward beyond 1 claims no success: then a reward of 1 is a low score and no success."""
     run_dir: str = ""
     """The directory with its episodes, if they were kept."""
+    pass_tasks: Mapping[int, int] = field(default_factory=dict)
+    """For each k of `pass_at` that not all tasks have: the number of tasks that it is over."""
 
     @property
     def judged(self) -> float:
@@ -108,6 +111,7 @@ class EvalReport:
             success=_read_interval(numbers, "success"),
             reward=_read_interval(numbers, "reward"),
             pass_at={k: found for k in ks if (found := _read_interval(numbers, f"pass@{k}"))},
+            pass_tasks={k: int(numbers[key]) for k in ks if (key := f"pass@{k}_tasks") in numbers},
             errors={
                 key.removeprefix("errors/"): int(count)
                 for key, count in numbers.items()
@@ -135,6 +139,7 @@ class EvalReport:
             "turns": self.mean_turns,
             "duration_s": self.duration_s,
             **{f"errors/{kind}": float(n) for kind, n in self.errors.items()},
+            **{f"pass@{k}_tasks": float(n) for k, n in self.pass_tasks.items()},
             **self.outcome,
         }
         if self.num_uncalled:
@@ -286,6 +291,7 @@ def _report(
     scored = [group for group in by_task.values() if group]
     num_attempts = Counter(attempt.task_id for attempt in attempts)
     versions = frozenset[int]().union(*(attempt.versions for attempt in attempts))
+    pass_at, pass_tasks = _pass_at(scored, samples, num_tasks=len(by_task))
     return EvalReport(
         split=split,
         num_tasks=len(by_task),
@@ -293,7 +299,8 @@ def _report(
         num_scored=sum(map(len, scored)),
         success=_success(scored),
         reward=mean_of_tasks([fmean(_rewards(group)) for group in scored]) if scored else None,
-        pass_at=_pass_at(scored, samples),
+        pass_at=pass_at,
+        pass_tasks=pass_tasks,
         errors=dict(errors),
         first_errors=first_errors,
         num_truncated=sum(attempt.truncated for attempt in attempts),
@@ -321,20 +328,26 @@ def _success(scored: Sequence[Sequence[_EvaluatedEpisode]]) -> Interval | None:
     return share_of_tasks(rates, num_attempts=sum(map(len, scored)))
 
 
-def _pass_at(scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int) -> dict[int, Interval]:
+def _pass_at(
+    scored: Sequence[Sequence[_EvaluatedEpisode]], samples: int, *, num_tasks: int
+) -> tuple[dict[int, Interval], dict[int, int]]:
+    """pass@k, and the number of tasks that it is over where that is not `num_tasks`."""
     result: dict[int, Interval] = {}
+    counts: dict[int, int] = {}
     k = 1
     while k <= samples:
-        chances = [
-            pass_at_k(len(group), sum(attempt.success for attempt in group), k)
-            for group in scored
-            if len(group) >= k
-        ]
-        if chances:
-            tried = sum(len(group) // k for group in scored if len(group) >= k)
+        groups = [group for group in scored if len(group) >= k]
+        if groups and (k == 1 or 2 * len(groups) >= num_tasks):
+            chances = [
+                pass_at_k(len(group), sum(attempt.success for attempt in group), k)
+                for group in groups
+            ]
+            tried = sum(len(group) // k for group in groups)
             result[k] = share_of_tasks(chances, num_attempts=tried)
+            if len(groups) < num_tasks:
+                counts[k] = len(groups)
         k *= 2
-    return result
+    return result, counts
 
 
 def _rewards(group: Sequence[_EvaluatedEpisode]) -> list[float]:

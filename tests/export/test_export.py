@@ -64,6 +64,15 @@ def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
     assert str(run.path.parent) not in card
 
 
+def test_the_card_of_weights_before_training_says_so(run: RunDir) -> None:
+    weights = run.checkpoints / "best"
+    card = model_card(Choice(run, weights, 0), title="first", dtype="float32", adapter=False)
+    assert "trained with areal-sdk" not in card
+    assert "tiny-model, as it was before training with areal-sdk" in card
+    card = model_card(Choice(run, weights, 1), title="next", dtype="float32", adapter=False)
+    assert "tiny-model, trained with areal-sdk." in card
+
+
 def test_the_card_says_what_was_trained_before_the_run(run: RunDir, tmp_path: Path) -> None:
     later = RunDir.create(tmp_path, "later")
     later.write_config({"init_from": str(run.path), "algorithm": {"name": "dapo"}})

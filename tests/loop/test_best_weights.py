@@ -51,6 +51,27 @@ def test_a_tie_in_success_is_broken_by_reward(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
+def test_of_equal_weights_the_later_are_the_best(tmp_path: Path) -> None:
+    """Also against those before training: nobody trains in order to keep these."""
+    best = BestWeights(tmp_path)
+    for step in (0, 12, 24):
+        best.offer(export(tmp_path, step), measured(step, 0.9, 0.9))
+    assert weights_in(tmp_path / "best") == "v24"
+    assert best.best is not None
+    assert best.best.by == "order"
+    best.offer(export(tmp_path, 36), measured(36, 0.8, 0.8))
+    assert best.best.by == "order", "it is still one of several that are equal"
+
+
+def test_weights_that_changed_do_not_wait_for_an_equal_that_came_later(tmp_path: Path) -> None:
+    best = BestWeights(tmp_path)
+    best.offer(export(tmp_path, 12), measured(12, 0.9, until=14))
+    assert best.waiting is not None
+    best.offer(export(tmp_path, 24), measured(24, 0.9))
+    assert weights_in(tmp_path / "best") == "v24"
+    assert best.waiting is None
+
+
 def test_success_counts_before_reward(tmp_path: Path) -> None:
     best = BestWeights(tmp_path)
     best.offer(export(tmp_path, 10), measured(10, 0.5, 0.9))
@@ -387,6 +408,7 @@ def test_where_every_step_is_worse_the_best_weights_are_those_before_training(
     assert best is not None
     assert (best["step"], best["reward"]) == (0, 1.0)
     assert "best weights: those before training" in output
+    assert f"the last weights: areal-sdk export {run.path} --last --to DIR" in output
     assert whose_weights(find_model(str(run.path))).startswith(
         f"weights: checkpoints/best of {run.path}: before training, success"
     )

@@ -4,10 +4,13 @@ import asyncio
 import random
 from dataclasses import replace
 
+import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from areal_sdk.cli.report import print_reports
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.estimates import bootstrap, pass_at_k, share_of_tasks, wilson
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
@@ -96,6 +99,31 @@ def test_pass_at_k_is_estimated_over_tasks_with_enough_samples() -> None:
     assert values == {1: 0.125, 2: 0.25, 4: 0.5}
     assert report.success is not None
     assert report.success.value == 0.125
+
+
+def test_pass_at_k_says_over_how_many_tasks_it_is() -> None:
+    """Else it is an average over the tasks whose agent did not fail, and looks like one over all."""
+    failed = Outcome.failed(ErrorKind.AGENT, "ValueError")
+    outcomes = {
+        "t0": [YES, NO, NO, NO],
+        "t1": [NO, NO, failed, failed],
+        "t2": [failed, NO, NO, failed],
+        "t3": [failed, NO, failed, failed],
+    }
+    report = simulate(evaluate_tasks(Scripted(outcomes), tasks(4), samples=4))
+    assert set(report.pass_at) == {1, 2}, "one task of four says nothing of four attempts"
+    assert report.pass_tasks == {2: 3}
+    assert report.metrics()["pass@2_tasks"] == 3.0
+    assert EvalReport.from_metrics("eval", report.metrics()).pass_tasks == {2: 3}
+    assert "@1=0.06 @2=0.17 (3 tasks)  4 " in table_of(report)
+
+
+def table_of(report: EvalReport) -> str:
+    @click.command()
+    def shown() -> None:
+        print_reports({"m": report})
+
+    return CliRunner().invoke(shown).output
 
 
 def test_no_more_than_max_concurrency_run_at_once() -> None:

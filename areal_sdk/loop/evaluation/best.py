@@ -17,6 +17,9 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.run_dir import BEST, MEASURED_FILE, WAITING, read_measured
 
+REASONS = ("", "success", "verdicts", "reward", "order")
+"""What may decide between two measurements, from the first that is asked to the last."""
+
 MAX_UNJUDGED = 0.1
 """Of two evaluations, one that judged so much less of its episodes does not win by its rewards."""
 
@@ -35,7 +38,8 @@ class Measured:
     to_version: int
     by: str = ""
     """Why these are the best: their `success`; where that is another's too, or says nothing, their
-    `reward`; or that more of their episodes have `verdicts`. Empty for the first."""
+    `reward`; or that more of their episodes have `verdicts`; or the `order`, as all of these are equal. Empty for the
+    first."""
     solved: float | None = None
     """Success over all episodes, those without a verdict included; None: as `success`."""
     judged: float = 1.0
@@ -92,7 +96,7 @@ class Measured:
         return self.from_version == self.to_version == self.step
 
     def is_better_than(self, other: "Measured | None") -> bool:
-        """By success; the reward breaks a tie. The earlier one stays where both are equal.
+        """By success; the reward breaks a tie. Where both are equal, those of the later step win: they learnt more.
 
         What was measured otherwise cannot be compared: then the later measurement counts.
         """
@@ -106,11 +110,13 @@ class Measured:
         return not self.measure or not other.measure or self.measure == other.measure
 
     def decided_by(self, other: "Measured") -> str:
-        """The measure that tells the two apart: `success`, `verdicts` or `reward`."""
+        """The measure that tells the two apart: `success`, `verdicts` or `reward`; else their `order`."""
         says_something = not (self.is_in_points or other.is_in_points)
         if says_something and self._score("success") != other._score("success"):
             return "success"
-        return "verdicts" if abs(self.judged - other.judged) > MAX_UNJUDGED else "reward"
+        if abs(self.judged - other.judged) > MAX_UNJUDGED:
+            return "verdicts"
+        return "reward" if self._score("reward") != other._score("reward") else "order"
 
     def _score(self, by: str) -> float:
         match by:
@@ -118,6 +124,8 @@ class Measured:
                 return self.success if self.solved is None else self.solved
             case "verdicts":
                 return self.judged
+            case "order":
+                return self.step
             case _:
                 return -math.inf if self.reward is None else self.reward
 
@@ -181,8 +189,7 @@ class BestWeights:
     def _note_rival(self, rival: Measured) -> None:
         """The best is no longer the only one that was measured."""
         assert self.best is not None
-        decided = rival.decided_by(self.best)
-        by = decided if decided != "success" else self.best.by or decided
+        by = max(self.best.by, rival.decided_by(self.best), key=REASONS.index)
         if by != self.best.by:
             self.best = replace(self.best, by=by)
             write_atomically(self._best_dir / MEASURED_FILE, to_json(self.best.to_json()))

@@ -30,12 +30,19 @@ def model_card(choice: Choice, *, title: str, dtype: str, adapter: bool) -> str:
     )
     parts = [
         _front_matter(base, config, is_judge=is_judge, adapter=adapter),
-        f"# {title}\n\n{base}, trained with areal-sdk.",
+        f"# {title}\n\n{base}, {_whether_trained(choice, config)}.",
         table(_facts(choice, config, events, base, dtype=dtype, adapter=adapter), ("", "")),
         *_held_out(choice, events),
         _usage(title, base, is_judge=is_judge, adapter=adapter),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _whether_trained(choice: Choice, config: Mapping[str, Any]) -> str:
+    """The best weights of a run may be those that it began with."""
+    if choice.step or config.get("sft", {}).get("steps") or _earlier(choice.run):
+        return "trained with areal-sdk"
+    return "as it was before training with areal-sdk: these weights are the untrained model's"
 
 
 def base_of(run: RunDir) -> str:
