@@ -70,6 +70,18 @@ class RowBlocks:
         self._of_window: dict[int | None, Sequence[Block]] = {}
 
     @cached_property
+    def longest_path(self) -> int:
+        """Tokens that the last token of a path sees without a window."""
+        longest = 0
+        for tree in self._trees:
+            ends: list[int] = []  # of each segment: tokens of the path down to its last one
+            for segment in tree.segments:
+                above = ends[segment.parent] if segment.parent >= 0 else 0
+                ends.append(above + segment.stop - segment.start)
+            longest = max(longest, *ends)
+        return longest
+
+    @cached_property
     def whole(self) -> Sequence[Block]:
         """For kernels that keep no scores: long segments are not split, and what is above them is a part of its own."""
         blocks = attention_blocks(self._trees, block_tokens=self._block_tokens, splits=False)

@@ -46,6 +46,8 @@ def tree_attention(
     num_tokens = blocks.num_tokens
     dtype = value.dtype  # rotary embeddings leave float32 behind under autocast
     q, k, v = (sequence.to_heads(x[0].to(dtype), num_tokens) for x in (query, key, value))
+    if sliding_window is not None and sliding_window >= blocks.longest_path:
+        sliding_window = None  # it hides nothing
     is_plain = sliding_window is None and softcap is None
     can_fuse = is_plain and fused.can_fuse(v.device, dtype, v.shape[-1])
     with torch.autocast(value.device.type, enabled=False):  # which would widen the softmax

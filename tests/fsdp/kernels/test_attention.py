@@ -83,6 +83,12 @@ def test_blocks_cover_every_query_once() -> None:
         assert covered == list(range(sum(len(tree) for tree in trees)))
 
 
+def test_the_longest_path_is_that_of_the_longest_sequence() -> None:
+    sequences = forest()
+    blocks = RowBlocks(trees_of(sequences))
+    assert blocks.longest_path == max(map(len, sequences)) < blocks.num_tokens
+
+
 def test_a_long_prompt_needs_no_large_mask() -> None:
     prompt = np.arange(3000)
     trees = trees_of([np.append(prompt, [i, i]) for i in range(4)])
