@@ -148,9 +148,9 @@ class Progress:
             self._episodes.write(episode, trajectories=trained, dropped=reason, version=version)
         self._notify.on_episode(episode, dropped="" if reason is None else reason.value)
 
-    def measured(self, episode: Episode) -> None:
-        """A caller's episode of the split `eval`."""
-        self._episodes.write(episode, version=self._state.version, split="eval")
+    def untrained(self, episode: Episode, split: str) -> None:
+        """A caller's episode that the ledger does not count."""
+        self._episodes.write(episode, version=self._state.version, split=split)
         self._count(episode)
 
     def evaluating(self, name: str, split: str, *, total: int) -> Callable[[Episode], None]:
@@ -259,7 +259,6 @@ class Progress:
             "ledger": state.ledger,
         }
         self._metrics.log("step", values)
-        self._run_dir.write_ledger(state.ledger)
         for notice in batch.notices:
             self.say(f"note: {notice}")
         updates, skipped = metrics.get("num_updates", 0.0), metrics.get("num_skipped_updates", 0.0)

@@ -88,7 +88,7 @@ async def follow_callers(
         truncated=services.config.rollout.truncated,
         rewards=services.rewards,
         on_episode=progress.finished,
-        on_measured=progress.measured,
+        on_untrained=progress.untrained,
     )
 
 

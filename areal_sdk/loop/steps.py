@@ -204,6 +204,8 @@ class TrainingLoop:
         if self._unreported is not None:
             (batch, metrics, credit), self._unreported = self._unreported, None
             values = self.progress.report_step(self.state, batch, metrics, credit)
+            # As they are now: a run that was stopped reports its last step after it has cancelled its episodes.
+            self.services.run_dir.write_ledger(self.source.buffer.ledger.snapshot())
             self.services.plugins.notify.on_step(step=self.state.step, metrics=values)
 
     def _count_idle(self, metrics: Mapping[str, float], *, has_update: bool) -> None:

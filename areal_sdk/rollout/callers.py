@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from areal_sdk.errors import ConfigError, EpisodeError
-from areal_sdk.gateway.sessions.external import ExternalSession, ExternalSessions
+from areal_sdk.gateway.sessions.external import SPLIT, ExternalSession, ExternalSessions
 from areal_sdk.gateway.sessions.session import Session
 from areal_sdk.rollout.buffer import TrajectoryBuffer
 from areal_sdk.rollout.gateways.pool import GatewayPool
@@ -64,7 +64,10 @@ class CallerTasks:
 
 
 class CallerEpisodes(EpisodeSource):
-    """Turns the sessions of callers into episodes. Leaving ends the episodes; the sessions go on."""
+    """Turns the sessions of callers into episodes.
+
+    Leaving ends the episodes; the sessions go on, and observers are told of each when it is over.
+    """
 
     def __init__(
         self,
@@ -75,18 +78,18 @@ class CallerEpisodes(EpisodeSource):
         truncated: Truncated = "score",
         rewards: RewardPool | None = None,
         on_episode: EpisodeObserver = lambda episode, triaged: None,
-        on_measured: Callable[[Episode], None] = lambda episode: None,
+        on_untrained: Callable[[Episode, str], None] = lambda episode, split: None,
     ) -> None:
         """`rewards` score the episodes whose caller posted no reward.
 
-        `on_measured` is called with sessions of the split `eval`: they are neither counted in the ledger
-        nor trained.
+        `on_untrained` is called with sessions that are not counted in the ledger: those of the split
+        `eval`, and those that opened after the end of learning.
         """
         super().__init__(buffer, tasks=tasks, truncated=truncated, on_episode=on_episode)
         self._sessions = sessions
         self._tasks = tasks
         self._rewards = rewards
-        self._on_measured = on_measured
+        self._on_untrained = on_untrained
         self._groups: dict[str, PendingGroup] = {}
         """Groups with siblings still to open, by id."""
         self._broken: frozenset[str] = frozenset()
@@ -94,7 +97,8 @@ class CallerEpisodes(EpisodeSource):
         self._ends: dict[str, asyncio.Future[None]] = {}
         """For each session, a future that is done when the session can change no more."""
         self._dropped: dict[str, Rejection] = {}
-        """Sessions that are too old to be trained, though their callers go on."""
+        """Sessions that are not trained, though their callers go on."""
+        self._has_ended = False
         self._playing: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -109,15 +113,17 @@ class CallerEpisodes(EpisodeSource):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._sessions.observe(None)
+        self._has_ended = True
+        self._sessions.end_learning()
         playing = set(self._playing)
         for task in playing:
             task.cancel()
         if playing:
             await asyncio.wait(playing, timeout=STOP_TIMEOUT_S)
+        self._ends.clear()  # of sessions so new that their episodes had not begun
 
     def opened(self, live: CallerSession) -> None:
-        if live.split == MEASURED:
+        if live.split == MEASURED or self._has_ended:
             return
         group = self._group_of(live)
         end = self._ends[live.id] = asyncio.get_running_loop().create_future()
@@ -132,7 +138,13 @@ class CallerEpisodes(EpisodeSource):
         elif (rejection := self._dropped.pop(live.id, None)) is not None:
             self.tell(to_episode(live), rejection)
         elif live.split == MEASURED:
-            self._on_measured(to_episode(live))
+            self._on_untrained(to_episode(live), MEASURED)
+        elif self._has_ended:
+            self._keep_late(to_episode(live))
+
+    def _keep_late(self, episode: Episode) -> None:
+        if episode.turns:
+            self._on_untrained(episode, SPLIT)
 
     def _group_of(self, live: CallerSession) -> PendingGroup:
         """The group of a session. A session that was opened alone gets a group of its own.
@@ -166,14 +178,13 @@ class CallerEpisodes(EpisodeSource):
             self._resolve_if_whole(group)
         except asyncio.CancelledError:  # too old, or the run ends: the books close either way
             reason = group.stopped.get(sibling, DropReason.CANCELLED)
-            is_over = end.done() and not end.cancelled()
-            slow = "its judge was" if is_over else "its caller was"
-            rejection = Rejection(reason, f"{slow} slower than the training")
+            is_over = self._ends.get(live.id) is not end  # `finished` was called before
+            rejection = _why_cut_off(reason, is_over=is_over)
             self.cut_off(group, sibling, rejection, ran_s=clock() - began)
             self._resolve_if_whole(group)
-            if reason is not DropReason.CANCELLED and is_over:
-                self.tell(to_episode(live, group), rejection)  # `finished` was called before
-            elif reason is not DropReason.CANCELLED:
+            if is_over:
+                self.tell(to_episode(live, group), rejection)
+            else:
                 self._dropped[live.id] = rejection
             raise
         except Exception as exc:  # noqa: BLE001 - a bug: `cut_batch` raises it
@@ -199,6 +210,14 @@ class CallerEpisodes(EpisodeSource):
         except EpisodeError as exc:
             outcome = Outcome.failed(exc.kind, str(exc))
         return replace(episode, outcome=outcome)
+
+
+def _why_cut_off(reason: DropReason, *, is_over: bool) -> Rejection:
+    """`is_over`: its caller has ended it, so it waited for its judge."""
+    whose = "judge" if is_over else "caller"
+    if reason is DropReason.CANCELLED:
+        return Rejection(reason, f"learning ended before its {whose} was done")
+    return Rejection(reason, f"its {whose} was slower than the training")
 
 
 def _broken_groups(sessions: Iterable[CallerSession]) -> frozenset[str]:

@@ -5,8 +5,8 @@ the gateway, the books, checkpoints. It costs a fifth of the CPU of a run that l
 tests of what the main process does. What a rank or a sampler does needs a run without `SCRIPTED`.
 
 While there is a file `hold-step` beside the run directory, a step does not end, and makes a file
-`in-step`. `hold-save` and `hold-close` do the same to a checkpoint and to the trainer's end. A file
-`lose-engine` ends the engine for good.
+`in-step`. `hold-publish`, `hold-save` and `hold-close` do the same to the weights of a step, to a
+checkpoint and to the trainer's end. A file `lose-engine` ends the engine for good.
 """
 
 import asyncio
@@ -143,6 +143,7 @@ class Idler(Trainer):
         return {"num_updates": 1.0, "num_tokens": float(len(rows)), "loss": 0.0}
 
     async def publish(self, version: int) -> areal_sdk.WeightUpdate:
+        await self._held("hold-publish", "in-publish")
         return areal_sdk.WeightUpdate(version, None)
 
     async def save(self, directory: Path, extra: Mapping[str, Any]) -> None:

@@ -87,6 +87,10 @@ class Caller:
         await self._post(f"{self._url}/reward", {"reward": reward, "turn": answer_id})
         self.rewards.append(reward)
 
+    async def ask(self, number: int) -> None:
+        """Without a reward."""
+        await _ask(self._client, number)
+
     async def open_group(self, size: int) -> list[dict[str, str]]:
         url = f"{self._url.removesuffix('/v1')}/control/sessions"
         opened = await self._post(url, {"group_size": size}, status=201)

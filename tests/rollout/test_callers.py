@@ -41,7 +41,8 @@ class Learning:
     ledger: Ledger
     source: CallerEpisodes
     told: list[tuple[Episode, ScoredEpisode | Rejection]]
-    measured: list[Episode]
+    kept: list[tuple[Episode, str]]
+    """Untrained, with the split of each."""
 
     async def chat(self, name: str = "", **body: Any) -> Any:
         key = f"{KEY}/{name}" if name else KEY
@@ -95,16 +96,16 @@ async def learn(
         max_lost_in_a_row=sys.maxsize,
     )
     told: list[tuple[Episode, ScoredEpisode | Rejection]] = []
-    measured: list[Episode] = []
+    kept: list[tuple[Episode, str]] = []
     source = CallerEpisodes(
         buffer,
         sessions=gateway.external,
         tasks=CallerTasks(),
         rewards=rewards,
         on_episode=on_episode or (lambda *fate: told.append(fate)),
-        on_measured=measured.append,
+        on_untrained=lambda *episode: kept.append(episode),
     )
-    learning = Learning(gateway, buffer, ledger, source, told, measured)
+    learning = Learning(gateway, buffer, ledger, source, told, kept)
     async with source:
         yield learning
     ledger.check()
@@ -299,14 +300,6 @@ async def test_a_refused_request_teaches_nothing(
         assert run.ledger.dropped == {DropReason.ABSTAINED: 1}
 
 
-async def test_open_sessions_are_cancelled_at_the_end(start_gateway: StartGateway) -> None:  # noqa: F811
-    async with learn(start_gateway) as run:
-        await run.chat("open")
-        await run.chat()
-    assert run.ledger.dropped == {DropReason.CANCELLED: 2}
-    await run.gateway.aclose()
-
-
 @pytest.mark.parametrize("state", [{}, {"next": "1"}, {"first_epoch": 0, "consumed": {}}])
 def test_only_its_own_state_is_restored(state: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="learns from callers"):
@@ -429,5 +422,7 @@ async def test_what_a_caller_measures_is_not_trained(
             assert status == 200, answer
         await run.settled()
         assert [episode.id for episode, _ in run.told] == ["train"]
-        assert [(episode.id, episode.reward) for episode in run.measured] == [("eval", 1.0)]
+        assert [(episode.id, episode.reward, split) for episode, split in run.kept] == [
+            ("eval", 1.0, "eval")
+        ]
         assert run.ledger.started == run.ledger.buffered == 1

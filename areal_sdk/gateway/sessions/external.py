@@ -124,7 +124,7 @@ class ExternalSessions:
         self.limits = limits or ExternalLimits()
         self._observer: SessionObserver | None = None
         self._has_ended = False
-        """It had an observer: nobody takes rewards any more."""
+        """Its observer is told of sessions, and takes no rewards any more."""
         self._by_id: dict[str, ExternalSession] = {}
         self._by_secret: Keyring[ExternalSession] = Keyring()
         self._by_reply: dict[str, tuple[ExternalSession, ...]] = {}
@@ -138,11 +138,15 @@ class ExternalSessions:
 
     def observe(self, observer: SessionObserver | None) -> None:
         """Tell `observer` of every session from now on, those that are open among them."""
-        self._has_ended = observer is None and self._observer is not None
+        self._has_ended = False
         self._observer = observer
         for external in self:
             if observer is not None and external.ended is None:
                 observer.opened(external)
+
+    def end_learning(self) -> None:
+        """Refuse rewards from now on. The observer is still told of every session."""
+        self._has_ended = True
 
     def __iter__(self) -> Iterator[ExternalSession]:
         return iter(list(self._by_id.values()))
@@ -213,14 +217,7 @@ class ExternalSessions:
             self._sessions.claim(session)
         now = _now()
         external = ExternalSession(
-            session,
-            account,
-            group=group,
-            group_size=group_size,
-            sibling=sibling,
-            is_named=is_named,
-            began_at=now,
-            used_at=now,
+            session, account, group, group_size, sibling, is_named, began_at=now, used_at=now
         )
         self._by_id[external.id] = external
         for secret in (session.key, session.slug):
@@ -304,7 +301,8 @@ class ExternalSessions:
         self._index_replies(external)  # those among them whose clients left
         external.account.close_session()
         _cancel(external)
-        if self._observer is None or not external.session.turns or why is Ending.SHUTDOWN:
+        is_awaited = self._observer is not None and not self._has_ended
+        if not is_awaited or not external.session.turns or why is Ending.SHUTDOWN:
             self._finish(external)
             return
         waiting = self._waiting.setdefault(external.account, OrderedDict())

@@ -146,18 +146,17 @@ class GatewayPool:
         return iter([live for g in self._gateways.values() for live in g.sessions.values()])
 
     def observe(self, observer: RemoteObserver | None) -> None:
-        """Tell `observer` of every session from now on, those that are open among them.
-
-        With None learning has ended: every process is told, and refuses rewards from then on.
-        """
-        if observer is None and self._observer is not None:
-            self._chores.begin(
-                self._is_over.tell(list(self._gateways.values()), True), name="tell the end"
-            )
+        """Tell `observer` of every session from now on, those that are open among them."""
         self._observer = observer
         for live in self:
             if observer is not None:
                 observer.opened(live)
+
+    def end_learning(self) -> None:
+        """Every process is told, and refuses rewards from then on. The observer is still told of every session."""
+        self._chores.begin(
+            self._is_over.tell(list(self._gateways.values()), True), name="tell the end"
+        )
 
     async def start(self, state: Mapping[str, Any]) -> None:
         """Start every process; the first failure ends the others."""

@@ -147,7 +147,7 @@ class GatewayServer:
                     answer.set_result(error)
                 request.reply()
             case "over":
-                self._gateway.external.observe(None)
+                self._gateway.external.end_learning()
                 request.reply()
             case "end":
                 self._chores.begin(self._end(request), name="end")

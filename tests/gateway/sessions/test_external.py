@@ -205,7 +205,7 @@ async def test_a_reward_after_the_end_of_learning_is_told_so(start_gateway: Star
     posted = {"reward": 1, "turn": judged["id"]}
     assert (await call(gateway, "/v1/reward", posted, key=mine))[0] == 200
     assert await watcher.next_ended()
-    gateway.external.observe(None)  # as a run does before it writes its last weights
+    gateway.external.end_learning()  # as a run does before it writes its last weights
     status, reply, _ = await call(gateway, key=mine)
     assert status == 200, "the policy still answers"
     assert (await call(gateway, key=named))[0] == 200
