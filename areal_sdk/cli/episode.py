@@ -74,6 +74,8 @@ def _verdict(record: EpisodeRecord) -> str:
         parts.append(f"attempt {episode.attempt}")
     if record.step is not None:
         parts.append(_trained(record.step, record.credit))
+    if record.is_undone:
+        parts.append("undone: a resume went on before that, and nothing of it is left in the run")
     if record.dropped:
         parts.append(f"dropped: {record.dropped.value}")
     parts += [f"{name} {value:g}" for name, value in outcome.metrics.items()]

@@ -110,6 +110,7 @@ class Progress:
         """The run goes on after `step`, and repeats later steps; without a checkpoint it begins anew."""
         changed = {change.key: [change.before, change.after] for change in changes}
         self._metrics.log("resume", {"step": step or 0, "changed": changed})
+        self._episodes.mark_resumed(step)
         told = "it begins anew" if step is None else "it goes on before its first step"
         self.say(f"resumed after step {step}" if step else f"resumed: {told}")
         for change in changes:
@@ -153,14 +154,17 @@ class Progress:
         self._episodes.write(episode, version=self._state.version, split=split)
         self._count(episode)
 
-    def evaluating(self, name: str, split: str, *, total: int) -> Callable[[Episode], None]:
-        """An evaluation of `total` episodes begins; hand each to what this returns."""
+    def evaluating(
+        self, name: str, split: str, *, total: int, step: int
+    ) -> Callable[[Episode], None]:
+        """An evaluation of `total` episodes after `step` begins; hand each to what this returns."""
         title = _title(name, split)
         self._evaluations[title] = (0, total)
         self._view.enter(f"{title}: {total} episodes")
 
         def evaluated(episode: Episode) -> None:
-            self._episodes.write(episode, version=self._state.version, split=split)
+            version = self._state.version
+            self._episodes.write(episode, version=version, split=split, measures=step)
             self._count(episode)
             self._notify.on_eval_episode(name, split, episode)
             self._evaluations[title] = (self._evaluations[title][0] + 1, total)
@@ -231,6 +235,10 @@ class Progress:
     def delivered(self, *, seconds: float) -> None:
         """The engine has taken the weights of the last step."""
         self._swap_s = seconds
+
+    def report_state(self, state: RunState, *, waiting: Sequence[str]) -> None:
+        """A step is taken: `state` may be saved from now on, and without the groups that wait."""
+        self._episodes.mark_taken(state.step, waiting=waiting)
 
     def report_step(
         self,

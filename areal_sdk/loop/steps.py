@@ -196,6 +196,7 @@ class TrainingLoop:
         self.state.train_seconds = time.monotonic() - self._began
         self.state.tasks = self.source.state()
         self.state.ledger = books.ledger.snapshot()
+        self.progress.report_state(self.state, waiting=books.waiting_groups())
         told = replace(batch, notices=(*batch.notices, *trainer.notices))
         self._unreported = (told, metrics, trainer.credit)
         return metrics

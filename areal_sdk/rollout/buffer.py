@@ -284,6 +284,10 @@ class TrajectoryBuffer:
             self.on_consumed(group.issued.key)
         self.on_trained()
 
+    def waiting_groups(self) -> list[str]:
+        """The groups that are neither trained nor dropped: a resume from now on plays them again."""
+        return [*self._pending, *(group.id for group in self._finished)]
+
     # --- internals ---------------------------------------------------------------------------
 
     @property

@@ -1,13 +1,16 @@
 """The episodes of a run on disk: appended as they end, found by id.
 
 `episodes/000001.jsonl` holds one episode a line, `episodes/000001.index` one short line for each
-with the episode's place. Each step adds a line to the index, after the lines of the episodes that it
-trained, and names these episodes. When the directory grows past its limit, the oldest pair goes.
+with the episode's place. Each step adds two lines to the index, after the lines of the episodes that it
+trained: one says which groups are still waiting in the state that a checkpoint of this step holds, the
+other names the episodes. A resume adds a line with the step that it goes on after: it plays again what
+was not trained by then. When the directory grows past its limit, the oldest pair goes.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +51,8 @@ class EpisodeRecord:
     """The step that trained it. Known to readers; None until then."""
     credit: Credit | None = None
     """The advantages that this step gave the episode."""
+    is_undone: bool = False
+    """A resume went on before the step that trained it, or before it ended: it is no part of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +136,33 @@ class EpisodeWriter:
         dropped: DropReason | None = None,
         version: int | None = None,
         split: str = "train",
+        measures: int | None = None,
     ) -> None:
-        """Append one episode, and its line to the index."""
+        """Append one episode, and its line to the index. `measures`: of an evaluation after this step."""
         record = prepare(episode, trajectories=trajectories, dropped=dropped, split=split)
-        self.append(record, version=version)
+        self.append(record, version=version, measures=measures)
 
-    def append(self, record: PreparedRecord, *, version: int | None) -> None:
+    def append(
+        self, record: PreparedRecord, *, version: int | None, measures: int | None = None
+    ) -> None:
         """Append what `prepare` made of an episode; `version` is the policy's when it ended."""
         if self._lines.size >= self._file_bytes:
             self._rotate()
         now = {"version": version, "time": time.time()}
         offset, length = self._lines.append_line(record.line + b"," + to_json(now)[1:])
         place = {"file": self._lines.path.name, "offset": offset, "length": length}
+        if measures is not None:
+            place["measures"] = measures
         self._index.append_line(record.index + b"," + to_json({**now, **place})[1:])
+
+    def mark_taken(self, step: int, *, waiting: Sequence[str]) -> None:
+        """Note the groups that are not consumed in the state after `step`: a resume plays them again."""
+        self._index.append({"taken": step, "waiting": waiting})
+
+    def mark_resumed(self, step: int | None) -> None:
+        """Note that the run goes on after `step`; None: it begins anew."""
+        # What was measured before the first step is measured again as well.
+        self._index.append({"resumed": step or -1})
 
     def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
         """Note which episodes `step` trained: each by its id, with what the step made of it."""
@@ -175,24 +194,77 @@ class EpisodeWriter:
 
 
 def list_episodes(directory: Path) -> Iterator[EpisodeSummary]:
-    """The episodes in `directory`, newest first."""
-    trained: dict[str, dict[str, Any]] = {}  # the marks of episodes that are yet to come
-    for path in sorted(directory.glob("*.index"), reverse=True):
-        rows = [row for _, row in read_json_lines(path)]
-        for row in reversed(rows):
-            if "trained" in row:
-                trained = _marks(row) | trained
-                continue
-            mark = trained.pop(row["id"], {})  # an older episode of this id has a mark of its own
-            yield from_json(EpisodeSummary, {**row, **mark}, dropped=_reason(row["dropped"]))
+    """The episodes in `directory`, newest first, without those that a resume undid."""
+    return (summary for summary, is_undone in _all_episodes(directory) if not is_undone)
 
 
 def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
-    """The newest episode whose id is `episode_id`."""
-    for summary in list_episodes(directory):
-        if summary.id == episode_id:
+    """The newest episode whose id is `episode_id`; one that a resume undid only if there is no other."""
+    undone: EpisodeSummary | None = None
+    for summary, is_undone in _all_episodes(directory):
+        if summary.id != episode_id:
+            continue
+        if not is_undone:
             return read_episode(directory, summary)
-    return None
+        undone = undone or summary
+    return None if undone is None else replace(read_episode(directory, undone), is_undone=True)
+
+
+@dataclass(slots=True)
+class _Undoing:
+    """What the resumes undid, for a reader that goes from the newest line to the oldest."""
+
+    after: float = math.inf
+    """The steps after this one are undone in what is older than the resumes that were met."""
+    in_checkpoint: bool = True
+    """What is older than the line that was just read had ended in the state that was resumed."""
+    waiting: set[str] = field(default_factory=set)
+    """The groups that were not consumed in that state."""
+
+    def meet(self, line: Mapping[str, Any]) -> None:
+        """Take a line that is no episode's."""
+        if "resumed" in line:
+            self.after = min(self.after, line["resumed"])
+            self.in_checkpoint = False
+        elif "taken" in line and line["taken"] <= self.after and not self.in_checkpoint:
+            self.in_checkpoint = True
+            self.waiting.update(line["waiting"])
+        elif "trained" in line and line["trained"] < self.after:
+            self.in_checkpoint = True  # older runs do not say what waited
+
+    def undoes(self, row: Mapping[str, Any], step: int | None) -> bool:
+        """Whether the episode is no part of the run: it was played, or measured, again.
+
+        What callers played stays: nobody plays it again.
+        """
+        if row["split"] == "train" and step is None:
+            return not self.in_checkpoint or row["group"] in self.waiting
+        if row["split"] == "train":
+            return self.is_undone(step)
+        return self.is_undone(row.get("measures"))
+
+    def is_undone(self, step: int | None) -> bool:
+        return step is not None and step > self.after
+
+
+def _all_episodes(directory: Path) -> Iterator[tuple[EpisodeSummary, bool]]:
+    """The episodes newest first, and whether a resume undid each."""
+    trained: dict[str, dict[str, Any]] = {}  # the marks of episodes that are yet to come
+    undoing = _Undoing()
+    for path in sorted(directory.glob("*.index"), reverse=True):
+        rows = [row for _, row in read_json_lines(path)]
+        for row in reversed(rows):
+            if "id" not in row:
+                undoing.meet(row)
+                if "trained" in row:
+                    trained = _marks(row) | trained
+                continue
+            mark = trained.pop(row["id"], {})  # an older episode of this id has a mark of its own
+            is_undone = undoing.undoes(row, mark.get("step"))
+            if not is_undone and undoing.is_undone(mark.get("step")):
+                mark = {}  # a caller's episode, which no step of the run has trained
+            summary = from_json(EpisodeSummary, {**row, **mark}, dropped=_reason(row["dropped"]))
+            yield summary, is_undone
 
 
 def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:

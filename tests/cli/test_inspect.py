@@ -13,7 +13,7 @@ from areal_sdk.cli.inspect import inspect
 from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.terminal import RunStatus
-from areal_sdk.trajectory import Trajectory
+from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
 
 
@@ -134,6 +134,21 @@ def test_an_episode_that_failed_shows_the_traceback_of_the_users_code(run_dir: P
     assert "agent x: KeyError (agent.py:5)" in shown
     assert 'File "agent.py", line 5, in run' in shown
     assert "\x1b" not in shown
+
+
+def test_an_episode_that_a_resume_undid_is_not_listed_and_says_so(run_dir: Path) -> None:
+    before = output_of(str(run_dir))
+    writer = EpisodeWriter(RunDir.open(run_dir).episodes)
+    writer.mark_taken(8, waiting=[])
+    writer.write(Episode("ep-9", Task("t"), (), Outcome.scored(1.0)), version=8)
+    writer.mark_trained({"ep-9": Credit(0.5)}, step=9)
+    assert "step 9" in output_of(str(run_dir))
+    writer.mark_resumed(8)
+    writer.close()
+    assert output_of(str(run_dir)) == before
+    shown = output_of(str(run_dir), "--episode", "ep-9")
+    assert "trained in step 9" in shown
+    assert "undone: a resume went on before that" in shown
 
 
 def test_live_shows_who_waits_for_what(run_dir: Path) -> None:

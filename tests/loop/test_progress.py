@@ -65,7 +65,7 @@ async def test_a_terminal_shows_each_part_of_the_start(tmp_path: Path) -> None:
         await until(lambda: "starting: engine and trainer load the model" in terminal.getvalue())
         progress.enter("supervised warm-up: 60 steps")
         await until(lambda: "supervised warm-up" in terminal.getvalue())
-        evaluated = progress.evaluating("before", "eval", total=100)
+        evaluated = progress.evaluating("before", "eval", total=100, step=0)
         evaluated(EPISODE)
         await until(lambda: "evaluating before: 1 of 100" in terminal.getvalue())
 
@@ -90,7 +90,7 @@ async def test_the_clock_never_goes_back_and_training_has_its_own(tmp_path: Path
 async def test_a_pipe_hears_that_the_run_goes_on(tmp_path: Path) -> None:
     pipe = io.StringIO()
     async with shown(tmp_path, pipe, heartbeat_s=0.0) as progress:
-        progress.evaluating("before", "eval", total=9)(EPISODE)
+        progress.evaluating("before", "eval", total=9, step=0)(EPISODE)
         await until(lambda: "step 0/20  evaluating before: 1 of 9" in pipe.getvalue())
 
 

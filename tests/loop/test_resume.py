@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,30 @@ def test_kill_9_or_ctrl_c_and_resume_gives_the_same_losses_bit_for_bit(
     assert all(len(values) == 1 for values in expected.values())
     assert found == expected
     assert len({value for values in expected.values() for value in values}) > 1
+    assert trained(broken) == trained(whole)
+
+
+def trained(directory: Path) -> list[tuple[int, str]]:
+    """The step and the id of each episode that was trained."""
+    episodes = run_dir(directory).list_episodes()
+    return sorted((e.step, e.id) for e in episodes if e.step is not None)
+
+
+def test_episodes_that_a_resume_undid_are_no_part_of_the_run(
+    tmp_path: Path, parts: tuple[str, ...]
+) -> None:
+    process = start_training(tmp_path, *parts, run__steps=44, run__checkpoint_every=20)
+    wait_for_steps(process, tmp_path, 23)
+    process.kill()
+    process.communicate()
+    assert "resumed after step" in finish(resume_training(tmp_path))
+    run = run_dir(tmp_path)
+    (resumed,) = run.read_metrics(kind="resume")
+    assert len(run.read_metrics(kind="step")) > 44 > resumed["step"]
+    of_steps = Counter(step for step, _ in trained(tmp_path))
+    assert of_steps == {row["step"]: row["batch/episodes"] for row in run.read_steps()}
+    ids = [e.id for e in run.list_episodes()]
+    assert len(ids) == len(set(ids))
 
 
 @pytest.mark.slow

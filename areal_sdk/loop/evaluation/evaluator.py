@@ -82,7 +82,7 @@ class Evaluator:
                     held_out,
                     self.section,
                     split=split,
-                    on_episode=self.progress.evaluating(name, split, total=total),
+                    on_episode=self.progress.evaluating(name, split, total=total, step=step),
                     name=f"{name}-{split}",
                 )
             reports[split] = report
