@@ -132,15 +132,16 @@ def announce(
     known = "the one you gave (--admin-key, AREAL_SDK_ADMIN_KEY or gateway.admin_key)"
     say(f"key: {gateway.admin_key if is_made_up else known}")
     key = gateway.admin_key if is_made_up else "$KEY"
+    in_python = f'"{key}"' if is_made_up else 'os.environ["KEY"]'
     model = "MODEL" if config.serve.upstream else config.model
     body = {"model": model, "messages": [{"role": "user", "content": "Hi!"}], "max_tokens": 64}
-    say("try it:")
+    say("try it:" if is_made_up else "try it, with your key in the environment variable KEY:")
     say(
         f"  curl {url}/chat/completions -H 'Content-Type: application/json' "
         f'-H "Authorization: Bearer {key}" -d {shlex.quote(json.dumps(body))}'
     )
-    say(f'  OpenAI(base_url="{url}", api_key="{key}")')
-    say(f'  Anthropic(base_url="{url.removesuffix("/v1")}", api_key="{key}")')
+    say(f'  OpenAI(base_url="{url}", api_key={in_python})')
+    say(f'  Anthropic(base_url="{url.removesuffix("/v1")}", api_key={in_python})')
 
 
 class Recorder:

@@ -1,5 +1,6 @@
 """`areal-sdk eval` and `areal-sdk serve`, as a user runs them."""
 
+import ast
 import json
 import shlex
 import shutil
@@ -60,6 +61,10 @@ async def test_a_key_that_was_given_is_not_printed() -> None:
     assert secret not in text
     assert "key: the one you gave (--admin-key" in text
     assert '-H "Authorization: Bearer $KEY"' in text
+    for line in told_lines[-2:]:
+        call = ast.parse(line.strip(), mode="eval").body
+        assert isinstance(call, ast.Call)
+        assert ast.unparse(call.keywords[-1]) == "api_key=os.environ['KEY']"
 
 
 async def test_evaluating_an_endpoint_closes_its_connections() -> None:
