@@ -27,6 +27,7 @@
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar, Self
 
 from areal_sdk.blame import place_of, trace_of
@@ -39,6 +40,17 @@ class ArealError(Exception):
 
 class ConfigError(ArealError, ValueError):
     """The user's configuration cannot be run."""
+
+
+def no_such_file(path: Path, what: str = "file") -> ConfigError:
+    """`path`, as the user wrote it, is not there; a relative one says where it was sought."""
+    text = f"no such {what}: {path}"
+    if not path.is_absolute():
+        text += (
+            f" in {Path.cwd()} (a relative path begins at the current directory, also one in a config "
+            "file)"
+        )
+    return ConfigError(text)
 
 
 class MissingExtraError(ConfigError):

@@ -16,14 +16,19 @@ _CURE = (
     "HF_ENDPOINT names another hub, HF_TOKEN opens private datasets"
 )
 
+FILE_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
+"""A source with one of these suffixes is a file, even if the file does not exist."""
+
 
 def is_hub_id(source: str) -> bool:
     """Whether `source` could be the id of a dataset on the hub, and is nothing here.
 
-    >>> is_hub_id("openai/gsm8k:main"), is_hub_id("gsm8k"), is_hub_id("./data/train")
-    (True, False, False)
+    >>> is_hub_id("openai/gsm8k:main"), is_hub_id("gsm8k"), is_hub_id("./data/train"), is_hub_id("data/train.jsonl")
+    (True, False, False, False)
     """
-    return _ID.fullmatch(source) is not None and not Path(source).exists()
+    path = Path(source)
+    is_file = path.suffix.lower() in FILE_SUFFIXES or path.exists()
+    return _ID.fullmatch(source) is not None and not is_file
 
 
 def read_hub(source: str, *, split: str) -> Iterator[Row]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.errors import ConfigError, require_package
+from areal_sdk.errors import ConfigError, no_such_file, require_package
 
 _MARK = b"\xef\xbb\xbf"
 """A byte order mark, with which some programs begin a text."""
@@ -33,7 +33,7 @@ def read_rows(path: Path, *, split: str = "train") -> Iterator[Row]:
     `split` chooses from a saved dataset with several splits; a file is one split.
     """
     if not path.exists():
-        raise ConfigError(f"no such file of tasks: {path}")
+        raise no_such_file(path, "file of tasks")
     if path.is_dir():
         return _saved_dataset(path, split)
     suffix = path.suffix.lower()

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from areal_sdk.config.keys import JSON, assign, leaves, parse_value
 from areal_sdk.config.root import Config
 from areal_sdk.config.tables import gather_options, refuse_lost_secrets
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, no_such_file
 
 _NEAR = 0.7
 """How alike two names are that a slip of the keyboard tells apart (of `difflib`, at most 1)."""
@@ -127,7 +127,7 @@ def read_toml(path: Path) -> JSON:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        raise ConfigError(f"no such config file: {path}") from None
+        raise no_such_file(path, "config file") from None
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from None
     except tomllib.TOMLDecodeError as exc:
@@ -142,7 +142,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         if isinstance(first["input"], Mapping):  # an unknown section: what was set in it says more
             inside, _ = next(leaves(first["input"]), ((), None))
             where = ".".join([where, *inside])
-        return f"unknown setting {where!r}{_meant(where, known_keys(model))}"
+        known = [*known_keys(model), *_keys_of_table(model, first["loc"])]
+        return f"unknown setting {where!r}{_meant(where, known)}"
     message = first["msg"].removeprefix("Value error, ")
     if not where:
         return message
@@ -178,6 +179,15 @@ def _meant(key: str, known: list[str]) -> str:
     if inside:
         return f"; known in {near[0]}: {', '.join(inside)}"
     return f"; known sections: {', '.join(sections)}" if section else f"; known: {', '.join(known)}"
+
+
+def _keys_of_table(model: type[BaseModel], where: tuple[int | str, ...]) -> list[str]:
+    """What a table of a list accepts, such as `mixture.0.tasks`, if `where` is in one."""
+    name, *rest = where
+    if not rest or not isinstance(rest[0], int):
+        return []
+    table = get_args(model.model_fields[str(name)].annotation)[0]
+    return known_keys(table, f"{name}.{rest[0]}.")
 
 
 def known_keys(model: type[BaseModel], prefix: str = "") -> list[str]:

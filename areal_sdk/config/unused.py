@@ -6,6 +6,7 @@ as `--dry-run` prints, gets no remark either.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from areal_sdk.config.keys import join_key
 from areal_sdk.config.machine import bfloat16_is_slow
@@ -136,7 +137,7 @@ def idle_settings(config: Config, *, engine: str) -> list[str]:
         for key in rule.keys
         if _value(config, key) != _value(_DEFAULTS, key)
     ]
-    idle_options = (*_idle_clipping(config), *_idle_overlong(config))
+    idle_options = (*_idle_clipping(config), *_idle_overlong(config), *_idle_fields(config))
     slow = (*_slow_adapter(config), *_slow_types(config))
     return [*lines, *slow, *idle_options, *_idle_tables(config, engine)]
 
@@ -192,6 +193,30 @@ def _idle_overlong(config: Config) -> Iterator[str]:
                 f"algorithm.dapo.{key} = {options[key]!r} changes nothing: without "
                 "algorithm.dapo.overlong_limit no answer is too long"
             )
+
+
+def _idle_fields(config: Config) -> Iterator[str]:
+    """Names of fields, where every file of a mixture has its own, or there is none."""
+    if not config.mixture or config.eval_tasks is not None:
+        return
+    sources = [
+        source
+        for part in config.mixture
+        for source in (part.tasks, part.eval_tasks)
+        if source is not None and not part.fields
+    ]
+    if any(_may_be_file(source) for source in sources):
+        return
+    for key, value in config.fields.items():
+        yield (
+            f"{join_key('fields', key)} = {value!r} changes nothing: no file of the mixture is without fields of its "
+            f"own; set {key} in the fields of its [[mixture]]"
+        )
+
+
+def _may_be_file(source: str) -> bool:
+    """Also the id of a dataset on the hub: unlike the name of a plugin's dataset."""
+    return "/" in source or bool(Path(source).suffix) or Path(source).exists()
 
 
 def _idle_tables(config: Config, engine: str) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, no_such_file
 
 REGISTERED = "registered:"
 """Begins the reference of an object that a plugin of another virtual environment registers by name."""
@@ -32,9 +32,10 @@ def load_user_module(path: Path) -> ModuleType:
     `__name__` is not `"__main__"`, so what stands under that guard does not run. A file inside a
     package is imported as a part of it, so that its relative imports work.
     """
-    path = path.expanduser().resolve()
+    given = path.expanduser()
+    path = given.resolve()
     if not path.is_file():
-        raise ConfigError(f"no such file: {path}")
+        raise no_such_file(given)
     if path.suffix != ".py":
         raise ConfigError(f"{path} is not a Python file (.py)")
     with _IMPORT_LOCK:

@@ -130,6 +130,12 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ),
         ((*TRAIN, "--set", "lora.dim=8"), "known sections: algorithm, cluster, curriculum, engine"),
         ((*TRAIN, "--tasks", "a.jsonl", "--tasks", "b.jsonl"), "into one file"),
+        ((*TRAIN, "--set", "mixture=[{tasks='a', wieght=2}]"), "did you mean 'mixture.0.weight'?"),
+        (
+            (*TRAIN, "--set", 'mixture=[{tasks="a", size=2}]'),
+            "known in mixture.0: tasks, eval_tasks",
+        ),
+        ((*TRAIN, "--set", "tasks=b/gone.jsonl"), "begins at the current directory, also one in a"),
         (("eval", "agent.py", "--model", "tiny", "--model", "smollm2"), "--model is given 2 times"),
         ((*TRAIN, "--set", "rollout.bach=16"), "did you mean 'rollout.batch'?"),
         ((*TRAIN, "--set", "training.learning_rate=1"), "mean 'trainer.learning_rate'?"),

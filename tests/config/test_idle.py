@@ -38,6 +38,13 @@ def test_a_file_with_every_default_written_out_is_silent() -> None:
         ({"eval": {"before": False, "after": False, "samples": 4}}, "nothing is measured"),
         ({"env": {"name": "maze", "other": {"size": 3}}}, "[env.other] changes nothing"),
         ({"engine": {"sglang": {"servers": 2}}}, "[engine.sglang] changes nothing"),
+        (
+            {
+                "fields": {"question": "nowhere"},
+                "mixture": [{"tasks": "a.jsonl", "fields": {"id": "nr"}}, {"tasks": "a_dataset"}],
+            },
+            "fields.question = 'nowhere' changes nothing: no file of the mixture",
+        ),
         ({"env": "maze", "options": {"agent": {"style": "terse"}}}, "no agent plays"),
     ],
 )
@@ -65,6 +72,12 @@ def test_a_rate_that_was_meant_for_all_weights_is_remarked_on() -> None:
         {"rollout": {"wait_s": 5}},
         {"eval": {"before": False, "every": 5, "after": False, "samples": 4}},
         {"env": {"maze": {"size": 3}}},
+        {"fields": {"question": "q"}, "mixture": [{"tasks": "a.jsonl"}, {"tasks": "a_dataset"}]},
+        {
+            "fields": {"question": "q"},
+            "eval_tasks": "b.jsonl",
+            "mixture": [{"tasks": "a.jsonl", "fields": {"id": "nr"}}],
+        },
         {"engine": {"name": "http://127.0.0.1:1", "sglang": {"transport": "disk"}}},
         {"agent": {"name": "mine.py", "style": "terse"}},
     ],

@@ -1,5 +1,6 @@
 """User code is found by file and name, and what cannot be found says what to do."""
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,5 +104,16 @@ def test_a_broken_file_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "raises.py").write_text("\n\n1 / 0\n")
     with pytest.raises(ConfigError, match="line 3: ZeroDivisionError"):
         load_user_module(tmp_path / "raises.py")
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match=r"no such file: /.*missing\.py$"):
         load_user_module(tmp_path / "missing.py")
+
+
+def test_a_relative_file_that_is_not_there_says_where_it_was_sought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "desk").mkdir()
+    (tmp_path / "desk" / "desk.py").touch()
+    monkeypatch.chdir(tmp_path)
+    where = re.escape(f"no such file: desk.py in {tmp_path} (a relative path begins at the current")
+    with pytest.raises(ConfigError, match=where):
+        load_user_module(Path("desk.py"))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from areal_sdk.errors import ConfigError
+from areal_sdk.errors import ConfigError, no_such_file
 from areal_sdk.types import Message, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -83,7 +83,8 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except FileNotFoundError:
-        raise ConfigError(f"no such data: {path}: give a JSONL file or a run directory") from None
+        cure = "give a JSONL file or a run directory"
+        raise ConfigError(f"{no_such_file(path, 'data')}: {cure}") from None
     except OSError as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from areal_sdk.builtin.hub import is_hub_id
+from areal_sdk.builtin.hub import FILE_SUFFIXES, is_hub_id
 from areal_sdk.builtin.tasks import read_tasks
 from areal_sdk.config import Config, MixtureSection
 from areal_sdk.config.sections.base import JSON
@@ -272,11 +272,9 @@ def _traveller(config: Config) -> str:
 
 def _is_file(source: str) -> bool:
     """Also the id of a dataset on the hub, which is read as a file is."""
-    return Path(source).suffix.lower() in _SUFFIXES or Path(source).exists() or is_hub_id(source)
-
-
-_SUFFIXES = {".jsonl", ".json", ".csv", ".parquet"}
-"""A source with one of these suffixes is a file, even if the file does not exist."""
+    return (
+        Path(source).suffix.lower() in FILE_SUFFIXES or Path(source).exists() or is_hub_id(source)
+    )
 
 
 def _curriculum(config: Config) -> Curriculum | None:
