@@ -44,7 +44,7 @@ from areal_sdk.cli.main import OnceCommand
 @click.option(
     "--temperature",
     type=float,
-    help="Temperature of sampling; default: 0 for one sample, 1 for several.",
+    help="Temperature of sampling; default: 0 for one sample, 1 for several. Not with --base-url.",
 )
 @click.option(
     "--compare", metavar="RUN", help="Also evaluate RUN's best weights: before and after."
@@ -88,20 +88,14 @@ def evaluate(
     from areal_sdk.loop import evaluate_config
     from areal_sdk.loop.plan.models import find_model
 
-    if base_url is not None and flags.get("temperature") is not None:
-        raise click.UsageError(
-            "--temperature is for models we serve: with --base-url the agent's own sampling counts"
-        )
-    if base_url is not None and not base_url.startswith(("http://", "https://")):
-        raise click.UsageError(f"--base-url {base_url!r}: write http://HOST:PORT/v1")
-    if base_url is not None and rewards:
-        raise click.UsageError(
-            "--reward with --base-url: another endpoint records no turns, so rewards have nothing "
-            "to look at: let the agent return its own verdict"
-        )
+    _check_endpoint(base_url, flags.get("temperature"), rewards)
     config = load_config(
         file=file, settings=settings, overrides=overrides(agent, rewards, plugins, flags)
     )
+    of_run = [setting for setting in settings if setting.strip().startswith("run.")]
+    if config.run.name != (own := load_config(settings=of_run).run.name):
+        # The file names a run, which this is not: that run could not begin any more.
+        config = config.model_copy(update={"run": config.run.model_copy(update={"name": own})})
     if compare is not None:
         find_model(compare)  # before the minutes that the first half takes
     reports = {}
@@ -122,3 +116,25 @@ def evaluate(
             click.echo(f"its episodes: areal-sdk inspect {path} --worst 5", err=as_json)
     if any(report.num_scored == 0 for report in reports.values()):
         raise SystemExit(1)
+
+
+def _check_endpoint(
+    base_url: str | None, temperature: float | None, rewards: tuple[str, ...]
+) -> None:
+    """ConfigError for what another endpoint cannot do."""
+    from areal_sdk.errors import ConfigError
+
+    if base_url is None:
+        return
+    if temperature is not None:
+        raise ConfigError(
+            "--temperature is for models we serve: with --base-url the temperature is that of the agent's "
+            "requests, else the endpoint's default"
+        )
+    if not base_url.startswith(("http://", "https://")):
+        raise ConfigError(f"--base-url {base_url!r}: write http://HOST:PORT/v1")
+    if rewards:
+        raise ConfigError(
+            "--reward with --base-url: another endpoint records no turns, so rewards have nothing "
+            "to look at: let the agent return its own verdict"
+        )

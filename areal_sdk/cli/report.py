@@ -104,7 +104,10 @@ def what_next(run_dir: "RunDir", *, was_measured: bool) -> list[str]:
         config.get(name) for name in ("agent", "env", "command")
     ):  # none if callers or an object played
         settings = shlex.quote(str(run_dir.config))
-        commands.append(f"areal-sdk eval --config {settings} --model {path}")
+        # Without held-out tasks its settings name the training tasks alone.
+        has_only_file = not config.get("eval_tasks") and Path(config.get("tasks") or "").is_file()
+        held_out = " --tasks HELD_OUT.jsonl" if has_only_file else ""
+        commands.append(f"areal-sdk eval --config {settings} --model {path}{held_out}")
     lines = [f"{'next:' if not i else '':6}{command}" for i, command in enumerate(commands)]
     is_unmeasured = not was_measured and config.get("eval", {}).get("after")
     from_data = config.get("finetune", {}).get("objective")

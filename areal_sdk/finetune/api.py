@@ -12,7 +12,7 @@ from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.finetune.distillation import play_teacher
 from areal_sdk.finetune.training import FinetunePlan, make_plan
 from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint, takes_tokens
+from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, takes_tokens
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.models import with_model_of_run
 from areal_sdk.loop.plan.parts import engine_name, load_plugins_of, make_observers

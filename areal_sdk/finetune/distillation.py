@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from areal_sdk.config import Config
 from areal_sdk.gateway import SessionLimits
 from areal_sdk.gateway.upstream.gateway import UpstreamGateway
-from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint
+from areal_sdk.loop.evaluation.standalone import RemoteEndpoint
 from areal_sdk.loop.plan.parts import reward_specs
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.players import open_rewards

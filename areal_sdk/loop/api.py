@@ -18,7 +18,7 @@ from areal_sdk.config import Config, idle_settings, parse_config, without_nodes
 from areal_sdk.config.keys import join_key, leaves
 from areal_sdk.errors import ConfigError, cause_of
 from areal_sdk.gateway.upstream.gateway import check_address
-from areal_sdk.loop.evaluation.evaluator import RemoteEndpoint, run_evaluation
+from areal_sdk.loop.evaluation.standalone import RemoteEndpoint, run_evaluation
 from areal_sdk.loop.gateway import check_listens
 from areal_sdk.loop.mirrored import open_run
 from areal_sdk.loop.plan.given import Given, TasksLike, read_call

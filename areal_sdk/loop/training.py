@@ -29,6 +29,7 @@ from areal_sdk.loop.plan.models import (
     find_trained_model,
     whose_weights,
 )
+from areal_sdk.loop.plan.overlap import warn_of_overlap
 from areal_sdk.loop.plan.parts import (
     ChosenAlgorithm,
     check_engine,
@@ -46,7 +47,6 @@ from areal_sdk.loop.plan.tasks import (
     load_held_out,
     load_tasks,
     mixture_has_held_out,
-    warn_of_overlap,
 )
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, open_services

@@ -43,6 +43,17 @@ def test_a_run_without_held_out_tasks_says_that_nothing_was_measured(run_dir: Ru
     assert first == ("nothing was measured: there are no held-out tasks (--eval-tasks FILE.jsonl)")
 
 
+def test_the_command_that_measures_asks_for_tasks_where_there_are_only_training_tasks(
+    run_dir: RunDir, tmp_path: Path
+) -> None:
+    tasks = tmp_path / "train.jsonl"
+    tasks.write_text("{}")
+    run_dir.write_config({"agent": "calculator.py", "tasks": str(tasks)})
+    assert what_next(run_dir, was_measured=False)[-1].endswith(" --tasks HELD_OUT.jsonl")
+    run_dir.write_config({"agent": "calculator.py", "tasks": str(tasks), "eval_tasks": "b.jsonl"})
+    assert "HELD_OUT" not in what_next(run_dir, was_measured=True)[-1]
+
+
 def test_who_asked_for_no_measurement_is_told_nothing(run_dir: RunDir) -> None:
     run_dir.write_config({"agent": "calculator.py", "eval": {"after": False}})
     assert not any("measured" in line for line in what_next(run_dir, was_measured=False))

@@ -1,6 +1,9 @@
 """What can be evaluated on somebody else's endpoint, which gives text and no tokens."""
 
 import asyncio
+import socket
+import urllib.request
+from typing import Any
 
 import pytest
 
@@ -53,6 +56,45 @@ def test_rollout_nodes_that_are_not_started_are_told_of(capfd: pytest.CaptureFix
     report = areal_sdk.evaluate(agent, tasks=[Task("one")], base_url=ENDPOINT, rollout={"nodes": 2})
     assert report.num_episodes == 1
     assert "rollout.nodes = 2 changes nothing: with --base-url" in capfd.readouterr().err
+
+
+def test_whose_temperature_counts_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    areal_sdk.evaluate(agent, tasks=[Task("one")], base_url=ENDPOINT)
+    told = capfd.readouterr().err
+    assert "temperature: that of the agent's requests, else the endpoint's default" in told
+    areal_sdk.evaluate(agent, tasks=[Task("one")], base_url=ENDPOINT, eval={"temperature": 0})
+    told = capfd.readouterr().err
+    assert "eval.temperature = 0 changes nothing: with --base-url" in told
+
+
+async def calls(task: Task, context: EpisodeContext) -> float:
+    def ask() -> bytes:
+        answer: bytes = urllib.request.urlopen(f"{context.base_url}/models", timeout=60).read()
+        return answer
+
+    return float(len(await asyncio.to_thread(ask)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_endpoint_that_is_down_is_no_error_of_the_agent(workers: int) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # and nobody listens
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        asked: dict[str, Any] = {"base_url": url, "rollout": {"workers": workers}}
+        report = areal_sdk.evaluate(calls, tasks=[Task("one")], **asked)
+        assert report.errors == {"infrastructure": 1}
+        assert f"nobody answers at {url}: " in report.first_errors["infrastructure"]
+
+
+async def looks_up(task: Task, context: EpisodeContext) -> float:
+    raise ConnectionError("its own database took no connection")
+
+
+def test_what_the_agent_cannot_connect_to_elsewhere_is_its_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        report = areal_sdk.evaluate(looks_up, tasks=[Task("one")], base_url=url)
+    assert report.errors == {"agent": 1}
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -4,6 +4,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import pytest
 import areal_sdk
 from areal_sdk.cli.report import print_reports
 from areal_sdk.config import parse_config
+from areal_sdk.loop.plan.overlap import trained_on
 from areal_sdk.loop.plan.program import load_program
 from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
 from areal_sdk.loop.training import make_plan
 from areal_sdk.plugins import load_plugins
 from areal_sdk.rollout.evaluation import EvalReport
+from areal_sdk.telemetry import MetricsLog, RunDir
 from areal_sdk.types import Task
 
 ENDPOINT = "http://127.0.0.1:9/v1"
@@ -165,3 +168,39 @@ def test_tasks_that_only_their_ids_tell_apart_are_compared_by_id(data: dict[str,
     assert planned(train, held_out) == ()
     (warning,) = planned(train, [*held_out, train[3]])
     assert warning.startswith("eval: 1 of 9 held-out tasks are training tasks too")
+
+
+def trained(tmp_path: Path, tasks: Path) -> RunDir:
+    """A run that trained on `tasks`, without its processes."""
+    run = RunDir.create(tmp_path, "trained")
+    run.write_config({"agent": "vowels.py", "model": "tiny", "tasks": str(tasks)})
+    log = MetricsLog(run.metrics)
+    log.log("step", {"step": 1})
+    log.close()
+    return run
+
+
+def test_an_evaluation_of_a_run_on_its_training_tasks_is_told(tmp_path: Path) -> None:
+    train, others = tmp_path / "train.jsonl", tmp_path / "others.jsonl"
+    for file, first in ((train, 0), (others, 100)):
+        rows = [
+            f'{{"question": "{first + n} + 1", "answer": "{first + n + 1}"}}\n' for n in range(8)
+        ]
+        file.write_text("".join(rows))
+    run = trained(tmp_path, train)
+    plugins = load_plugins()
+
+    def warning(tasks: Path, model: Path) -> str:
+        config = parse_config({"model": str(model), "tasks": str(tasks)})
+        program = load_program(config, plugins=plugins, agent=agent)
+        given = load_held_out(
+            config, "eval", source=str(tasks), program=program, plugins=plugins, say=print
+        )
+        return trained_on(config, given, "eval", program=program, plugins=plugins)
+
+    told = warning(train, run.path)
+    assert f"eval: {run.path} was trained on all 8 tasks that are measured" in told
+    assert "--tasks FILE.jsonl" in told
+    assert warning(train, run.checkpoints / "best") == told
+    assert warning(others, run.path) == ""
+    assert warning(train, tmp_path) == "", "no run"

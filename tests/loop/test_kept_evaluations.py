@@ -52,6 +52,21 @@ def test_the_episodes_of_a_recorded_evaluation_are_inspected(
     assert "tired" in shown
 
 
+def test_the_name_of_a_run_in_the_settings_file_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run itself cannot begin: its directory exists."""
+    (tmp_path / "mine.py").write_text(AGENT)
+    (tmp_path / "mix.toml").write_text('run.name = "mix-full"')
+    monkeypatch.chdir(tmp_path)
+    asked = ["mine.py::agent", "--base-url", ENDPOINT, "--record", "--config", "mix.toml"]
+    CliRunner().invoke(evaluate, asked, catch_exceptions=False)
+    (kept,) = (tmp_path / "runs").iterdir()
+    assert kept.name.startswith("eval-agent-")
+    CliRunner().invoke(evaluate, [*asked, "--set", "run.name=kept"], catch_exceptions=False)
+    assert (tmp_path / "runs" / "kept").is_dir()
+
+
 def test_python_names_the_directory_and_nothing_resumes_it(tmp_path: Path) -> None:
     run = {"dir": str(tmp_path)}
     asked = {"tasks": [Task("a"), Task("b")], "base_url": ENDPOINT, "quiet": True, "run": run}

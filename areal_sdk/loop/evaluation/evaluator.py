@@ -1,43 +1,24 @@
-"""Held-out measurements: before, after and during training, without holding back the rollouts.
-
-And `areal-sdk eval`: the same measurement of a model, of a run's weights, or of any endpoint.
-"""
+"""Held-out measurements: before, after and during training, without holding back the rollouts."""
 
 import asyncio
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from areal_sdk.agent import AgentLike, RolloutWorkflow
-from areal_sdk.config import Config, EvalSection, without_nodes
-from areal_sdk.environment import Environment
-from areal_sdk.errors import ConfigError
+from areal_sdk.config import EvalSection
 from areal_sdk.gateway import SamplingPolicy
 from areal_sdk.loop.evaluation.best import BestWeights, Measured
-from areal_sdk.loop.evaluation.kept import keep_evaluation
 from areal_sdk.loop.evaluation.recorded import BEFORE
-from areal_sdk.loop.plan.models import find_served_model, whose_weights
-from areal_sdk.loop.plan.program import Program
-from areal_sdk.loop.plan.tasks import HeldOut, load_held_out
+from areal_sdk.loop.plan.tasks import HeldOut
 from areal_sdk.loop.progress import Progress
-from areal_sdk.loop.services import Services, open_services, update_and_resume
+from areal_sdk.loop.services import Services, update_and_resume
 from areal_sdk.loop.state import RunState
-from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
-from areal_sdk.process.user_code import load_user_object
-from areal_sdk.rollout.agents.command import CommandAgent
-from areal_sdk.rollout.agents.endpoint import EndpointRunner
-from areal_sdk.rollout.agents.pool import AgentPool, playable
-from areal_sdk.rollout.agents.spec import AgentSpec
 from areal_sdk.rollout.evaluation import EvalReport, evaluate_tasks
 from areal_sdk.rollout.tasks import PlaysEpisodes
-from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.live_view import EvalView
 from areal_sdk.types import Episode, WeightUpdate
 
 Reports = Mapping[str, EvalReport]
@@ -77,7 +58,7 @@ class Evaluator:
             sampling = SamplingPolicy(temperature=self.section.sampling_temperature)
             async with self.services.runner(split=split, sampling=sampling) as runner:
                 total = len(held_out.tasks) * self.section.samples
-                report = await _play(
+                report = await play_held_out(
                     runner,
                     held_out,
                     self.section,
@@ -260,118 +241,7 @@ def _success(reports: Reports) -> float | None:
     return first.solved if first is not None and first.num_scored else None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteEndpoint:
-    """An OpenAI-compatible endpoint of somebody else."""
-
-    base_url: str
-    api_key: str = field(repr=False)
-
-
-async def run_evaluation(
-    config: Config,
-    program: Program,
-    *,
-    plugins: Plugins,
-    split: str,
-    view: EvalView,
-    endpoint: RemoteEndpoint | None = None,
-    record: bool = False,
-) -> EvalReport:
-    """Evaluate `program` on `config.model`, or against `endpoint`.
-
-    `record`: keep its episodes in a run directory, which the report names.
-    """
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(view)
-        held_out = load_held_out(
-            config,
-            split,
-            source=config.eval_tasks or config.tasks,
-            program=program,
-            plugins=plugins,
-            say=view.say,
-        )
-        kept = None
-        if record:
-            kept = stack.enter_context(keep_evaluation(config, program, plugins, split=split))
-            program.keep_output(kept.run_dir.logs)
-        runner = await stack.enter_async_context(
-            _runner_on_model(config, program, split, view, plugins)
-            if endpoint is None
-            else _runner_on_endpoint(config, program, split, view, endpoint)
-        )
-
-        def evaluated(episode: Episode) -> None:
-            view.evaluated(episode)
-            if kept is not None:
-                kept.evaluated(episode)
-
-        temperature = config.eval.sampling_temperature if endpoint is None else None
-        view.begin(len(held_out.tasks) * config.eval.samples, temperature=temperature)
-        report = await _play(runner, held_out, config.eval, split=split, on_episode=evaluated)
-        if endpoint is not None:
-            report = replace(report, num_uncalled=0)  # an endpoint records no turns
-        if kept is None:
-            return report
-        kept.report(report)
-        return replace(report, run_dir=str(kept.run_dir.path))
-
-
-@asynccontextmanager
-async def _runner_on_model(
-    config: Config, program: Program, split: str, view: EvalView, plugins: Plugins
-) -> AsyncIterator[PlaysEpisodes]:
-    view.enter(f"starting: the engine loads {config.model}")
-    model = await in_thread(lambda: find_served_model(config, plugins=plugins), name="find model")
-    if whose := whose_weights(model.directory):
-        view.inform(whose)
-    with tempfile.TemporaryDirectory(prefix="areal-sdk-eval-") as scratch:
-        async with open_services(
-            config,
-            program,
-            model=model,
-            plugins=plugins,
-            run_dir=RunDir(Path(scratch)),
-            say=view.say,
-        ) as services:
-            sampling = SamplingPolicy(temperature=config.eval.sampling_temperature)
-            async with services.runner(split=split, sampling=sampling) as runner:
-                yield runner
-
-
-@asynccontextmanager
-async def _runner_on_endpoint(
-    config: Config, program: Program, split: str, view: EvalView, endpoint: RemoteEndpoint
-) -> AsyncIterator[PlaysEpisodes]:
-    if config.rewards:
-        raise ConfigError(
-            "--base-url records no turns, so reward functions have nothing to look at: "
-            "let the agent return its own verdict"
-        )
-    if takes_tokens(program.agent):
-        raise ConfigError(
-            f"{program.name} is played token by token, and --base-url gives only text: evaluate it on "
-            "a model that we serve (--model), or write an Agent whose client uses context.base_url"
-        )
-    for line in without_nodes(
-        config, "with --base-url another server samples, and this process plays"
-    ):
-        view.say(line)
-    async with AsyncExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="areal-sdk-eval-"))
-        agent = playable(program.agent, config.rollout, log_dir=Path(scratch))
-        if isinstance(agent, AgentPool):
-            await stack.enter_async_context(agent)
-        if isinstance(agent, CommandAgent):
-            stack.push_async_callback(agent.aclose)
-        runner = EndpointRunner(
-            config, agent, split=split, base_url=endpoint.base_url, api_key=endpoint.api_key
-        )
-        yield await stack.enter_async_context(runner)
-
-
-async def _play(
+async def play_held_out(
     runner: PlaysEpisodes,
     held_out: HeldOut,
     section: EvalSection,
@@ -390,12 +260,3 @@ async def _play(
         on_episode=on_episode,
         num_available=held_out.num_available,
     )
-
-
-def takes_tokens(agent: AgentLike | AgentSpec) -> bool:
-    """Whether it is a workflow or an environment, which needs a session of the gateway."""
-    if isinstance(agent, AgentSpec) and agent.is_isolated:
-        return True  # only environments are isolated
-    item = load_user_object(agent.reference) if isinstance(agent, AgentSpec) else agent
-    cls = item if isinstance(item, type) else type(item)
-    return issubclass(cls, (RolloutWorkflow, Environment)) or hasattr(cls, "arun_episode")

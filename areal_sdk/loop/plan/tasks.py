@@ -73,7 +73,7 @@ class HeldOut:
         """Tells these tasks from others, in this run and when it is resumed."""
         digest = blake2b(digest_size=8)
         for task in self.tasks:
-            digest.update(orjson.dumps([task.id, _content(task)]))
+            digest.update(orjson.dumps([task.id, content_of(task)]))
         return digest.hexdigest()
 
 
@@ -118,54 +118,7 @@ def _sample(tasks: Sequence[Task], most: int, *, seed: int) -> tuple[Task, ...]:
     )
 
 
-MAX_COMPARED = 100_000
-"""Training tasks that held-out tasks are compared with: more of them would take seconds."""
-
-
-def warn_of_overlap(
-    train: Sequence[Task] | TaskStream,
-    held_out: Mapping[str, HeldOut],
-    *,
-    labels: Collection[str] = (),
-) -> tuple[str, ...]:
-    """A warning for each split that measures tasks which are trained on.
-
-    `labels` are those of a mixture, which its tasks have as their source and other tasks have not.
-    """
-    known = train.first if isinstance(train, TaskStream) else train
-    warnings = []
-    for split, given in held_out.items():
-        num_shared, num_tasks = _num_shared(given.tasks, known, labels), len(given.tasks)
-        if num_shared:
-            share = "all" if num_shared == num_tasks else f"{num_shared} of"
-            measured = "measured " if num_tasks < given.num_available else ""
-            warnings.append(
-                f"{split}: {share} {num_tasks} {measured}held-out tasks are training tasks too, so "
-                "the evaluation cannot tell learning from remembering: let tasks(split) give other "
-                f"tasks for {split!r}, or give other held-out tasks (--eval-tasks FILE.jsonl)"
-            )
-    return tuple(warnings)
-
-
-def _num_shared(
-    held_out: Sequence[Task], train: Sequence[Task], labels: Collection[str] = ()
-) -> int:
-    """How many held-out tasks are among the training tasks, by their data.
-
-    Where the data of tasks do not tell them apart, their ids count as well.
-    """
-    contents = {_content(task, labels) for task in held_out}
-    by_data = len(contents) == len(held_out) > 1
-
-    def key(task: Task) -> str:
-        content = _content(task, labels)
-        return content if by_data else f"{task.id} {content}"
-
-    wanted = {key(task) for task in held_out}
-    return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})
-
-
-def _content(task: Task, labels: Collection[str] = ()) -> str:
+def content_of(task: Task, labels: Collection[str] = ()) -> str:
     """The data of a task as text, but for a source among `labels`; empty if they are no JSON."""
     data = {k: v for k, v in task.data.items() if k != "source" or v not in labels}
     try:

@@ -1,7 +1,9 @@
 """Plays an agent against an endpoint of somebody else: no sessions and no tokens, only verdicts."""
 
 import asyncio
+import contextlib
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
@@ -11,7 +13,10 @@ from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
 from areal_sdk.rollout.verdicts import read_verdict
-from areal_sdk.types import Episode, Outcome
+from areal_sdk.types import Episode, ErrorKind, Outcome
+
+CONNECT_S = 5.0
+"""An endpoint that takes no connection for so long is down."""
 
 
 class EndpointRunner(SharesHttpClient):
@@ -47,7 +52,7 @@ class EndpointRunner(SharesHttpClient):
         try:
             outcome = await self._verdict(request, context)
         except EpisodeError as error:
-            outcome = Outcome.failed(error.kind, self._told(error), trace=error.trace)
+            outcome = await self._failed(error)
         return Episode(
             request.id,
             request.task,
@@ -58,10 +63,15 @@ class EndpointRunner(SharesHttpClient):
             duration_s=clock() - began,
         )
 
-    def _told(self, error: EpisodeError) -> str:
-        """The client's own words for an endpoint that nobody answers at do not say which."""
-        is_unreachable = "APIConnectionError" in str(error)
-        return f"{error} Nobody answers at {self._base_url}" if is_unreachable else str(error)
+    async def _failed(self, error: EpisodeError) -> Outcome:
+        """An endpoint that is down is no error of the agent, whose client need not say which one it is."""
+        kind, message = error.kind, str(error)
+        says_so = "connect" in f"{error} {error.trace}".lower()
+        if kind is ErrorKind.AGENT and says_so and not await _answers(self._base_url):
+            kind = ErrorKind.INFRASTRUCTURE
+        if kind is ErrorKind.INFRASTRUCTURE and says_so:
+            message = f"nobody answers at {self._base_url}: {error}"
+        return Outcome.failed(kind, message, trace=error.trace)
 
     async def _verdict(self, request: EpisodeRequest, context: EpisodeContext) -> Outcome:
         what = f"agent {self._name}"
@@ -74,6 +84,21 @@ class EndpointRunner(SharesHttpClient):
             except DeadlinePassedError as exc:
                 raise DeadlineError(str(exc)) from None
             return played.outcome if isinstance(played, Episode) else read_verdict(played, empty)
+
+
+async def _answers(base_url: str) -> bool:
+    """Whether something takes connections at this address."""
+    address = urlsplit(base_url)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(address.hostname, port)
+    except OSError:  # also a TimeoutError
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
 
 
 async def _no_tokens(*_: object, **__: object) -> NoReturn:

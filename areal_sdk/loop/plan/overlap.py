@@ -1,0 +1,112 @@
+"""Held-out tasks that are training tasks too: an evaluation of these cannot tell learning from remembering."""
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+from areal_sdk.builtin.hub import is_hub_id
+from areal_sdk.config import Config
+from areal_sdk.errors import ArealError
+from areal_sdk.loop.plan.program import TRAIN, Program
+from areal_sdk.loop.plan.tasks import HeldOut, content_of, load_tasks
+from areal_sdk.plugins import Plugins
+from areal_sdk.rollout.tasks import TaskStream
+from areal_sdk.telemetry import RunDir
+from areal_sdk.types import Task
+
+MAX_COMPARED = 100_000
+"""Training tasks that held-out tasks are compared with: more of them would take seconds."""
+
+
+def warn_of_overlap(
+    train: Sequence[Task] | TaskStream,
+    held_out: Mapping[str, HeldOut],
+    *,
+    labels: Collection[str] = (),
+) -> tuple[str, ...]:
+    """A warning for each split that measures tasks which are trained on.
+
+    `labels` are those of a mixture, which its tasks have as their source and other tasks have not.
+    """
+    known = train.first if isinstance(train, TaskStream) else train
+    warnings = []
+    for split, given in held_out.items():
+        if shared := _shared(given, known, labels):
+            warnings.append(
+                f"{split}: {shared} held-out tasks are training tasks too, so "
+                "the evaluation cannot tell learning from remembering: let tasks(split) give other "
+                f"tasks for {split!r}, or give other held-out tasks (--eval-tasks FILE.jsonl)"
+            )
+    return tuple(warnings)
+
+
+def trained_on(
+    config: Config, held_out: HeldOut, split: str, *, program: Program, plugins: Plugins
+) -> str:
+    """A warning where the model is a run that trained on the tasks that are measured; else empty."""
+    run = run_of(config.model)
+    if run is None:
+        return ""
+    try:
+        known = _known_to(run, config, program=program, plugins=plugins)
+    except ArealError:
+        return ""  # the run's tasks are gone, or its agent was another: nothing can be said
+    shared = _shared(held_out, known, [part.label for part in config.mixture])
+    if not shared:
+        return ""
+    return (
+        f"{split}: {run.path} was trained on {shared} tasks that are measured, so this cannot "
+        "tell learning from remembering: give held-out tasks (--tasks FILE.jsonl)"
+    )
+
+
+def run_of(model: str) -> RunDir | None:
+    """The run whose weights `model` names: the run itself, or a directory in its checkpoints."""
+    path = Path(model).expanduser()
+    found = [p for p in (path, *path.parents[:2]) if (p / "config.toml").is_file()]
+    return RunDir(found[0]) if found else None
+
+
+def _known_to(run: RunDir, config: Config, *, program: Program, plugins: Plugins) -> Sequence[Task]:
+    """The training tasks of `run`; none where they are far away, or given from Python."""
+    trained = run.read_config()
+    tasks, is_mixture = trained.get("tasks"), bool(trained.get("mixture"))
+    is_lost = (
+        "tasks" in run.read_call() or TRAIN in program.given or is_mixture != bool(config.mixture)
+    )
+    if is_lost or is_hub_id(tasks or "") or not run.read_steps():
+        return ()
+    if trained.get("finetune", {}).get("objective") or trained.get("serve", {}).get("learn"):
+        return ()  # it learnt from data, or from callers
+    fields = trained.get("fields", {})
+    asked = config.model_copy(update={"tasks": tasks, "fields": {} if is_mixture else fields})
+    train = load_tasks(asked, program=program, plugins=plugins, say=lambda line: None)
+    return train.first if isinstance(train, TaskStream) else train
+
+
+def _shared(held_out: HeldOut, known: Sequence[Task], labels: Collection[str]) -> str:
+    """How many held-out tasks are training tasks, of how many; empty if none are."""
+    num_shared, num_tasks = _num_shared(held_out.tasks, known, labels), len(held_out.tasks)
+    if not num_shared:
+        return ""
+    share = "all" if num_shared == num_tasks else f"{num_shared} of"
+    measured = " measured" if num_tasks < held_out.num_available else ""
+    return f"{share} {num_tasks}{measured}"
+
+
+def _num_shared(
+    held_out: Sequence[Task], train: Sequence[Task], labels: Collection[str] = ()
+) -> int:
+    """How many held-out tasks are among the training tasks, by their data.
+
+    Where the data of tasks do not tell them apart, their ids count as well.
+    """
+    contents = {content_of(task, labels) for task in held_out}
+    by_data = len(contents) == len(held_out) > 1
+
+    def key(task: Task) -> str:
+        content = content_of(task, labels)
+        return content if by_data else f"{task.id} {content}"
+
+    wanted = {key(task) for task in held_out}
+    return len(wanted & {key(task) for task in islice(train, MAX_COMPARED)})
