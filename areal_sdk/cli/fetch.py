@@ -26,6 +26,9 @@ def fetch(mirror: str, directory: Path | None) -> None:
     `areal-sdk train --resume MIRROR` fetches what it needs by itself.
     """
     from areal_sdk.loop.mirrored import fetch_whole
+    from areal_sdk.records.report import write_report
 
     run = fetch_whole(mirror, directory)
+    if run.has_begun():
+        write_report(run)  # the mirror has that of the run's last end, if any
     click.echo(f"{run.path}; look at it with: areal-sdk inspect {run.path}")

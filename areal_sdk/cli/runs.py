@@ -1,6 +1,9 @@
 """`areal-sdk runs`: the runs of a directory as a list, or some of them side by side."""
 
 import shlex
+import shutil
+import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from areal_sdk.telemetry import RunDir
 
 DEFAULT = Path("runs")
+MOST_OF_PROBLEM = 4000
+"""Characters: an error may quote a whole log."""
 
 
 @click.command(name="runs")
@@ -58,7 +63,7 @@ def _list(root: Path, *, as_json: bool) -> None:
         click.echo(line.rstrip())
     for run in found:
         if run.problem:
-            click.echo(f"{run.name}: {_one_line(run.problem)}")
+            click.echo(_wrapped(f"{run.name}: {_one_line(run.problem, most=MOST_OF_PROBLEM)}"))
     if len(found) > 1:
         first, second = (shlex.quote(run.path) for run in found[:2])
         click.echo(f"\nside by side: areal-sdk runs {first} {second}")
@@ -147,6 +152,16 @@ def _number(value: float | None) -> str:
 
 def _value(value: object) -> str:
     return "-" if value is None else _one_line(str(value))
+
+
+def _wrapped(line: str) -> str:
+    """Between words at the width of a terminal: the cause is often the end. Whole where it is piped."""
+    if not sys.stdout.isatty():
+        return line
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(
+        line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _one_line(text: str, most: int = 60) -> str:

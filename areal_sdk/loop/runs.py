@@ -9,7 +9,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -227,17 +227,22 @@ def begun(training: Training) -> Iterator[BegunRun]:
         if training.call:
             run_dir.record_call(training.call)
     mirroring = training.mirroring or Mirroring(run_dir, config.run)
-    # A run that still goes on is not touched: `in_use` refuses it.
     with (
         removed_if_refused(new_dir),
         mirrored_at_end(mirroring),
-        report_at_end(run_dir),
+        ExitStack() as once_free,
         run_dir.in_use(),
-        _failure_recorded(run_dir),
         _waits_on_signal(),
+        ExitStack() as at_end,
     ):
-        write_config(run_dir, config, plan.plugins)
+        if new_dir is not None:  # what goes on is not touched before nothing refuses it any more
+            write_config(run_dir, config, plan.plugins)
         mirroring.begin()
+        once_free.enter_context(report_at_end(run_dir))
+        at_end.enter_context(_failure_recorded(run_dir))
+        if new_dir is None:
+            run_dir.report.unlink(missing_ok=True)  # of an earlier end
+            write_config(run_dir, config, plan.plugins)
         progress = _progress(plan, run_dir, quiet=training.quiet)
         if new_dir is None:
             step = step_of(training.checkpoint) if training.checkpoint is not None else None

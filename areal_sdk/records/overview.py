@@ -67,16 +67,16 @@ def list_runs(root: Path) -> list[RunOverview]:
 def overview_of(path: Path) -> RunOverview | None:
     """The overview of the run in `path`; None where the settings are not those of a run."""
     run_dir = RunDir(path)
-    began = run_dir.config.stat().st_mtime
     try:
         config = run_dir.read_config()
-        return _overview(run_dir, config, began) if "model" in config else None
+        return _overview(run_dir, config) if "model" in config else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
         problem = f"{type(exc).__name__}: {exc}"
-        return RunOverview(path.name, str(path), began, RunFate.UNREADABLE, problem=problem)
+        changed = run_dir.config.stat().st_mtime
+        return RunOverview(path.name, str(path), changed, RunFate.UNREADABLE, problem=problem)
 
 
-def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> RunOverview:
+def _overview(run_dir: RunDir, config: Mapping[str, Any]) -> RunOverview:
     events = run_dir.read_history()
     steps = [event["step"] for event in events if event["kind"] == "step"]
     learns = not _only_serves(config) and not any(event["kind"] == "measure" for event in events)
@@ -86,7 +86,7 @@ def _overview(run_dir: RunDir, config: Mapping[str, Any], changed: float) -> Run
     return RunOverview(
         name=run_dir.path.name,
         path=str(run_dir.path),
-        began=min(changed, events[0]["time"]) if events else changed,
+        began=min([run_dir.read_began(), *(event["time"] for event in events[:1])]),
         state=_state(run_dir, config, events),
         agent=_agent(run_dir, config),
         model=_name(str(config.get("serve", {}).get("upstream") or config["model"])),

@@ -1,6 +1,7 @@
 """The run directory: everything that a run writes, for people and tools, during the run and after.
 
 config.toml     resolved configuration, without secrets
+began.json      when the run began
 call.json       for a run that Python code began: the names of the arguments that are objects
 origin.json     which weights the run began with: a resume and a KL to them need the same ones
 id.json         of a run with a mirror: the same in both
@@ -107,6 +108,10 @@ class RunDir:
         return self.path / "config.toml"
 
     @property
+    def began(self) -> Path:
+        return self.path / "began.json"
+
+    @property
     def call(self) -> Path:
         return self.path / "call.json"
 
@@ -184,6 +189,8 @@ class RunDir:
         """Store the resolved configuration. Secrets are removed, unset values left out."""
         import tomli_w
 
+        if not self.config.is_file():  # a resume writes it again
+            write_atomically(self.began, to_json({"time": time.time()}))
         write_atomically(self.config, tomli_w.dumps(without_secrets(config)).encode())
 
     def record_call(self, arguments: Mapping[str, str]) -> None:
@@ -216,6 +223,10 @@ class RunDir:
         import tomllib
 
         return tomllib.loads(self.config.read_text())
+
+    def read_began(self) -> float:
+        """When the run began, in Unix time; of a directory that does not say, when its settings were written."""
+        return float((read_json(self.began) or {}).get("time") or self.config.stat().st_mtime)
 
     def read_call(self) -> dict[str, str]:
         """The arguments that `record_call` stored; empty if the settings describe the whole run."""

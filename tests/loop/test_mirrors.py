@@ -101,6 +101,17 @@ def test_a_run_whose_machine_is_gone_goes_on_from_its_mirror(
     copy = tmp_path / "copy"
     finish(start_command("fetch", str(there.path), "--to", str(copy)))
     assert (RunDir.open(copy).checkpoints / "final" / "config.json").is_file()
+    # The run goes on, and is killed: nothing tells of its former end as if that was now.
+    process = start_command("train", "--resume", str(run.path), "--steps", "10000")
+    wait_for_copy(process, tmp_path, after=last + 2)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not run.report.exists()
+    assert not (there.path / "report.html").exists()
+    finish(start_command("fetch", str(there.path), "--to", str(tmp_path / "second")))
+    report = (tmp_path / "second" / "report.html").read_text()
+    assert "interrupted</p>" in report
+    assert RunDir(tmp_path / "second").read_began() == run.read_began()
 
 
 @pytest.mark.parametrize(
@@ -141,9 +152,10 @@ def test_a_mirror_has_one_run_and_one_directory_that_is_not_behind(tmp_path: Pat
     # The run goes on elsewhere: the directory that it left must not take the mirror back.
     (tmp_path / "run").rename(tmp_path / "left")
     finish(resume_mirror(tmp_path, "--steps", "3"))
-    said = finish(
-        start_command("train", "--resume", str(tmp_path / "left"), "--steps", "2"), code=2
-    )
+    left = RunDir(tmp_path / "left")
+    before = {path: path.read_bytes() for path in left.path.glob("[!.]*.*")}
+    said = finish(start_command("train", "--resume", str(left.path), "--steps", "2"), code=2)
+    assert {path: path.read_bytes() for path in left.path.glob("[!.]*.*")} == before
     assert "is ahead of" in said
     assert "(step 3 against step 1)" in said
     assert finish(resume_mirror(tmp_path), code=2).count("exists: a run that is fetched") == 1

@@ -1,7 +1,10 @@
 """`areal-sdk runs`: a list of runs, and runs side by side, also among other directories."""
 
 import json
+import os
+import pty
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,41 @@ def test_runs_are_listed_with_what_they_learnt_and_how_they_ended(root: Path) ->
     assert {"foreign", "empty"}.isdisjoint(rows)
     assert "failed: EngineError: out of memory" in output
     assert "\x1b" not in output
+
+
+def test_the_cause_at_the_end_of_a_long_error_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = write_run(tmp_path, "run", steps=1, success=None, ended=None)
+    metrics = MetricsLog(failed.metrics)
+    error = (
+        f"64 episodes in a row gave no group to train: {'the agent failed ' * 9}KeyError: 'answer'"
+    )
+    metrics.log("failed", {"error": f"RolloutError: {error}"})
+    metrics.close()
+    piped = output_of(tmp_path).splitlines()
+    assert f"run: RolloutError: {error}" in piped
+    monkeypatch.setenv("COLUMNS", "80")
+    main, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stdout, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stdout)
+        runs([str(tmp_path)], standalone_mode=False)
+    shown = os.read(main, 10_000).decode()
+    os.close(main)
+    told = shown[shown.index("run: Rollout") :].splitlines()
+    assert max(map(len, told)) <= 80
+    assert " ".join(line.strip() for line in told) == f"run: RolloutError: {error}"
+
+
+def test_a_run_began_when_its_settings_were_first_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run", steps=1)
+    began = json.loads(output_of(run.path, "--json"))[0]["began"]
+    assert began <= run.read_metrics()[0]["time"]
+    later = began + 3600
+    run.write_config(run.read_config())  # as a resume does
+    os.utime(run.config, (later, later))
+    run.metrics.write_bytes(run.metrics.read_bytes().split(b"\n", 1)[1])
+    assert json.loads(output_of(run.path, "--json"))[0]["began"] == began
 
 
 def test_the_newest_run_comes_first(tmp_path: Path) -> None:

@@ -328,7 +328,7 @@ def test_a_mirror_that_hangs_holds_nobody_and_what_is_missing_is_named(
     keeper.begin()
     keeper.finish(within_s=0.1)
     is_let_go.set()
-    assert "lacks step-000001, config.toml" in caplog.text
+    assert "lacks step-000001, began.json, config.toml" in caplog.text
     assert "to bring it up to date: areal-sdk train --resume X" in caplog.text
 
 

@@ -182,6 +182,9 @@ class Copier:
         for name in self._store.sizes(EPISODES):
             if name not in episodes:
                 self._store.remove(f"{EPISODES}/{name}")
+        report = self._run_dir.report
+        if not report.exists() and report.name in self._store.sizes():
+            self._store.remove(report.name)  # of an end after which the run went on
         self._has_leftovers = False
 
     def _whole(self, name: str) -> Whole | None:
