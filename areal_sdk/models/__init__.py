@@ -5,14 +5,21 @@ fetched through pip) and `tiny` (random weights, made on the spot).
 """
 
 import difflib
+import logging
+import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from areal_sdk.errors import ConfigError, MissingExtraError
 from areal_sdk.models.cache import Cache
 from areal_sdk.models.smollm2 import make_smollm2
 from areal_sdk.models.tiny import make_tiny_model
+
+logger = logging.getLogger(__name__)
 
 BUILT_IN: dict[str, tuple[str, Callable[[Path], object]]] = {
     # name -> (directory in the cache, maker); the number changes when the result does
@@ -23,6 +30,8 @@ HUB_IDS = {"smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct"}
 """The names of built-in models on the hub."""
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _WEIGHTS = "*.safetensors"
+_SOON_THERE = 1_000_000
+"""A download of fewer bytes is not worth a line."""
 _HUB_FILES = [_WEIGHTS, "*.json", "*.jinja", "*.txt", "*.model"]
 
 
@@ -72,15 +81,26 @@ def _checked(directory: Path) -> Path:
 
 def _from_hub(name: str, *, weights: bool) -> Path:
     try:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import constants, snapshot_download
     except ImportError:
         raise MissingExtraError(
             "huggingface_hub", extra="train", needed_for=f"the hub model {name!r}"
         ) from None
     try:
-        directory = snapshot_download(
-            name, allow_patterns=_HUB_FILES, ignore_patterns=None if weights else _WEIGHTS
+        fetch = partial(
+            snapshot_download,
+            name,
+            allow_patterns=_HUB_FILES,
+            ignore_patterns=None if weights else _WEIGHTS,
         )
+        num_bytes = _num_missing_bytes(fetch)
+        if num_bytes >= _SOON_THERE:
+            megabytes, hub = math.ceil(num_bytes / 1e6), constants.ENDPOINT
+            cache = constants.HF_HUB_CACHE
+            logger.warning(
+                "downloading %s: %d MB from %s, once (to %s)", name, megabytes, hub, cache
+            )
+        directory = fetch()
     except (OSError, ValueError) as exc:
         reason = str(exc).strip().split("\n", 1)[0]
         raise ConfigError(
@@ -89,6 +109,16 @@ def _from_hub(name: str, *, weights: bool) -> Path:
             "or give a local directory, 'smollm2' or 'tiny'"
         ) from exc
     return _checked(Path(directory))
+
+
+def _num_missing_bytes(fetch: Callable[..., Any]) -> int:
+    """What a download will bring; 0 if all of it is here, or the hub does not say: then the download does."""
+    with suppress(OSError):
+        fetch(local_files_only=True)
+        return 0
+    with suppress(OSError):
+        return sum(file.file_size or 0 for file in fetch(dry_run=True) if file.will_download)
+    return 0
 
 
 __all__ = ["BUILT_IN", "HUB_IDS", "find_model", "is_hub_id", "make_tiny_model", "resolve_model"]

