@@ -14,6 +14,7 @@ from areal_sdk.engine import InferenceEngine
 from areal_sdk.gateway import Gateway, SamplingPolicy, SessionLimits
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.gateway import make_gateway, rollout_sampling
+from areal_sdk.models.families import max_context_of
 from areal_sdk.rollout.agents.pool import AgentPool, isolated_memory
 from areal_sdk.rollout.agents.runner import EpisodeRunner
 from areal_sdk.rollout.rewards import RewardPool, RewardSpec
@@ -27,6 +28,8 @@ class Players:
     agent: AgentLike
     gateway: Gateway
     rewards: RewardPool | None
+    longer_context: str
+    """The setting that makes the context longer, if a setting makes it short."""
 
     @property
     def pids(self) -> dict[str, int]:
@@ -53,6 +56,7 @@ class Players:
             episode_timeout_s=rollout.episode_timeout_s,
             infra_retries=rollout.infra_retries,
             on_agent_error=None if on_error == "drop" else on_error,
+            longer_context=self.longer_context,
         )
 
 
@@ -75,7 +79,17 @@ async def open_players(
         await gateway.start(host=host, port=port)
         stack.push_async_callback(gateway.aclose)
         pool = await open_rewards(rewards, config.rollout, log_dir, stack)
-        yield Players(config, agent, gateway, pool)
+        yield Players(config, agent, gateway, pool, _longer_context(config, engine))
+
+
+def _longer_context(config: Config, engine: InferenceEngine) -> str:
+    limit = config.engine.max_context
+    if limit is None:
+        return ""
+    own = max_context_of(Path(engine.info.model))
+    if own is None or own <= limit:
+        return ""
+    return f"raise engine.max_context = {limit} (the model takes {own})"
 
 
 async def open_rewards(

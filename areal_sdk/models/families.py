@@ -172,6 +172,13 @@ def logit_cap(config: Any) -> float | None:
     return config.final_logit_softcapping if config.model_type in _CAPPED else None
 
 
+def max_context_of(directory: Path) -> int | None:
+    """The longest context that the model was made for, in tokens; None if it does not say."""
+    config = read_config(directory)
+    own: int | None = (config.get("text_config") or config).get("max_position_embeddings")
+    return own
+
+
 def read_config(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     try:

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
+from areal_sdk.gateway.errors import CONTEXT_OVERFLOW
 from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
@@ -40,6 +41,9 @@ from areal_sdk.rollout.verdicts import (
 from areal_sdk.types import Episode, ErrorKind, Outcome, OutcomeKind
 
 logger = logging.getLogger(__name__)
+
+_SIGNS_OF_CONTEXT = (CONTEXT_OVERFLOW, "maximum context length")
+"""In the refusal of a prompt that is too long, whichever client read it."""
 
 UNSCORED = Outcome.abstained("not scored yet")
 
@@ -72,8 +76,12 @@ class EpisodeRunner(SharesHttpClient):
         infra_retries: int = 2,
         retry_delay_s: float = 0.5,
         on_agent_error: float | None = None,
+        longer_context: str = "",
     ) -> None:
-        """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error."""
+        """`on_agent_error`: the reward of an episode whose agent raised; None leaves it an error.
+
+        `longer_context`: how a user gets more context than now, if that is a matter of a setting.
+        """
         super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)
         self._play = as_play(agent)
@@ -89,6 +97,7 @@ class EpisodeRunner(SharesHttpClient):
         self._infra_retries = infra_retries
         self._retry_delay_s = retry_delay_s
         self._on_agent_error = on_agent_error
+        self._longer_context = longer_context
         self._ages: dict[str, Callable[[], int | None]] = {}
         """For each running episode, a function that returns the version of its first token."""
         self._warned = False
@@ -238,10 +247,15 @@ class EpisodeRunner(SharesHttpClient):
             return self._punished(episode, error, posted)
         if episode.truncated:
             return Outcome.abstained(
-                f"a limit ended it before the agent gave a verdict ({error}): catch the refusal in "
-                "the agent, score with a reward function, or set rollout.on_agent_error"
+                f"a limit ended it before the agent gave a verdict ({error}): {self._way_out(error)}"
             )
         raise error
+
+    def _way_out(self, error: EpisodeError) -> str:
+        """The cures of an episode that a limit ended."""
+        cures = "catch the refusal in the agent, score with a reward function, or set rollout.on_agent_error"
+        is_too_long = any(sign in str(error) for sign in _SIGNS_OF_CONTEXT)
+        return f"{self._longer_context}, {cures}" if is_too_long and self._longer_context else cures
 
     def _punished(
         self, episode: Episode, error: EpisodeError, posted: Sequence[PostedReward]
