@@ -34,7 +34,7 @@ class EpisodeContext:
     model: str
     episode_id: str
     seed: int
-    """Derived from run seed, task, epoch and sibling; use it instead of global `random`."""
+    """32 bits, derived from run seed, task, epoch and sibling; use it instead of global `random`."""
     split: str = "train"
     """`"train"` or `"eval"`."""
     http_client: Any = field(default=None, repr=False)

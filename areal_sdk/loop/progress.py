@@ -171,8 +171,10 @@ class Progress:
 
         return evaluated
 
-    def report_eval(self, name: str, report: EvalReport, *, step: int) -> None:
-        """`step`: the one that made the weights it began with."""
+    def report_eval(
+        self, name: str, report: EvalReport, *, step: int, is_known: bool = False
+    ) -> None:
+        """`step`: the one that made the weights it began with. `is_known`: its numbers were told under another name."""
         self._evaluations.pop(_title(name, report.split), None)
         versions = report.versions or (step, step)
         self._metrics.log("eval", eval_event(name, report, step=step))
@@ -181,6 +183,8 @@ class Progress:
             self._success, self._success_step = report.success.value, step
             if name == BEFORE:
                 self._success_before = self._success
+        if is_known:
+            return
         success = report.success or "-"
         without = report.num_episodes - report.num_scored
         unjudged = f"; {without} of {report.num_episodes} episodes not scored" if without else ""

@@ -383,3 +383,12 @@ def stable_seed(*parts: int | str) -> int:
         encoded = f"{type(part).__name__}:{part}".encode("utf-8", "surrogatepass")
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
+
+
+def seed_of_agent(seed: int) -> int:
+    """32 bits of a seed: `JSON.parse` rounds above 53 bits, and `numpy.random.seed` takes 32.
+
+    >>> seed_of_agent(stable_seed(0, "task-1", 0, 2)) < 2**32
+    True
+    """
+    return seed & 0xFFFF_FFFF

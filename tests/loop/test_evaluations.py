@@ -24,7 +24,7 @@ def test_evaluations_run_beside_the_rollouts_keep_the_best(
     assert rows[0]["name"] == "step-2"
     assert "after" in [row["name"] for row in rows]
     exact = [row for row in rows if row["from_version"] == row["to_version"] == row["step"]]
-    first_best = max(exact, key=lambda row: (row["success"], row["reward"]))
+    first_best = max(exact, key=lambda row: (row["success"], row["reward"], row["step"]))
     best = orjson.loads((run.checkpoints / "best" / "evaluation.json").read_bytes())
     assert [best[key] for key in ("step", "success", "reward")] == [
         first_best[key] for key in ("step", "success", "reward")
@@ -48,6 +48,7 @@ def test_what_an_evaluation_of_the_last_step_measured_is_not_played_again(
     assert {**after, "name": "step-2", "time": last["time"]} == last
     assert sum(episode.split == "eval" for episode in run.list_episodes()) == 4
     assert "after: step-2 measured the last weights, and is not repeated" in output
+    assert output.count(": eval: success") == 1, "nor are its numbers"
 
 
 def test_an_evaluation_that_is_due_while_one_runs_comes_next(

@@ -40,7 +40,7 @@ ASK = f"""{sys.executable} -c '
 import json, os, sys, urllib.request
 task = json.load(sys.stdin)
 assert task == json.load(open(os.environ["AREAL_SDK_TASK"]))
-assert task["id"] == "task" and task["split"] == "train" and task["seed"] >= 0
+assert task["id"] == "task" and task["split"] == "train" and 0 <= task["seed"] < 2**32
 url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
 messages = [{{"role": "user", "content": task["data"]["question"]}}]
 def post(url, headers, **body):
@@ -96,6 +96,12 @@ async def test_the_last_json_line_with_a_reward_counts(
 async def test_a_missing_verdict_is_no_zero(script: str, model_dir: Path) -> None:
     outcome = (await played(script, model_dir)).outcome
     assert (outcome.kind, outcome.reward) == (OutcomeKind.ABSTAIN, None)
+
+
+async def test_a_command_without_a_verdict_is_told_what_to_print(model_dir: Path) -> None:
+    outcome = (await played("echo hi", model_dir)).outcome
+    assert outcome.message.startswith("command 'sh' printed no verdict and no reward is configured")
+    assert 'print a line {"reward": 0.5}, or name a reward function' in outcome.message
 
 
 FAILURES = {

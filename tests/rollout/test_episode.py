@@ -150,7 +150,7 @@ async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: 
     episode = await play(agent, "4", model_dir)
     assert episode.outcome.error is ErrorKind.AGENT
     place = f"(test_episode.py:{agent.__code__.co_firstlineno + 2})"
-    assert episode.outcome.message == f"agent agent: KeyError: 'missing' {place}"
+    assert episode.outcome.message == f"agent: KeyError: 'missing' {place}"
     assert episode.outcome.trace.startswith("Traceback")
     assert 'return float(task.data["missing"])' in episode.outcome.trace
     assert "areal_sdk" not in episode.outcome.trace, "only the user's part of it"

@@ -41,7 +41,8 @@ class RunSection(Section):
     name: str | None = None
     """Name of the run directory; default: agent and time."""
     seed: NonNegative = 0
-    """Seed of sampling and of the order of tasks."""
+    """Seed of the order of tasks, of held-out samples, of `context.seed` and of what training draws at random. It repeats
+    sampled tokens only with `deterministic`: otherwise they also depend on which requests come at the same time."""
     steps: Positive = 100
     """Optimiser steps to take."""
     max_minutes: Annotated[float, Field(gt=0)] | None = None

@@ -89,7 +89,7 @@ class Evaluator:
         """
         if (reports := self._measured_at(self.state.step)) is not None:
             for report in reports.values():
-                self.progress.report_eval("after", report, step=self.state.step)
+                self.progress.report_eval("after", report, step=self.state.step, is_known=True)
             return reports
         candidate = await self._export_candidate() if self.section.every else None
         return await self._measure_candidate("after", candidate, self.state.step)

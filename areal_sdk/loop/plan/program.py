@@ -173,6 +173,11 @@ def _pick(module: ModuleType, where: str, name: str) -> object:
                 f"{unfinished[0]} in {where} has no `async def run(self, task, context)` (an Agent) or "
                 "`run_episode` (a RolloutWorkflow): is the method called otherwise?"
             )
+        if others := [key for key, item in vars(module).items() if _plays(item, module)]:
+            raise ConfigError(
+                f"no function in {where} is called `agent`: rename one, or name it, as in "
+                f"{where}::{others[0]} (it has {', '.join(others)})"
+            )
         raise ConfigError(
             f"no agent in {where}: define `class MyAgent(areal_sdk.Agent)` "
             "or `async def agent(task, context)`"
@@ -193,6 +198,13 @@ def _lacks_run(item: object, module: ModuleType) -> bool:
         and inspect.isabstract(item)
         and item.__module__ == module.__name__
     )
+
+
+def _plays(item: object, module: ModuleType) -> bool:
+    """Whether it is a function of (task, context), whatever it is called."""
+    if not inspect.isfunction(item) or item.__module__ != module.__name__:
+        return False
+    return [*inspect.signature(item).parameters][:2] == ["task", "context"]
 
 
 def _is_agent(item: object, module: ModuleType) -> bool:

@@ -65,6 +65,15 @@ def agent_name(agent: object) -> str:
     return name if isinstance(name, str) else type(agent).__name__
 
 
+def agent_title(name: str) -> str:
+    """How errors name an agent; a function is often called `agent`.
+
+    >>> agent_title("Calculator"), agent_title("agent")
+    ('agent Calculator', 'agent')
+    """
+    return name if name == "agent" else f"agent {name}"
+
+
 def _call(function: Callable[[Task, EpisodeContext], Any], name: str) -> Play:
     """Async functions run on this loop; plain ones in a thread, so that they cannot block the loop."""
 

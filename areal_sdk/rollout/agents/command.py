@@ -29,10 +29,11 @@ from textwrap import shorten
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from areal_sdk.agent import Agent, EpisodeContext
+from areal_sdk.agent import Agent, AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
 from areal_sdk.process.programs.program import ProgramEnd, Programs
 from areal_sdk.process.programs.warm import WarmPrograms
+from areal_sdk.rollout.agents.adapters import agent_name, agent_title
 from areal_sdk.rollout.agents.command_sandbox import HINT, CommandSandbox, command_limits
 from areal_sdk.telemetry.files import to_json
 from areal_sdk.types import Outcome, Task
@@ -234,6 +235,15 @@ class CommandAgent(Agent):
                 log.write("".join(parts))
         except OSError as exc:
             logger.warning("%s cannot be written: %s", self._log, exc)
+
+
+def silence(agent: AgentLike, why: str) -> str:
+    """What an agent did that gave no verdict, `why` nobody else gave one, and how the agent does."""
+    if isinstance(agent, CommandAgent):
+        return (
+            f'command {agent.name!r} printed no verdict and {why}: print a line {{"reward": 0.5}}'
+        )
+    return f"{agent_title(agent_name(agent))} returned None and {why}: return a number"
 
 
 def command_name(line: str) -> str:

@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
-from areal_sdk.rollout.agents.adapters import agent_name, as_play, guard
+from areal_sdk.rollout.agents.adapters import agent_name, agent_title, as_play, guard
+from areal_sdk.rollout.agents.command import silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
-from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
+from areal_sdk.rollout.tasks import EpisodeRequest, seed_of_agent, stable_seed
 from areal_sdk.rollout.verdicts import read_verdict
 from areal_sdk.types import Episode, ErrorKind, Outcome
 
@@ -29,6 +30,7 @@ class EndpointRunner(SharesHttpClient):
         self._config = config
         self._name = agent_name(agent)
         self._play = as_play(agent)
+        self._silence = silence(agent, "--base-url asks no reward function")
         self._split = split
         self._base_url = base_url
         self._api_key = api_key
@@ -41,7 +43,7 @@ class EndpointRunner(SharesHttpClient):
             api_key=self._api_key,
             model=self._config.model,
             episode_id=request.id,
-            seed=seed,
+            seed=seed_of_agent(seed),
             split=self._split,
             http_client=self._http_client,
             session_generate=_no_tokens,
@@ -74,7 +76,7 @@ class EndpointRunner(SharesHttpClient):
         return Outcome.failed(kind, message, trace=error.trace)
 
     async def _verdict(self, request: EpisodeRequest, context: EpisodeContext) -> Outcome:
-        what = f"agent {self._name}"
+        what = agent_title(self._name)
         empty = Episode(request.id, request.task, (), Outcome.abstained())
         async with boundary(AgentError, what):
             try:
@@ -83,6 +85,8 @@ class EndpointRunner(SharesHttpClient):
                 played = await within(playing, limit_s, what=what)
             except DeadlinePassedError as exc:
                 raise DeadlineError(str(exc)) from None
+            if played is None:
+                return Outcome.abstained(self._silence)
             return played.outcome if isinstance(played, Episode) else read_verdict(played, empty)
 
 

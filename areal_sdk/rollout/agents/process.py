@@ -22,7 +22,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.process import Child, ChildReply, ProcessSpec, spawn
 from areal_sdk.process.spec import MemoryLimit
-from areal_sdk.rollout.agents.adapters import PlayResult
+from areal_sdk.rollout.agents.adapters import PlayResult, agent_title
 from areal_sdk.rollout.agents.loop_holder import LoopHolder, Step
 from areal_sdk.rollout.agents.session_rpc import (
     error_of,
@@ -182,7 +182,7 @@ class AgentProcess:
         culprit, _ = step
         where = f" in {self._blocked_in}" if self._blocked_in else ""
         blocked = (
-            f"agent {self._agent}: it held the event loop of {self.name} (pid {self.pid}) for "
+            f"{agent_title(self._agent)}: it held the event loop of {self.name} (pid {self.pid}) for "
             f"{_age_s(step):.0f} s{where}"
         )
         self._postmortem = Postmortem(
@@ -229,10 +229,12 @@ class AgentProcess:
         elif culprit is None and len(self.aboard) == 1:
             (culprit,) = self.aboard
         logger.warning("%s; %d episodes were in it", death, len(self.aboard))
-        what = f"{self._agent} took its worker down: {death}"
+        fall = f"took its worker down: {death}"
         return Postmortem(
             culprit,
-            EnvError(f"environment {what}") if self._is_isolated else AgentError(f"agent {what}"),
+            EnvError(f"environment {self._agent} {fall}")
+            if self._is_isolated
+            else AgentError(f"{agent_title(self._agent)} {fall}"),
             f"its worker died under it: {death}",
         )
 

@@ -17,14 +17,14 @@ from areal_sdk.gateway.sampling.request import SamplingPolicy
 from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
-from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, as_play, guard
-from areal_sdk.rollout.agents.command import CommandAgent
+from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, agent_title, as_play, guard
+from areal_sdk.rollout.agents.command import CommandAgent, silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import SharesHttpClient, unconnected_is_infrastructure
 from areal_sdk.rollout.agents.pool import AgentPool
 from areal_sdk.rollout.rewards import RewardPool
-from areal_sdk.rollout.tasks import EpisodeRequest, stable_seed
+from areal_sdk.rollout.tasks import EpisodeRequest, seed_of_agent, stable_seed
 from areal_sdk.rollout.trajectory import (
     as_recorded,
     check_parents,
@@ -85,6 +85,7 @@ class EpisodeRunner(SharesHttpClient):
         super().__init__(is_needed=not isinstance(agent, (AgentPool, EnvironmentAgent)))
         self.name = agent_name(agent)
         self._play = as_play(agent)
+        self._silence = silence(agent, "no reward is configured")
         self._output_hint = agent.output_hint if isinstance(agent, CommandAgent) else ""
         self._gateway = gateway
         self._rewards = rewards
@@ -187,7 +188,7 @@ class EpisodeRunner(SharesHttpClient):
             api_key=session.key,
             model=self._gateway.model_name,
             episode_id=request.id,
-            seed=seed,
+            seed=seed_of_agent(seed),
             split=self._split,
             http_client=self._http_client,
             session_generate=session.generate,
@@ -197,7 +198,7 @@ class EpisodeRunner(SharesHttpClient):
     async def _play_guarded(
         self, request: EpisodeRequest, context: EpisodeContext
     ) -> PlayResult | EpisodeError:
-        what = f"agent {self.name}"
+        what = agent_title(self.name)
         try:
             async with boundary(AgentError, what):
                 try:
@@ -219,7 +220,7 @@ class EpisodeRunner(SharesHttpClient):
         num_turns, posted = len(episode.turns), session.rewards
         if isinstance(played, EpisodeError):
             return replace(episode, outcome=await self._judge_error(episode, played, posted))
-        async with boundary(AgentError, f"agent {self.name}"):
+        async with boundary(AgentError, agent_title(self.name)):
             if isinstance(played, Episode):
                 return _as_returned(played, episode, posted)
             if isinstance(played, Mapping):
@@ -273,10 +274,7 @@ class EpisodeRunner(SharesHttpClient):
 
     async def _score(self, episode: Episode) -> Outcome:
         if self._rewards is None:
-            return Outcome.abstained(
-                f"agent {self.name} returned None and no reward is configured: return a number (a "
-                'command prints {"reward": 0.5}), or name a reward function (--reward)'
-            )
+            return Outcome.abstained(f"{self._silence}, or name a reward function (--reward)")
         return await self._rewards.score(episode)
 
     def _warn_of_unused_rewards(self, what: str, *, cure: str) -> None:
@@ -284,8 +282,8 @@ class EpisodeRunner(SharesHttpClient):
             return
         self._warned = True
         logger.warning(
-            "agent %s %s, so the configured rewards (%s) are not asked: %s to use them",
-            self.name,
+            "%s %s, so the configured rewards (%s) are not asked: %s to use them",
+            agent_title(self.name),
             what,
             ", ".join(self._rewards.names),
             cure,

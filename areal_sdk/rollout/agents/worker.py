@@ -19,7 +19,7 @@ from areal_sdk.agent import EpisodeContext
 from areal_sdk.errors import AgentError, EpisodeError, boundary
 from areal_sdk.process import JSON, Channel, ChannelClosedError, Request, clean_text
 from areal_sdk.process.pools.chores import Chores
-from areal_sdk.rollout.agents.adapters import Play, as_play, guard, runs_in_thread
+from areal_sdk.rollout.agents.adapters import Play, agent_title, as_play, guard, runs_in_thread
 from areal_sdk.rollout.agents.deadline import CANCEL_GRACE_S
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
 from areal_sdk.rollout.agents.http_client import shared_http_client, unconnected_is_infrastructure
@@ -142,7 +142,7 @@ class AgentWorker:
         """Play one episode; its result or its error is the last part of the streamed answer."""
         session = RemoteSession(request, self._pending)
         try:
-            async with boundary(AgentError, f"agent {self._name}"):
+            async with boundary(AgentError, agent_title(self._name)):
                 order = unpack_order(request.buffers[0])
                 context = EpisodeContext(
                     base_url=order.base_url,
@@ -155,7 +155,7 @@ class AgentWorker:
                     session_generate=session.generate,
                     session_turns=session.turns,
                 )
-                with unconnected_is_infrastructure(order.base_url, f"agent {self._name}"):
+                with unconnected_is_infrastructure(order.base_url, agent_title(self._name)):
                     played = await guard(
                         self._agent, order.task, context, turnstile=self._turnstile
                     )
@@ -167,7 +167,9 @@ class AgentWorker:
             if (
                 not request.cancelled
             ):  # the main process did not cancel it: the agent cancelled itself
-                self._fail(request, AgentError(f"agent {self._name}: it cancelled its own task"))
+                self._fail(
+                    request, AgentError(f"{agent_title(self._name)}: it cancelled its own task")
+                )
             raise
         else:
             request.finish({"ended": "result"}, [packed])
