@@ -135,7 +135,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         )
         return
     from areal_sdk.cli.report import best_weights, table
-    from areal_sdk.telemetry.terminal import curve
+    from areal_sdk.telemetry.terminal import counted, curve
 
     only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")
@@ -144,7 +144,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
     played = config.get("agent") or config.get("env") or config.get("command") or who_else
     what = objective.replace("_", "-") if objective else played
     model = config.get("serve", {}).get("upstream") or config.get("model", "?")
-    measured = "measured" if run_dir.only_measured() else f"{len(steps)} steps"
+    measured = "measured" if run_dir.only_measured() else counted(len(steps), "step")
     done = "recorded" if only_records else measured
     click.echo(f"{run_dir.path}: {what} on {model}, {done}")
     if steps:
@@ -155,7 +155,9 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         click.echo(f"last step  {_numbers(steps[-1], only=STEP_NUMBERS)}")
         if shares := _shares(steps):
             click.echo(f"shares     {shares}")
-        if outcomes := _outcomes(steps):
+        if rewards := _first_and_last(steps, "batch/source/", "/reward"):
+            click.echo(f"by source  {rewards}")
+        if outcomes := _first_and_last(steps, "batch/outcome/"):
             click.echo(f"outcome    {outcomes}")
     for resume in run_dir.read_metrics(kind="resume"):
         changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
@@ -188,13 +190,14 @@ def _shares(steps: "Sequence[dict[str, Any]]") -> str:
     return shares_line(first) + (f" -> {shares_line(last)}" if last != first else "")
 
 
-def _outcomes(steps: "Sequence[dict[str, Any]]") -> str:
-    """Means of the metrics that outcomes carry, at the first step that has them and at the last."""
+def _first_and_last(steps: "Sequence[dict[str, Any]]", before: str, after: str = "") -> str:
+    """The metrics named `before`NAME`after`, at the first step that has them and at the last."""
     found: dict[str, list[float]] = {}
     for step in steps:
         for key, value in step.items():
-            if key.startswith("batch/outcome/"):
-                found.setdefault(key.removeprefix("batch/outcome/"), []).append(value)
+            if key.startswith(before) and key.endswith(after):
+                name = key.removeprefix(before).removesuffix(after)
+                found.setdefault(name, []).append(value)
     means = [f"{name} {values[0]:.4g} -> {values[-1]:.4g}" for name, values in found.items()]
     return "  ".join(means)
 

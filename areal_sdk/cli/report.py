@@ -27,7 +27,7 @@ def print_settings(config: "Config") -> None:
 
 def print_summary(summary: "RunSummary") -> None:
     """Before and after, where the run is, and how to go on."""
-    from areal_sdk.telemetry.terminal import clock
+    from areal_sdk.telemetry.terminal import clock, counted
 
     if summary.before or summary.after:
         click.echo()
@@ -36,9 +36,8 @@ def print_summary(summary: "RunSummary") -> None:
             click.echo(line)
     training, is_resumed = summary.train_seconds, summary.elapsed_s < summary.train_seconds
     in_all = "" if is_resumed or summary.had_ended else f", {clock(summary.elapsed_s)} in all"
-    click.echo(
-        f"\n{summary.steps} steps in {clock(training)} of training{in_all}; ended: {summary.ended}"
-    )
+    steps = counted(summary.steps, "step")
+    click.echo(f"\n{steps} in {clock(training)} of training{in_all}; ended: {summary.ended}")
     click.echo(f"run directory: {summary.run_dir}")
     from areal_sdk.telemetry import RunDir
 

@@ -310,7 +310,8 @@ class Progress:
             staleness_mean=batch.get("staleness"),
             staleness_max=int(batch["staleness_max"]) if "staleness_max" in batch else None,
             shares=source_shares(batch),
-            sampled_per_s=self._sampled.per_second(),
+            # A run that learns from data samples nothing.
+            sampled_per_s=self._sampled.per_second() if self._sampled.total else None,
             trained_per_s=self._trained.per_second() if batch else None,
             ledger=buffer.ledger.snapshot() if buffer is not None else {},
             waits=_waits(),

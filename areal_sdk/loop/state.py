@@ -21,6 +21,7 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import forget_old
 from areal_sdk.telemetry.run_dir import BEST, REMOVED, read_measured, without_secrets
+from areal_sdk.telemetry.terminal import counted
 from areal_sdk.trainer import Trainer
 
 
@@ -257,7 +258,7 @@ def why_finished(run_dir: RunDir, config: Config, changes: Sequence[Change]) -> 
         return None
     end, run = events[-1], config.run
     steps = end["steps"]
-    made = f"{steps} step" if steps == 1 else f"{steps} steps"
+    made = counted(steps, "step")
     if steps >= run.steps:
         way_on = run_dir.how_to_resume(steps=2 * steps)
         return f"it has made its {made} (run.steps); for more of them: {way_on}"

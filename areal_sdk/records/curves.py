@@ -1,5 +1,6 @@
 """The curves of a run, as points for reports and plots."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,7 @@ STEPS: Mapping[str, Mapping[str, str]] = {
 """For each panel of the steps, the metrics it shows with their labels."""
 
 
+SOURCES_IN_PANEL = 4
 _OUTCOME = "batch/outcome/"
 MAX_OUTCOME_PANELS = 8
 """Of the metrics that the outcomes of episodes carry; `inspect --json` has all."""
@@ -62,6 +64,7 @@ def panels_of(run_dir: RunDir) -> list[Panel]:
     for title, names in STEPS.items():
         series = tuple(Series(label, _points(steps, name)) for name, label in names.items())
         panels.append(Panel(title, tuple(one for one in series if one.points)))
+    panels += _of_sources(steps)
     outcomes = dict.fromkeys(key for step in steps for key in step if key.startswith(_OUTCOME))
     for key in list(outcomes)[:MAX_OUTCOME_PANELS]:
         name = key.removeprefix(_OUTCOME)
@@ -87,6 +90,19 @@ def _of_evaluations(events: Sequence[Mapping[str, Any]], name: str) -> Panel:
         if points := _points(rows, name):
             series.append(Series(split, points, band))
     return Panel(f"held-out {name}", tuple(series), is_measured=True)
+
+
+def _of_sources(steps: Sequence[Mapping[str, Any]]) -> list[Panel]:
+    """The training reward of each source of a mixture, a few of them in a panel."""
+    metrics = dict.fromkeys(key for step in steps for key in step)
+    sources = [key for key in metrics if re.fullmatch(r"batch/source/.*/reward", key)]
+    series = [
+        Series(key.split("/", 2)[2].removesuffix("/reward"), _points(steps, key)) for key in sources
+    ]
+    return [
+        Panel("training reward by source", tuple(series[first : first + SOURCES_IN_PANEL]))
+        for first in range(0, len(series), SOURCES_IN_PANEL)
+    ]
 
 
 def _of_losses(events: Sequence[Mapping[str, Any]]) -> Panel:

@@ -10,6 +10,7 @@ from areal_sdk.records.curves import panels_of
 from areal_sdk.records.overview import overview_of
 from areal_sdk.records.selection import Selection
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.terminal import counted
 from areal_sdk.types import Episode
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Run:
         overview = overview_of(self.path)
         if overview is None:
             return f"<Run {self.path}>"
-        return f"<Run {self.path}: {overview.steps} steps, {overview.state}>"
+        return f"<Run {self.path}: {counted(overview.steps, 'step')}, {overview.state}>"
 
     @property
     def path(self) -> Path:

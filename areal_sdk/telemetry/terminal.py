@@ -242,6 +242,14 @@ def _progress(state: RunStatus, width: int, unicode: bool) -> list[Span]:
     ]
 
 
+def counted(count: int, what: str) -> str:
+    """
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
 def _step(state: RunStatus) -> str:
     count = f"{state.unit} {state.step}"
     return f"{count}/{state.total_steps}" if state.total_steps else count

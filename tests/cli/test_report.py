@@ -78,6 +78,11 @@ def test_the_summary_ends_with_them(run_dir: RunDir, capsys: pytest.CaptureFixtu
     assert f"run directory: {run_dir.path}\nnext: areal-sdk inspect" in printed
 
 
+def test_one_step_is_no_plural(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(RunSummary(str(run_dir.path), 1, 1, 0.2, "steps", elapsed_s=3.0))
+    assert "\n1 step in 0:00 of training" in capsys.readouterr().out
+
+
 def test_a_success_without_the_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     print_reports({"tiny": replace(MEASURED, num_uncalled=8)})
     told = capsys.readouterr().err

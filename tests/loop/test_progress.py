@@ -78,6 +78,14 @@ async def test_the_last_view_of_a_run_that_ended_well_claims_no_work(tmp_path: P
     assert live["note"] == ""
 
 
+async def test_a_run_that_samples_nothing_shows_no_rate(tmp_path: Path) -> None:
+    pipe = io.StringIO()
+    async with shown(tmp_path, pipe) as progress:
+        progress.begin(RunState(step=20))
+    assert "step 20/20" in pipe.getvalue()
+    assert "tok/s" not in pipe.getvalue()
+
+
 async def test_the_clock_never_goes_back_and_training_has_its_own(tmp_path: Path) -> None:
     async with shown(tmp_path, Terminal()) as progress:
         before = progress.elapsed_s

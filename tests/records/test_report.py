@@ -126,3 +126,20 @@ def test_any_curve_is_drawn_inside_its_frame(value: float, count: int) -> None:
         x, y = map(float, pair.split(","))
         assert 46 <= x <= 350
         assert 12 <= y <= 170
+
+
+def test_the_rewards_of_a_mixtures_sources_are_shown(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.write_config(SETTINGS)
+    metrics = MetricsLog(run.metrics)
+    sources = ["stock", "a/b", "c", "d", "e"]
+    for step in (1, 2):
+        values = {f"batch/source/{name}/reward": step / 4 for name in sources}
+        episodes = {f"batch/source/{name}/episodes": 8.0 for name in sources}
+        metrics.log("step", {"step": step, "batch/reward": step / 4, **values, **episodes})
+    metrics.close()
+    panels = [p for p in panels_of(run) if p.title == "training reward by source"]
+    assert [[one.label for one in p.series] for p in panels] == [["stock", "a/b", "c", "d"], ["e"]]
+    assert panels[0].series[1].points == ((1.0, 0.25), (2.0, 0.5))
+    shown = CliRunner().invoke(inspect, [str(run.path)], catch_exceptions=False).output
+    assert "by source  stock 0.25 -> 0.5  a/b 0.25 -> 0.5" in shown
