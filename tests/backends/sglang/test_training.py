@@ -21,7 +21,6 @@ def train(
     directory: Path,
     environment: SGLangEnvironment,
     *,
-    steps: int,
     settings: Sequence[str],
     model: str = "tiny",
 ) -> str:
@@ -33,7 +32,7 @@ def train(
         deadline_s=DEADLINE_S,
         model=model,
         engine__name="sglang",
-        run__steps=steps,
+        run__steps=8,  # more than may be sampled before the first new weights arrive
         rollout__max_inflight=32,
         rollout__max_staleness=4,
         agent__more_tokens=120,  # sampling takes longer than training: servers are never idle
@@ -54,7 +53,7 @@ def check(directory: Path, model: Path | None = None) -> None:
 
 
 def test_an_agent_trains_on_sglang(environment: SGLangEnvironment, tmp_path: Path) -> None:
-    train(tmp_path, environment, steps=4, settings=["engine.sglang.transport=disk"])
+    train(tmp_path, environment, settings=["engine.sglang.transport=disk"])
     check(tmp_path)
 
 
@@ -66,7 +65,7 @@ def test_the_same_holds_for_every_transport(
 ) -> None:
     settings = [f"engine.sglang.transport={transport}", f"engine.sglang.interrupt={interrupt}"]
     settings += ["engine.sglang.servers=2"]
-    output = train(tmp_path, environment, steps=4, settings=settings)
+    output = train(tmp_path, environment, settings=settings)
     made_good_over_files = re.findall(r"weights \d+(?: again)?: .*", output)
     assert not made_good_over_files
     check(tmp_path)
@@ -79,7 +78,7 @@ def test_a_mixture_of_experts_trains_on_sglang(
 ) -> None:
     model = tiny_mixture(tmp_path / "model")
     settings = [f"engine.sglang.transport={transport}"]
-    output = train(tmp_path, environment, steps=4, settings=settings, model=str(model))
+    output = train(tmp_path, environment, settings=settings, model=str(model))
     assert not re.findall(r"weights \d+(?: again)?: .*", output)
     check(tmp_path, model)
 
@@ -89,7 +88,7 @@ def test_an_adapter_trains_on_sglang_whose_servers_get_merged_weights(
     environment: SGLangEnvironment, tmp_path: Path
 ) -> None:
     settings = ["engine.sglang.servers=2", "trainer.lora.rank=4", "trainer.learning_rate=1e-2"]
-    output = train(tmp_path, environment, steps=4, settings=settings)
+    output = train(tmp_path, environment, settings=settings)
     assert not re.findall(r"weights \d+(?: again)?: .*", output)
     check(tmp_path)
 
@@ -98,5 +97,5 @@ def test_an_adapter_trains_on_sglang_whose_servers_get_merged_weights(
 def test_engine_and_trainer_take_turns_on_one_device(
     environment: SGLangEnvironment, tmp_path: Path
 ) -> None:
-    train(tmp_path, environment, steps=4, settings=["engine.sglang.colocated=true"])
+    train(tmp_path, environment, settings=["engine.sglang.colocated=true"])
     check(tmp_path)
