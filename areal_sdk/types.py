@@ -9,13 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 Message = dict[str, Any]
 """One OpenAI chat message."""
 
 Tool = dict[str, Any]
 """One OpenAI tool definition: `{"type": "function", "function": {...}}`."""
+
+Item = TypeVar("Item", "Turn", "Episode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,11 @@ class Turn:
             raise ValueError(f"num_shared = {self.num_shared}: the turn before has {most} tokens")
         object.__setattr__(self, "num_prompt", self.num_shared + len(self.new_tokens))
 
-    def __getstate__(self) -> list[Any]:
+    # Not `__getstate__`: early versions of Python 3.11 put that of dataclasses in its place.
+    def __reduce__(self) -> tuple[Any, ...]:
         whole = self.prompt_tokens
-        return _state(self, new_tokens=whole, num_shared=0, shares_with=None, _before=None)
+        alone = _state(self, new_tokens=whole, num_shared=0, shares_with=None, _before=None)
+        return _restored, (Turn, alone)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Turn):
@@ -248,8 +252,7 @@ def unpack_turns(rows: Sequence[list[Any]], known: Sequence[Turn] = ()) -> list[
     """The turns again, which follow `known` in one episode."""
     turns = [*known]
     for row in rows:
-        turn: Turn = object.__new__(Turn)
-        _restore(turn, row)
+        turn = _restored(Turn, row)
         if turn.shares_with is not None:
             object.__setattr__(turn, "_before", turns[turn.shares_with])
         turns.append(turn)
@@ -261,9 +264,17 @@ def _state(item: "Turn | Episode", **changed: Any) -> list[Any]:
     return [changed[n] if n in changed else getattr(item, n) for n in item.__dataclass_fields__]
 
 
-def _restore(item: "Turn | Episode", state: Sequence[Any]) -> None:
-    for name, value in zip(item.__dataclass_fields__, state, strict=True):
+def _restored(kind: type[Item], state: Sequence[Any]) -> Item:
+    item = object.__new__(kind)
+    for name, value in zip(kind.__dataclass_fields__, state, strict=True):
         object.__setattr__(item, name, value)
+    return item
+
+
+def _restored_episode(state: Sequence[Any], turns: Sequence[list[Any]]) -> "Episode":
+    episode = _restored(Episode, state)
+    object.__setattr__(episode, "turns", tuple(unpack_turns(turns)))
+    return episode
 
 
 class OutcomeKind(StrEnum):
@@ -358,13 +369,8 @@ class Episode:
     def __post_init__(self) -> None:
         object.__setattr__(self, "turns", _linked(self.turns))
 
-    def __getstate__(self) -> list[Any]:
-        return [*_state(self, turns=()), pack_turns(self.turns)]
-
-    def __setstate__(self, state: list[Any]) -> None:
-        *own, rows = state
-        _restore(self, own)
-        object.__setattr__(self, "turns", tuple(unpack_turns(rows)))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored_episode, (_state(self, turns=()), pack_turns(self.turns))
 
     def __repr__(self) -> str:
         outcome = self.outcome

@@ -189,8 +189,9 @@ async def _keep_what_was_learnt(
     what = learner.state.reached
     again = " again" if why is None else ""
     until = f"(up to {grace_s:g} s: run.stop_grace_s; Ctrl-C{again}: at once)"
+    limit = asyncio.timeout(grace_s)
     try:
-        async with asyncio.timeout(grace_s):
+        async with limit:
             if (at_work := learner.at_work) is not None:
                 what = at_work
                 if not learner.trainer.is_alive:
@@ -203,7 +204,10 @@ async def _keep_what_was_learnt(
                 what = f"the checkpoint of {learner.state.reached}"
                 say(f"stopping: writes {what} {until}")
                 await learner.save()
-    except TimeoutError:
+    except (TimeoutError, asyncio.CancelledError):
+        # Early versions of Python 3.11 raise the second in a task that was cancelled before.
+        if not limit.expired():
+            raise
         say(f"warning: {what} was given up: it took longer than run.stop_grace_s = {grace_s:g}")
     except ArealError as exc:
         say(f"warning: {learner.state.reached} was not saved: {exc}")
