@@ -5,6 +5,8 @@ import os
 import pty
 import shutil
 import sys
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,15 @@ def test_runs_are_listed_with_what_they_learnt_and_how_they_ended(root: Path) ->
     assert "\x1b" not in output
 
 
+def all_of(terminal: FileIO) -> bytes:
+    """Everything that was written to a closed terminal. One read gives what has arrived so far."""
+    shown = b""
+    with suppress(OSError):  # EIO: no process holds the other end, and nothing is left
+        while part := terminal.read(10_000):
+            shown += part
+    return shown
+
+
 def test_the_cause_at_the_end_of_a_long_error_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,8 +93,8 @@ def test_the_cause_at_the_end_of_a_long_error_is_shown(
     with os.fdopen(terminal, "w") as stdout, monkeypatch.context() as patched:
         patched.setattr(sys, "stdout", stdout)
         runs([str(tmp_path)], standalone_mode=False)
-    shown = os.read(main, 10_000).decode()
-    os.close(main)
+    with os.fdopen(main, "rb", buffering=0) as shown_at:
+        shown = all_of(shown_at).decode()
     told = shown[shown.index("run: Rollout") :].splitlines()
     assert max(map(len, told)) <= 80
     assert " ".join(line.strip() for line in told) == f"run: RolloutError: {error}"
