@@ -14,7 +14,7 @@ from areal_sdk.fsdp.step.optimizer import scheduled
 from areal_sdk.trainer import Demonstration
 
 from .episodes import make_groups
-from .specs import trainer_spec
+from .specs import changed, trainer_spec, with_preset
 
 
 @pytest.mark.parametrize(
@@ -82,3 +82,42 @@ def test_the_settings_of_adamw_reach_it(model_dir: Path) -> None:
     spec = trainer_spec(model_dir, beta1=0.8, beta2=0.95, epsilon=1e-6, weight_decay=0.1)
     [group] = RankTrainer(spec).optimizer.param_groups
     assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.8, 0.95), 1e-6, 0.1)
+
+
+def test_the_warm_up_counts_steps_of_the_run_as_the_schedule_does(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    """Two updates in each step, a step without one, a resume: the rates of policy and critic."""
+    spec = run_of(model_dir, 8, schedule="linear", num_minibatches=2)
+    spec = with_preset(changed(spec, warmup_steps=4), "ppo", critic_learning_rate=1e-2)
+
+    def rates(trainer: RankTrainer, steps: range) -> list[tuple[float, float]]:
+        assert trainer.critic is not None
+        found = []
+        for step in steps:
+            trainer.step(make_groups(2, seed=step) if step != 1 else [], version=0)
+            optimizers = (trainer.optimizer, trainer.critic.optimizer)
+            found.append(tuple(optimizer.param_groups[0]["lr"] for optimizer in optimizers))
+        return found
+
+    trainer, resumed = RankTrainer(spec), RankTrainer(spec)
+    begun = rates(trainer, range(3))
+    save_checkpoint(trainer, tmp_path / "step-3", {})
+    load_checkpoint(resumed, tmp_path / "step-3")
+    parts = [0.25, 0.25, 0.75, 1.0, 1.0, 0.75]  # in step 1 nothing moves
+    assert [rate / 1e-3 for rate, _ in begun + rates(trainer, range(3, 6))] == pytest.approx(parts)
+    assert [rate / 1e-2 for _, rate in rates(resumed, range(3, 6))] == pytest.approx(parts[3:])
+
+
+def test_a_critic_that_joins_a_run_warms_up_from_there(model_dir: Path, tmp_path: Path) -> None:
+    spec = changed(run_of(model_dir, 8), warmup_steps=2)
+    first = RankTrainer(spec)
+    for seed in range(2):
+        first.step(make_groups(seed=seed), version=0)
+    save_checkpoint(first, tmp_path / "step-2", {})
+    second = RankTrainer(with_preset(spec, "ppo", critic_learning_rate=1e-2))
+    load_checkpoint(second, tmp_path / "step-2")
+    metrics = second.step(make_groups(seed=2), version=0)
+    assert second.critic is not None
+    assert metrics["learning_rate"] == pytest.approx(1e-3)
+    assert second.critic.optimizer.param_groups[0]["lr"] == pytest.approx(0.5e-2)

@@ -67,7 +67,7 @@ class TrainerSection(Section):
     learning_rate: Annotated[float, Field(gt=0)] = 2e-5
     """Highest learning rate of AdamW. Default for an adapter (`trainer.lora`): 2e-4."""
     warmup_steps: NonNegative = 5
-    """Steps in which the learning rate rises to its value."""
+    """Steps of the run in which the learning rate rises to its value, however many updates a step makes."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
     """Learning rate after the warm-up: constant, or falling until the last step (`run.steps`) along a line, along
     half a wave, or (`wsd`: warm up, stay, decay) along a line in the last steps alone. Supervised warm-up

@@ -59,6 +59,7 @@ class Snapshot:
             "num_updates": trainer.num_updates,
             "num_steps": trainer.num_steps,
             "critic_updates": None if trainer.critic is None else trainer.critic.num_updates,
+            "critic_steps": None if trainer.critic is None else trainer.critic.num_steps,
             "baselines": trainer.baselines,
             "adapter": _adapter_of(trainer.spec),
             "extra": extra,
@@ -163,6 +164,7 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
     trainer.baselines = state["baselines"]
     if trainer.critic is not None:  # none was saved where another algorithm was trained: it begins
         trainer.critic.num_updates = state.get("critic_updates") or 0
+        trainer.critic.num_steps = state.get("critic_steps") or trainer.critic.num_updates
     has_critic = state.get("critic_updates") is not None
     tensors = _tensors(trainer, with_critic=has_critic, allocate=True)
     saved = FileSystemReader(directory).read_metadata().state_dict_metadata

@@ -18,7 +18,7 @@ from areal_sdk.fsdp.policy import Policy, hidden_states
 from areal_sdk.fsdp.sharding import summed_at_the_end
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step.metrics import Meter
-from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, worst
+from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, warmed_up, worst
 from areal_sdk.fsdp.step.planning import Minibatch
 
 
@@ -78,6 +78,8 @@ class CriticTrainer:
         self.model = load_trained(trainer, ranks, ValueModel)
         self.optimizer = make_optimizer(self.model, self.settings)
         self.num_updates = 0
+        self.num_steps = 0
+        """Steps since the critic began, which may be later than the run: the clock of its warm-up."""
 
     def values(self, batch: Batch) -> Tensor:
         with self.autocast():
@@ -91,6 +93,7 @@ class CriticTrainer:
 
         `rate`: the part of its learning rate that the schedule leaves.
         """
+        rate *= warmed_up(self.settings, step=self.num_steps)
         totals = {"value_loss": 0.0}
         norms, num_terms = [], 0
         with meter.phase("critic"):
@@ -112,7 +115,6 @@ class CriticTrainer:
                     self.optimizer,
                     self.settings,
                     learning_rate=self.spec.learning_rate * rate,
-                    num_updates=self.num_updates,
                 )
                 self.num_updates += applied.is_updated
                 norms.append(applied.grad_norm)

@@ -22,7 +22,7 @@ def make_optimizer(model: nn.Module, settings: TrainerSection) -> torch.optim.Ad
 
 
 def scheduled(settings: TrainerSection, *, step: int, num_steps: int) -> float:
-    """The part of the learning rate that is left in `step`, counted from 0; the warm-up aside.
+    """The part of the learning rate that the schedule leaves in `step`, counted from 0.
 
     >>> line = TrainerSection(schedule="linear", warmup_steps=2)
     >>> [scheduled(line, step=step, num_steps=6) for step in range(7)]
@@ -40,6 +40,15 @@ def scheduled(settings: TrainerSection, *, step: int, num_steps: int) -> float:
     return left + (1.0 - left) * settings.schedule_end
 
 
+def warmed_up(settings: TrainerSection, *, step: int) -> float:
+    """The part of the learning rate that the warm-up allows in `step`, counted from 0.
+
+    >>> [warmed_up(TrainerSection(warmup_steps=4), step=step) for step in range(5)]
+    [0.25, 0.5, 0.75, 1.0, 1.0]
+    """
+    return min(1.0, (step + 1) / max(1, settings.warmup_steps))
+
+
 @dataclass(frozen=True, slots=True)
 class Applied:
     grad_norm: float
@@ -53,9 +62,8 @@ def apply_gradients(
     settings: TrainerSection,
     *,
     learning_rate: float,
-    num_updates: int,
 ) -> Applied:
-    """Clip, update, forget the gradients. `num_updates` went before; they drive the warm-up.
+    """Clip, update, forget the gradients.
 
     A gradient that is not finite would poison weights and moments for good: it is dropped, on all
     ranks alike since all know the same norm, and reported. Where the gradient is zero there was
@@ -66,9 +74,8 @@ def apply_gradients(
     is_updated = bool(torch.isfinite(norm)) and norm.item() > 0.0
     if is_updated:
         torch.nn.utils.clip_grads_with_norm_(parameters, settings.max_grad_norm, norm)
-        warmup = min(1.0, (num_updates + 1) / max(1, settings.warmup_steps))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * warmup
+            group["lr"] = learning_rate
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return Applied(norm.item(), is_updated)

@@ -42,7 +42,13 @@ from areal_sdk.fsdp.step.metrics import (
     disagreement,
     disagreement_notice,
 )
-from areal_sdk.fsdp.step.optimizer import apply_gradients, make_optimizer, scheduled, worst
+from areal_sdk.fsdp.step.optimizer import (
+    apply_gradients,
+    make_optimizer,
+    scheduled,
+    warmed_up,
+    worst,
+)
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
@@ -78,9 +84,9 @@ class RankTrainer:
         self.phase = ""
         """`policy` or `imitation`: an optimiser's state does not outlive its loss."""
         self.num_updates = 0
-        """Optimiser updates of this phase; drives the warm-up."""
+        """Optimiser updates of this phase."""
         self.num_steps = 0
-        """Steps of this phase, those without an update too; drives the schedule."""
+        """Steps of this phase, those without an update too: the clock of warm-up and schedule."""
         self.baselines: Baselines = {}
         self.notices: list[str] = []
         """The notices of the latest step: each source with a wrong reward once."""
@@ -135,6 +141,8 @@ class RankTrainer:
                 skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
                 metrics |= {**of_critic, "num_skipped_updates": skipped}
         self.num_steps += 1
+        if self.critic is not None:
+            self.critic.num_steps += 1
         self._notice(metrics)
         return metrics | self._cost(plan.minibatches, meter, began)
 
@@ -300,6 +308,7 @@ class RankTrainer:
         """One optimiser update for each minibatch that has a gradient."""
         loss_sum, grad_norms, num_skipped = 0.0, [], 0
         num_updates = self.num_updates
+        learning_rate *= warmed_up(self.settings, step=self.num_steps)
         entropy_gradient = self.needs.entropy and self.phase == "policy"
         for index, planned in enumerate(minibatches):
             progress = index / len(minibatches)
@@ -362,11 +371,7 @@ class RankTrainer:
     def _apply_gradients(self, learning_rate: float) -> float:
         """One update of the policy; returns the norm of its gradient before clipping."""
         applied = apply_gradients(
-            self.policy,
-            self.optimizer,
-            self.settings,
-            learning_rate=learning_rate,
-            num_updates=self.num_updates,
+            self.policy, self.optimizer, self.settings, learning_rate=learning_rate
         )
         self.num_updates += applied.is_updated
         return applied.grad_norm
