@@ -20,4 +20,4 @@ timeout 300 "$own" -m pip install --quiet --constraint constraints.txt "$(ls "$s
 cp -r "$plugin" "$scratch/plugin"
 rm -r "$scratch/plugin/${name//-/_}" # the wheel, not this tree, must be what is imported
 cd "$scratch/plugin"
-timeout 300 "$own" -m pytest -q -m "not slow and not gpu" tests
+timeout 300 "$own" -m pytest -q -rs -m "not slow and not gpu" tests

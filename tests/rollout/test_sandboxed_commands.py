@@ -17,8 +17,7 @@ from areal_sdk.sandbox.run import _find_bubblewrap
 from areal_sdk.types import Episode, ErrorKind
 from tests.rollout.playing import play
 from tests.rollout.test_command_agents import ASK, EXAMPLES
-
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+from tests.sandbox.isolation import needs_bubblewrap
 
 
 async def played(script: str, model_dir: Path, *, said: str = "4", **options: Any) -> Episode:
@@ -66,16 +65,25 @@ console.log(JSON.stringify({ reward: Number(said === data.answer) }));
 """
 
 
+NODE = shutil.which("node")
+needs_node = pytest.mark.skipif(NODE is None, reason="needs Node.js")
+
+
 @needs_bubblewrap
-async def test_the_clients_of_python_and_node_play(model_dir: Path, tmp_path: Path) -> None:
-    agents = {"agent.py": (sys.executable, OPENAI_AGENT)}
-    if node := shutil.which("node"):
-        agents["agent.mjs"] = (node, NODE_AGENT)
-    for name, (program, code) in agents.items():
-        (tmp_path / name).write_text(code)
-        agent = CommandAgent(f"{program} {tmp_path / name}", sandbox=True)
-        episode = await play(agent, ["4"], model_dir, infra_retries=0)
-        assert episode.outcome.reward == 1.0, episode.outcome
+@pytest.mark.parametrize(
+    ("program", "name", "code"),
+    [
+        pytest.param(sys.executable, "agent.py", OPENAI_AGENT, id="python"),
+        pytest.param(NODE, "agent.mjs", NODE_AGENT, id="node", marks=needs_node),
+    ],
+)
+async def test_the_clients_of_python_and_node_play(
+    program: str, name: str, code: str, model_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(code)
+    agent = CommandAgent(f"{program} {tmp_path / name}", sandbox=True)
+    episode = await play(agent, ["4"], model_dir, infra_retries=0)
+    assert episode.outcome.reward == 1.0, episode.outcome
 
 
 class Outside:
@@ -195,13 +203,19 @@ def test_where_nothing_isolates_a_sandbox_is_refused(monkeypatch: pytest.MonkeyP
     [
         ({"sandbox": True, "warm": True}, "a sandbox ends with its episode"),
         ({"memory_mb": 100}, "are for a command in a sandbox: add --sandbox"),
-        ({"sandbox": True, "memory_mb": 0}, "agent.memory_mb = 0: give a positive number"),
-        ({"sandbox": True, "readable": ["/nowhere"]}, "agent.readable: there is no /nowhere"),
+        pytest.param(
+            {"sandbox": True, "memory_mb": 0},
+            "agent.memory_mb = 0: give a positive number",
+            marks=needs_bubblewrap,
+        ),
+        pytest.param(
+            {"sandbox": True, "readable": ["/nowhere"]},
+            "agent.readable: there is no /nowhere",
+            marks=needs_bubblewrap,
+        ),
     ],
 )
 def test_options_that_cannot_be_kept_are_refused(options: dict[str, Any], message: str) -> None:
-    if shutil.which("bwrap") is None and options.get("sandbox") and "warm" not in options:
-        pytest.skip("needs bubblewrap")
     with pytest.raises(ConfigError, match=message):
         CommandAgent("true", **options)
 

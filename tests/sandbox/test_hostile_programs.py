@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from areal_sdk.sandbox import Isolation, Limits, Sandbox
+from tests.sandbox.isolation import needs_bubblewrap
 from tests.sandbox.programs import HOSTILE, Hostile
 
 LIMITS = Limits(wall_s=120.0, cpu_s=1.0, memory_mb=100, processes=16, output_kb=256, disk_mb=32)
 SLEEPS_S = 1.0
 """The limit of programs that are ended by the clock."""
 
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 CASES = [
     *(
         pytest.param("bubblewrap", one, id=f"{one.name}-bubblewrap", marks=needs_bubblewrap)

@@ -11,14 +11,9 @@ import pytest
 from areal_sdk.sandbox import INNER_ADDRESS, Isolation, Limits, Sandbox, SandboxError
 from areal_sdk.sandbox.run import _find_bubblewrap, _warn
 from areal_sdk.sandbox.supervisor import descendants
+from tests.sandbox.isolation import needs_bubblewrap
 
-BOTH: list[object] = [
-    "rlimits",
-    pytest.param(
-        "bubblewrap",
-        marks=pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap"),
-    ),
-]
+BOTH: list[object] = ["rlimits", pytest.param("bubblewrap", marks=needs_bubblewrap)]
 both = pytest.mark.parametrize("isolation", BOTH)
 SLEEP = ["python3", "-I", "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
@@ -136,7 +131,7 @@ async def test_bubblewrap_that_was_asked_for_and_is_missing_is_an_error_with_its
         _find_bubblewrap.cache_clear()
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+@needs_bubblewrap
 async def test_one_address_outside_is_reached_and_no_other() -> None:
     async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write((await reader.read()).upper())
@@ -165,9 +160,8 @@ async def test_without_bubblewrap_no_address_is_reached() -> None:
         await Sandbox(isolation="rlimits").run(["true"], reaches=("127.0.0.1", 1))
 
 
-@pytest.mark.skipif(
-    shutil.which("bwrap") is None or shutil.which("awk") is None, reason="needs bubblewrap and awk"
-)
+@needs_bubblewrap
+@pytest.mark.skipif(shutil.which("awk") is None, reason="needs awk")
 async def test_programs_that_are_links_in_etc_run() -> None:
     """`awk` is /etc/alternatives/awk on Debian; root's directories were closed to the program's user."""
     assert (await Sandbox().run(["awk", "BEGIN { print 7 }"])).stdout == b"7\n"

@@ -2,20 +2,25 @@
 
 import inspect
 import json
-import shutil
 from functools import partial
 
 import pytest
 from forgeries import FORGERIES, METHOD_FORGERIES, TOLD_TOO_LATE
 
-from areal_sdk.sandbox import Isolation, Limits, SandboxError
+from areal_sdk.sandbox import Isolation, Limits, SandboxError, why_not_isolated
 from areal_sdk.testing import check_reward, make_episode, registered
 from areal_sdk_code.judge import Judge, _is_same_line, read_tests
 from areal_sdk_code.problems import tasks as problems
 from areal_sdk_code.rewards import unit_tests
 
-ISOLATIONS: list[Isolation] = ["rlimits", *(["bubblewrap"] if shutil.which("bwrap") else [])]
-both = pytest.mark.parametrize("isolation", ISOLATIONS)
+NO_BUBBLEWRAP = why_not_isolated()
+STRONGEST: Isolation = "rlimits" if NO_BUBBLEWRAP else "bubblewrap"
+needs_bubblewrap = pytest.mark.skipif(
+    bool(NO_BUBBLEWRAP), reason=NO_BUBBLEWRAP or "bubblewrap runs"
+)
+both = pytest.mark.parametrize(
+    "isolation", ["rlimits", pytest.param("bubblewrap", marks=needs_bubblewrap)]
+)
 LIMITS = Limits(wall_s=120.0, cpu_s=5.0, memory_mb=300)
 TESTS = ["assert double(2) == 4", "assert double(7) == 14"]
 SOLUTION = "Here it is:\n```python\ndef double(x):\n    return 2 * x\n```"
@@ -29,9 +34,9 @@ async def test_a_right_program_passes(isolation: Isolation) -> None:
 
 @pytest.mark.parametrize("name", FORGERIES)
 async def test_a_verdict_cannot_be_forged(name: str) -> None:
-    if name == "reads_the_tests" and "bubblewrap" not in ISOLATIONS:
+    if name == "reads_the_tests" and NO_BUBBLEWRAP:
         pytest.skip("limits alone let a program read every file: needs bubblewrap")
-    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(FORGERIES[name], TESTS)
+    verdict = await Judge(LIMITS, isolation=STRONGEST).judge(FORGERIES[name], TESTS)
     assert verdict.num_passed == 0
     assert verdict.message
 
@@ -40,13 +45,13 @@ async def test_a_verdict_cannot_be_forged(name: str) -> None:
 async def test_a_method_of_an_object_is_not_told_what_is_expected(name: str) -> None:
     code, test = METHOD_FORGERIES[name]
     with pytest.raises(ValueError, match="tell the program what is expected: compare with =="):
-        await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(code, [test])
+        await Judge(LIMITS, isolation=STRONGEST).judge(code, [test])
 
 
 @pytest.mark.parametrize("name", TOLD_TOO_LATE)
 async def test_a_class_made_from_a_plain_one_answers_as_the_plain_one(name: str) -> None:
     code, test = TOLD_TOO_LATE[name]
-    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(code, [test])
+    verdict = await Judge(LIMITS, isolation=STRONGEST).judge(code, [test])
     assert verdict.num_passed == 0
     assert verdict.message
 
@@ -104,12 +109,12 @@ async def test_a_class_made_from_a_plain_one_answers_as_the_plain_one(name: str)
     ],
 )
 async def test_what_tests_do_in_one_process_works_between_two(code: str, test: str) -> None:
-    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(code, [test])
+    verdict = await Judge(LIMITS, isolation=STRONGEST).judge(code, [test])
     assert verdict.passed, verdict
 
 
 async def test_tests_in_the_form_of_humaneval_and_calls_and_output() -> None:
-    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    judge = Judge(LIMITS, isolation=STRONGEST)
     check = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 6"
     assert (await judge.judge("def g(x): return 2 * x", check, entry_points=["g"])).passed
     assert not (await judge.judge("def g(x): return 4", check, entry_points=["g"])).passed
@@ -143,7 +148,7 @@ class Solution:
 
 
 async def test_functional_tests_of_live_code_bench_call_the_method_of_solution() -> None:
-    reward = partial(unit_tests, isolation=ISOLATIONS[-1])
+    reward = partial(unit_tests, isolation=STRONGEST)
     right = await reward(make_episode(RIGHT_TWO_SUM, data=TWO_SUM))
     assert (right.reward, right.message) == (1.0, "")
     function = "def twoSum(nums, target):\n    return (0, 1)"
@@ -166,7 +171,7 @@ async def test_functional_tests_of_live_code_bench_call_the_method_of_solution()
 async def test_a_function_of_live_code_bench_may_shadow_a_usual_name() -> None:
     data = live_code_bench(("5\n3\n7", "6"), metadata={"func_name": "pow"})
     code = "class Solution:\n    def pow(self, x, n, mod): return pow(x, n, mod)"
-    verdict = await unit_tests(make_episode(code, data=data), isolation=ISOLATIONS[-1])
+    verdict = await unit_tests(make_episode(code, data=data), isolation=STRONGEST)
     assert verdict.reward == 1.0, verdict.message
 
 
@@ -179,14 +184,14 @@ async def test_stdin_tests_of_live_code_bench_run_the_program() -> None:
 
 async def test_a_check_may_be_given_a_method_of_solution() -> None:
     check = "def check(candidate):\n    assert candidate([3, 3], target=6) == [0, 1]"
-    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    judge = Judge(LIMITS, isolation=STRONGEST)
     code = "from typing import List\nfrom collections import defaultdict\n" + RIGHT_TWO_SUM
     assert (await judge.judge(code, check, entry_points=["Solution().twoSum"])).passed
     assert not (await judge.judge("x = 1", check, entry_points=["Solution().twoSum"])).passed
 
 
 async def test_keys_that_json_cannot_say_are_compared_as_json_writes_them() -> None:
-    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    judge = Judge(LIMITS, isolation=STRONGEST)
     call = {"args": [[1, 1, 2]], "expected": json.loads('{"1": 2, "2": 1}')}
     for code, passes in (
         ("from collections import Counter\ndef f(x): return Counter(x)", True),
@@ -220,7 +225,7 @@ ONLY_DEFINED = {
 
 @pytest.mark.parametrize("name", ONLY_DEFINED)
 async def test_tests_that_are_only_defined_run(name: str) -> None:
-    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    judge = Judge(LIMITS, isolation=STRONGEST)
     right = await judge.judge("TWO = 2\ndef double(x): return 2 * x", ONLY_DEFINED[name])
     assert right.passed, right
     for wrong in ("TWO = 2\ndef double(x): return 0", "nothing = 1"):
@@ -230,14 +235,14 @@ async def test_tests_that_are_only_defined_run(name: str) -> None:
 
 
 async def test_a_test_that_cannot_use_what_the_program_returned_has_failed() -> None:
-    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    judge = Judge(LIMITS, isolation=STRONGEST)
     for test in ("assert abs(double(2) - 4) < 1", "for x in [double(2)][:0]: y = x\nassert y == 4"):
         verdict = await judge.judge("def double(x): pass", test, entry_points=["double"])
         assert verdict.num_passed == 0
 
 
 async def test_in_compares_where_the_tests_are() -> None:
-    judge = Judge(LIMITS, isolation=ISOLATIONS[-1])
+    judge = Judge(LIMITS, isolation=STRONGEST)
     test = "assert 3 in double(9) and 5 not in double(9)"
     form = "class A:\n  def __contains__(self, x): return x == 3\n  def __iter__(self): return iter({})"
     assert (await judge.judge(form.format([3]) + "\ndouble = lambda x: A()", test)).passed
@@ -267,7 +272,7 @@ async def test_a_limit_is_the_programs_failure_and_is_named(
 
 async def test_inputs_share_the_time_of_a_program_and_none_is_run_after_it() -> None:
     tests = [{"input": str(n), "output": "1"} for n in range(50)]
-    verdict = await Judge(Limits(wall_s=1.0), isolation=ISOLATIONS[-1]).judge(
+    verdict = await Judge(Limits(wall_s=1.0), isolation=STRONGEST).judge(
         "import time\nprint(int(input()) + 1, flush=True)\ntime.sleep(0.4)", tests
     )
     assert verdict.num_passed <= 1
@@ -387,9 +392,7 @@ async def test_each_problem_of_the_dataset_can_be_solved() -> None:
     assert len({task.id for task in found}) == 20
     tests = [test for task in found for test in task.data["tests"]]
     names = [task.data["entry_point"] for task in found]
-    verdict = await Judge(LIMITS, isolation=ISOLATIONS[-1]).judge(
-        SOLUTIONS, tests, entry_points=names
-    )
+    verdict = await Judge(LIMITS, isolation=STRONGEST).judge(SOLUTIONS, tests, entry_points=names)
     assert verdict.passed, verdict
 
 
