@@ -1,18 +1,23 @@
 """The listening socket of a gateway."""
 
 import asyncio
+import logging
 import re
 import resource
 import socket
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.processes.moving import MovedConnections
+
+logger = logging.getLogger(__name__)
 
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -30,6 +35,9 @@ KEEP_ALIVE_S = 75.0
 """A connection is closed after so long without another request."""
 
 _MOST_FILES = 65_536
+
+_REFUSALS_S = 60.0
+"""Requests that are no HTTP have one line in the log in such a time."""
 
 
 def check_host(host: str, *, has_given_key: bool) -> None:
@@ -91,6 +99,8 @@ class HttpServer:
         runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_ServerLog(logger),
+            auto_decompress=False,  # `refuse_body` refuses what is compressed
             handler_cancellation=True,  # a client that leaves frees its slot in the engine
             shutdown_timeout=1.0,
             keepalive_timeout=KEEP_ALIVE_S,
@@ -145,6 +155,26 @@ class HttpServer:
 
         app.on_response_prepare.append(allow)
         app.middlewares.append(_preflight)
+
+
+class _ServerLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of aiohttp's server, which would write a malformed request with its headers, keys among them.
+
+    Anybody can send such requests. So one line in `_REFUSALS_S` says how many came, and none says what they held.
+    """
+
+    _num_refused = 0
+    _next_line_at = 0.0
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        if not isinstance(options.get("exc_info"), HttpProcessingError):
+            super().log(level, msg, *args, **options)
+            return
+        self._num_refused += 1
+        if time.monotonic() >= self._next_line_at:
+            self._next_line_at = time.monotonic() + _REFUSALS_S
+            super().warning("requests that are not HTTP, refused: %d", self._num_refused)
+            self._num_refused = 0
 
 
 @web.middleware

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from areal_sdk.gateway.errors import gateway_lost
 from areal_sdk.gateway.processes.moving import Mover
-from areal_sdk.gateway.wire.http import discard_body, read_body, refuse_long_body
+from areal_sdk.gateway.wire.http import discard_body, read_body, refuse_body
 
 _MOST_UNREAD = 256 * 1024
 _IDLE_S = 30.0
@@ -32,7 +32,6 @@ _NOT_PASSED_ON = {
     b"keep-alive",
     b"content-length",
     b"transfer-encoding",
-    b"content-encoding",  # the body that we send is decoded
     b"expect",
     b"upgrade",
 }
@@ -53,7 +52,7 @@ class Hop:
 
         With `moves` the connection goes to the owner together with the request, if it can.
         """
-        refuse_long_body(request)
+        refuse_body(request)
         if not request.content.is_eof():
             await asyncio.sleep(0)  # most bodies follow their head at once
         if moves and request.keep_alive and request.content.is_eof():

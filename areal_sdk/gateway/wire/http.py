@@ -53,8 +53,8 @@ def body_limit(max_context: int, most_characters_a_token: int | None) -> int:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """The body, refused before it is read where its length says that it is too long."""
-    refuse_long_body(request)
+    """The body, refused before it is read where its head says that it is too long or encoded."""
+    refuse_body(request)
     try:
         if not request.content.is_eof():
             await asyncio.sleep(0)  # most bodies follow their head at once: no need of a deadline
@@ -70,10 +70,20 @@ async def read_body(request: web.Request) -> bytes:
         ) from exc
 
 
-def refuse_long_body(request: web.Request) -> None:
-    """A 413 where the request says that its body is too long."""
+def refuse_body(request: web.Request) -> None:
+    """A 413 or 415 where the request says that its body is too long, or is compressed.
+
+    No SDK compresses its requests. 2 MB of gzip may be 2 GB of text, and the parser would unpack them in the loop.
+    """
     if (request.content_length or 0) > request.client_max_size:
         raise _too_large(request)
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ApiError(
+            415,
+            "The request body has a Content-Encoding, and this server reads none: send the JSON as it is.",
+            code="unsupported_encoding",
+        )
 
 
 def _too_large(request: web.Request) -> ApiError:
@@ -134,11 +144,11 @@ def guarded(
         except ApiError as exc:
             errors[exc.code or exc.type] += 1
             if exc.fault is not None:
-                logger.warning("%s %s: %s", request.method, request.path, exc)
+                logger.warning("%s: %s", _called(request), exc)
             response = json_response(error_body(exc), status=exc.status, headers=exc.headers())
         except Exception:
             errors["internal"] += 1
-            logger.exception("%s %s failed", request.method, request.path)
+            logger.exception("%s failed", _called(request))
             error = ApiError(500, "The gateway failed; its log has the details.", retry=False)
             response = json_response(error_body(error), status=500, headers=error.headers())
         if not request.content.is_eof():
@@ -146,6 +156,12 @@ def guarded(
         return response
 
     return answer
+
+
+def _called(request: web.Request) -> str:
+    """The call, for the log. The path itself may hold the address of a session, which is a key."""
+    resource = request.match_info.route.resource
+    return f"{request.method} {resource.canonical if resource is not None else 'an unknown path'}"
 
 
 async def _send_and_discard(request: web.Request, response: web.Response) -> None:
@@ -231,7 +247,7 @@ async def send_events(
                     raise feed.error
                 error = as_api_error(feed.error)
                 errors[error.code or "internal"] += 1
-                logger.warning("%s %s broke off: %s", request.method, request.path, error)
+                logger.warning("%s broke off: %s", _called(request), error)
                 data += write_error(error)
             elif not data and not is_last:
                 data = keep_alive

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+import struct
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -116,6 +117,22 @@ def test_a_stranger_is_refused(make: MakeRelay, file: Path) -> None:
     file.write_bytes(b"x")
     _, arrivals = send_file(file, "model", [relay.address], token="guessed")
     assert "belongs to another run" in arrivals.failed[relay.address]
+
+
+def test_a_stranger_writes_nothing_into_the_log(
+    make: MakeRelay, capfd: pytest.CaptureFixture[str]
+) -> None:
+    relay = make()
+    host, port = relay.address.split(":")
+    with socket.create_connection((host, int(port))) as stranger:
+        stranger.sendall(b"PUT /model HTTP/1.0\r\nAuthorization: Bearer gu\xe9ssed\r\n\r\n")
+        assert b"403" in stranger.recv(100)
+    with socket.create_server((host, 0)) as server:
+        with socket.create_connection(server.getsockname()) as leaves:
+            accepted, address = server.accept()
+            leaves.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        relay._server.process_request_thread(accepted, address)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_machine_without_room_says_so_and_passes_the_file_on(

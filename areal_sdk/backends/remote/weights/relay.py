@@ -7,11 +7,11 @@ receivers take hardly longer than one. Deadlines are about progress: a link may 
 """
 
 import contextlib
-import hmac
 import http.client
 import json
 import os
 import socket
+import sys
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from areal_sdk.backends.room import take_room
 from areal_sdk.errors import EngineError
-from areal_sdk.process.network.handshake import join_address, split_address
+from areal_sdk.process.network.handshake import is_equal, join_address, split_address
 
 PIECE_BYTES = 256 * 2**10
 SILENT_S = 60.0
@@ -164,7 +164,7 @@ class Relay:
         self.forget()
 
     def _receive(self, request: BaseHTTPRequestHandler, token: str) -> None:
-        if not hmac.compare_digest(request.headers.get("Authorization", ""), f"Bearer {token}"):
+        if not is_equal(request.headers.get("Authorization", ""), f"Bearer {token}"):
             return _answer(request, 403, {"error": "this receiver belongs to another run"})
         size, name = int(request.headers["Content-Length"]), request.path.lstrip("/")
         rest = [hop for hop in request.headers["X-Next"].split(",") if hop]
@@ -223,6 +223,11 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Without the base class's question for the name of this machine, which may wait for a name server."""
         TCPServer.server_bind(self)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A connection that breaks is the caller's affair: it fills no log."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def _answer(request: BaseHTTPRequestHandler, status: int, body: Mapping[str, object]) -> None:
