@@ -35,7 +35,7 @@ def is_proof(claim: object, token: str, role: str, *facts: object) -> bool:
 def is_equal(claim: str, secret: str) -> bool:
     """Whether a stranger's text is the secret, in a time that does not tell how much of it is right.
 
-    >>> is_equal("secret", "secret"), is_equal("secr\u00e9t", "secret"), is_equal("\ud83d", "secret")
+    >>> is_equal("secret", "secret"), is_equal("secr\\u00e9t", "secret"), is_equal("\\ud83d", "secret")
     (True, False, False)
     """
     return hmac.compare_digest(claim.encode(errors="replace"), secret.encode())
