@@ -7,19 +7,11 @@ from typing import TypeVar
 
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.recorded import (
-    EpisodeChoice,
-    best_episodes,
-    contrasts,
-    is_text,
-    recorded_pair,
-    recorded_text,
-    recorded_tokens,
-    text_pair,
-)
+from areal_sdk.finetune.contrasts import SEVERAL, contrasts, read_pair
+from areal_sdk.finetune.recorded import EpisodeChoice, best_episodes, is_text, threads
 from areal_sdk.finetune.rendering import Dataset, TokenPair, render_conversations, render_pairs
 from areal_sdk.gateway.tokens.renderer import Renderer
-from areal_sdk.loop.plan.rows import read_conversations, read_pairs
+from areal_sdk.loop.plan.rows import Pair, read_conversations, read_pairs
 from areal_sdk.models import find_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration
@@ -36,6 +28,8 @@ class Sources:
         self._section = section
         self._model_dir = model_dir
         self._renderer = renderer
+        self._same_tokens: set[Path] = set()
+        """Runs whose tokenizer is known to be that of the model."""
 
     def demonstrations(self, places: Sequence[str]) -> Dataset[Demonstration]:
         """Conversations of files, and the best episodes of runs."""
@@ -50,7 +44,7 @@ class Sources:
         return _checked(found, places)
 
     def pairs(self, places: Sequence[str]) -> Dataset[TokenPair]:
-        """Pairs of files, and the best against the worst episode of each group of a run."""
+        """Pairs of files, and different answers to one prompt of runs."""
         found: Dataset[TokenPair] = Dataset()
         for place in places:
             path = Path(place).expanduser()
@@ -70,31 +64,30 @@ class Sources:
         for episode in best_episodes(run_dir, selection):
             where = f"{run_dir.path}, episode {episode.id}"
             if is_text(episode):
-                rows = recorded_text(episode)
+                rows = [thread.text() for thread in threads(episode)]
                 found.add(render_conversations(rows, self._renderer, max_tokens=self._most))
                 continue
             self._check_same_tokens(run_dir)
-            for sequence in recorded_tokens(episode):
-                found.add_if_usable(sequence, where, max_tokens=self._most)
+            for thread in threads(episode):
+                found.add_if_usable(thread.tokens(), where, max_tokens=self._most)
 
     def _add_contrasts(self, found: Dataset[TokenPair], run_dir: RunDir) -> None:
-        for best, worst in contrasts(run_dir):
-            where = f"{run_dir.path}, episodes {best.id} and {worst.id}"
-            if is_text(best):
-                rows = text_pair(best, worst)
-                if rows is not None:
-                    found.add(render_pairs([rows], self._renderer, max_tokens=self._most))
-                    continue
-            else:
-                self._check_same_tokens(run_dir)
-                pair = recorded_pair(best, worst)
-                if pair is not None:
-                    found.add_if_usable(pair, where, max_tokens=self._most)
-                    continue
-            found.leave_out("no two answers to the same prompt", where)
+        compared = contrasts(run_dir)
+        for best, worst in compared.pairs:
+            pair = read_pair(run_dir, best, worst)
+            if isinstance(pair, Pair):
+                found.add(render_pairs([pair], self._renderer, max_tokens=self._most))
+                continue
+            self._check_same_tokens(run_dir)
+            where = f"{run_dir.path}, episodes {best.source.id} and {worst.source.id}"
+            found.add_if_usable(pair, where, max_tokens=self._most)
+        for episode_id in compared.unclear:
+            found.leave_out(SEVERAL, f"{run_dir.path}, episode {episode_id}")
 
     def _check_same_tokens(self, run_dir: RunDir) -> None:
         """ConfigError where the run's tokens are another tokenizer's: they are learnt as they are."""
+        if run_dir.path in self._same_tokens:
+            return
         theirs, ours = _tokenizer_of(run_dir), _digest(self._model_dir / TOKENIZER)
         if theirs is not None and theirs != ours:
             raise ConfigError(
@@ -102,6 +95,7 @@ class Sources:
                 f"{self._model_dir}: fine-tune a model of the same family, or play the tasks through "
                 "`areal-sdk serve --upstream`, which keeps text"
             )
+        self._same_tokens.add(run_dir.path)
 
 
 def _tokenizer_of(run_dir: RunDir) -> str | None:

@@ -52,6 +52,7 @@ from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
 from areal_sdk.telemetry.files import read_json, to_json, write_atomically
+from areal_sdk.telemetry.terminal import counted
 from areal_sdk.trainer import PresetSpec
 from areal_sdk.types import WeightUpdate
 
@@ -137,10 +138,10 @@ def _objective(config: Config, model: FoundModel) -> tuple[FinetuneObjective, tu
         rows = sources.demonstrations(section.data)
         kept = sources.demonstrations(section.eval_data) if section.eval_data else None
         imitation = Imitation(settings, rows.rows, kept.rows if kept else ())
-        return imitation, (*_describe(rows, "sequences"), *_held_out(kept))
+        return imitation, (*_describe(rows, "sequence"), *_held_out(kept))
     pairs = sources.pairs(section.data)
     unseen = sources.pairs(section.eval_data) if section.eval_data else None
-    said = (*_describe(pairs, "pairs"), *_held_out(unseen))
+    said = (*_describe(pairs, "pair"), *_held_out(unseen))
     held_out = unseen.rows if unseen else ()
     if section.objective == "dpo":
         dpo = DPO(section.beta, section.length_normalised)
@@ -150,13 +151,13 @@ def _objective(config: Config, model: FoundModel) -> tuple[FinetuneObjective, tu
 
 def _describe(found: Dataset[Any], what: str) -> tuple[str, ...]:
     return (
-        f"data: {len(found.rows)} {what}, {found.num_trained} trained tokens",
+        f"data: {counted(len(found.rows), what)}, {counted(found.num_trained, 'trained token')}",
         *found.notes(),
     )
 
 
 def _held_out(found: Dataset[Any] | None) -> tuple[str, ...]:
-    return () if found is None else (f"held out: {len(found.rows)} rows", *found.notes())
+    return () if found is None else (f"held out: {counted(len(found.rows), 'row')}", *found.notes())
 
 
 def _with_steps(config: Config, num_rows: int) -> Config:

@@ -14,24 +14,30 @@ def said(text: str) -> Message:
 
 
 def sampled(
-    answer: str, reward: float | None, *, task: str = "t", id: str = "", excluded: bool = False
+    answer: str,
+    reward: float | None,
+    *,
+    task: str = "t",
+    id: str = "",
+    excluded: bool = False,
+    asked: str = "1+1?",
 ) -> Episode:
     """One turn of our own engine: byte tokens."""
     tokens = tuple(answer.encode())
     turn = Turn(
-        tuple(b"1+1?"),
+        tuple(asked.encode()),
         tokens,
         (-0.5,) * len(tokens),
         (0,) * len(tokens),
         message=said(answer),
-        new_messages=(ASKED,),
+        new_messages=({**ASKED, "content": asked},),
         excluded=Exclusion.GREEDY if excluded else None,
     )
     outcome = Outcome.abstained() if reward is None else Outcome.scored(reward)
     return Episode(id or f"{task}-{answer}", Task(task), (turn,), outcome, group=f"group-{task}")
 
 
-def told(answer: str, reward: float, *, task: str = "t") -> Episode:
+def told(answer: str, reward: float, *, task: str = "t", asked: str = "1+1?") -> Episode:
     """Two turns of another provider: text, with a worked example that it did not say."""
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
@@ -42,7 +48,7 @@ def told(answer: str, reward: float, *, task: str = "t") -> Episode:
         (),
         (),
         message=calls,
-        new_messages=(ASKED, said("2"), ASKED),
+        new_messages=(ASKED, said("2"), {**ASKED, "content": asked}),
         details={"tools": tools},
     )
     result: Message = {"role": "tool", "tool_call_id": "1", "content": "2"}

@@ -1,6 +1,7 @@
 """Data of a run: which episodes, which tokens, and what is left out or refused."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import pytest
 
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.recorded import EpisodeChoice, best_episodes, recorded_text, recorded_tokens
+from areal_sdk.finetune.recorded import EpisodeChoice, best_episodes, threads
 from areal_sdk.finetune.sources import Sources
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models.tiny import make_tiny_model
-from areal_sdk.types import Exclusion
+from areal_sdk.telemetry import RunDir
+from areal_sdk.trainer import Demonstration
+from areal_sdk.types import Episode, Exclusion, Outcome
 
 from .recorded_runs import ASKED, run_with, said, sampled, told
 
@@ -76,11 +79,12 @@ def test_a_call_beside_the_conversation_is_not_imitated() -> None:
         sampled("2", 1.0),
         turns=(replace(turn, excluded=Exclusion.SIDE_CALL), sampled("2", 1).turns[0]),
     )
-    assert [row.tokens for row in recorded_tokens(episode)] == [tuple(b"1+1?2")]
+    assert [thread.tokens().tokens for thread in threads(episode)] == [tuple(b"1+1?2")]
 
 
 def test_text_of_another_provider_is_trained_where_the_provider_said_it(model_dir: Path) -> None:
-    [row] = recorded_text(told("It is 2.", 1.0))
+    [thread] = threads(told("It is 2.", 1.0))
+    row = thread.text()
     weights = [m.get("weight", 1) for m in row.messages if m["role"] == "assistant"]
     assert weights == [0, 1, 1]
     assert row.tools[0]["function"]["name"] == "add"
@@ -98,6 +102,16 @@ def test_recorded_text_is_rendered(model_dir: Path, tmp_path: Path) -> None:
     assert trained.count('"arguments": {}') == 1
 
 
+def pairs_of(model_dir: Path, run: RunDir) -> list[tuple[bytes, bytes]]:
+    """The two texts of each pair, without the marks of a template."""
+
+    def text(row: Demonstration) -> bytes:
+        return bytes(token for token in row.tokens if token < 256)
+
+    rows = sources(model_dir).pairs([str(run.path)]).rows
+    return [(text(row.chosen), text(row.rejected)) for row in rows]
+
+
 def test_pairs_are_the_best_against_the_worst_sibling(model_dir: Path, tmp_path: Path) -> None:
     run = run_with(
         tmp_path / "run",
@@ -109,11 +123,82 @@ def test_pairs_are_the_best_against_the_worst_sibling(model_dir: Path, tmp_path:
             sampled("6", 1.0, task="b"),
         ],
     )
+    assert pairs_of(model_dir, run) == [(b"1+1?2", b"1+1?4")]
+
+
+@pytest.mark.parametrize("make", [sampled, told])
+def test_sessions_of_callers_are_paired_by_what_was_asked(
+    make: Callable[..., Episode], model_dir: Path, tmp_path: Path
+) -> None:
+    """A caller asks many things; two callers may ask the same."""
+    given = [
+        make("2", 1.0, task="ann"),
+        make("0", 0.0, task="ann", asked="2-1?"),
+        make("1", 1.0, task="bob", asked="2-1?"),
+        make("4", 0.0, task="bob"),
+        make("9", 0.5, task="ann", asked="3*3?"),
+    ]
+    run = run_with(tmp_path / "run", [replace(episode, group="") for episode in given])
+    texts = [(chosen[-1:], rejected[-1:]) for chosen, rejected in pairs_of(model_dir, run)]
+    assert texts == [(b"2", b"4"), (b"1", b"0")]
+
+
+def test_sessions_that_were_asked_the_same_are_paired_off(model_dir: Path, tmp_path: Path) -> None:
+    given = {"2": 1.0, "two": 0.9, "about 2": 0.5, "3": 0.1, "4": 0.0}
+    episodes = [replace(sampled(text, reward), group="") for text, reward in given.items()]
+    run = run_with(tmp_path / "run", episodes)
+    assert pairs_of(model_dir, run) == [(b"1+1?2", b"1+1?4"), (b"1+1?two", b"1+1?3")]
+
+
+def test_an_answer_that_was_given_twice_counts_by_its_mean_reward(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    given = [("2", 1.0), ("2", 0.0), ("2", 0.0), ("3", 0.5), ("4", 0.5), ("5", 0.5)]
+    run = run_with(tmp_path / "run", [sampled(text, reward) for text, reward in given])
+    assert pairs_of(model_dir, run) == [(b"1+1?3", b"1+1?2")]
+
+
+def test_conversations_of_one_session_are_compared_by_the_rewards_of_their_turns(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    """The first is asked twice, and the better answer goes on: it counts with what came of it."""
+    good, bad = sampled("2", 1.0).turns[0], sampled("3", 1.0).turns[0]
+    asked = (*good.tokens, *b" Sure?")
+    more = replace(good, new_tokens=asked, output_tokens=(*b"!",), logprobs=(-0.5,), versions=(0,))
+    turns = (good, bad, replace(more, parent=0))
+    title = replace(sampled("Sums", 1.0).turns[0], excluded=Exclusion.SIDE_CALL)
+    rewarded = Outcome.scored(0.5, turn_rewards=(None, 0.0, 0.5, None))
+    episode = replace(sampled("2", 1.0), turns=(*turns, title), outcome=rewarded, group="")
+    run = run_with(tmp_path / "run", [episode])
     [pair] = sources(model_dir).pairs([str(run.path)]).rows
-    assert (pair.chosen.tokens, pair.rejected.tokens) == (tuple(b"1+1?2"), tuple(b"1+1?4"))
-    alike = run_with(tmp_path / "alike", [sampled("2", 1.0), sampled("3", 1.0)])
-    with pytest.raises(ConfigError, match="no task has two episodes with different rewards"):
-        sources(model_dir).pairs([str(alike.path)])
+    assert (bytes(pair.chosen.tokens), bytes(pair.rejected.tokens)) == (b"1+1?2 Sure?!", b"1+1?3")
+    assert [i for i, m in enumerate(pair.chosen.loss_mask) if m] == [4, 11]
+    at_once = replace(episode, outcome=Outcome.scored(1.0))
+    several = run_with(tmp_path / "several", [at_once])
+    with pytest.raises(
+        ConfigError, match="1 left out: several conversations under one reward: post a reward"
+    ):
+        sources(model_dir).pairs([str(several.path)])
+
+
+@pytest.mark.parametrize(
+    ("episodes", "problem"),
+    [
+        (
+            [sampled("2", 1.0), sampled("3", 1.0), sampled("4", 0.0, task="other")],
+            "no pairs: no two different answers to one prompt have different rewards; "
+            "there are 3 rewarded episodes and 2 prompts",
+        ),
+        ([sampled("2", 1.0), sampled("2", 0.0)], "and 1 prompt$"),
+        ([sampled("2", None)], "none of its 1 episodes has a reward: post rewards"),
+    ],
+)
+def test_a_run_without_pairs_is_refused(
+    episodes: list[Episode], problem: str, model_dir: Path, tmp_path: Path
+) -> None:
+    run = run_with(tmp_path / "run", episodes)
+    with pytest.raises(ConfigError, match=problem):
+        sources(model_dir).pairs([str(run.path)])
 
 
 def test_a_pair_whose_episodes_have_one_id_is_a_pair(model_dir: Path, tmp_path: Path) -> None:
