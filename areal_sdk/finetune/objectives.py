@@ -5,6 +5,7 @@ dpo            score(pairs) -> weights against the reference -> learn(weighted r
 reward_model   score(pairs) -> weights                       -> learn(weighted rows)
 """
 
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -165,3 +166,31 @@ async def _scores(
         part = rows[start : start + 2 * SCORED_TOGETHER]
         found += await trainer.score(part, timeout_s=settings.step_timeout_s)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Which rows a step takes: every row once an epoch, each epoch in another order.
+
+    >>> order = Order(5, 2, seed=0)
+    >>> sorted(order.batch(0) + order.batch(1) + order.batch(2))[:5] != [0, 0, 0, 0, 0]
+    True
+    """
+
+    num_rows: int
+    batch_size: int
+    seed: int = 0
+
+    def batch(self, step: int) -> list[int]:
+        """The rows of a step; it follows from the step alone, so that a resumed run goes on."""
+        size = min(self.batch_size, self.num_rows)
+        places = range(step * size, (step + 1) * size)
+        epochs = {
+            epoch: self._epoch(epoch) for epoch in {place // self.num_rows for place in places}
+        }
+        return [epochs[place // self.num_rows][place % self.num_rows] for place in places]
+
+    def _epoch(self, epoch: int) -> list[int]:
+        rows = list(range(self.num_rows))
+        random.Random(f"{self.seed}/{epoch}").shuffle(rows)
+        return rows

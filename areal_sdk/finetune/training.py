@@ -8,7 +8,6 @@ it has written the final weights.
 
 import logging
 import math
-import random
 import time
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ from areal_sdk.errors import ConfigError, DivergedError
 from areal_sdk.finetune.objectives import (
     FinetuneObjective,
     Imitation,
+    Order,
     Preference,
     Reference,
     RewardModelling,
@@ -372,31 +372,3 @@ class _Steps:
         if values:
             self.progress.report_held_out(name, values, step=self.learner.state.step)
         return {f"{name}/{key}": value for key, value in values.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Which rows a step takes: every row once an epoch, each epoch in another order.
-
-    >>> order = Order(5, 2, seed=0)
-    >>> sorted(order.batch(0) + order.batch(1) + order.batch(2))[:5] != [0, 0, 0, 0, 0]
-    True
-    """
-
-    num_rows: int
-    batch_size: int
-    seed: int = 0
-
-    def batch(self, step: int) -> list[int]:
-        """The rows of a step; it follows from the step alone, so that a resumed run goes on."""
-        size = min(self.batch_size, self.num_rows)
-        places = range(step * size, (step + 1) * size)
-        epochs = {
-            epoch: self._epoch(epoch) for epoch in {place // self.num_rows for place in places}
-        }
-        return [epochs[place // self.num_rows][place % self.num_rows] for place in places]
-
-    def _epoch(self, epoch: int) -> list[int]:
-        rows = list(range(self.num_rows))
-        random.Random(f"{self.seed}/{epoch}").shuffle(rows)
-        return rows

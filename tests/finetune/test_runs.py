@@ -14,7 +14,8 @@ from areal_sdk.cli.main import cli
 from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune import Teacher, ask_teacher, check, finetune, resume_finetuning
-from areal_sdk.finetune.training import REFERENCE_FILE, Order
+from areal_sdk.finetune.objectives import Order
+from areal_sdk.finetune.training import REFERENCE_FILE
 from areal_sdk.loop import resume_training, train_config
 from areal_sdk.loop.plan.models import find_model, find_served_model
 from areal_sdk.models import resolve_model
