@@ -37,7 +37,7 @@ class Requester:
         self, request: GenerateRequest, *, is_streamed: bool
     ) -> AsyncGenerator[GenerateChunk, None]:
         """The parts of an answer; without `is_streamed` one, which is cheaper."""
-        self._check(request)
+        check(request, self.info, deterministic=self.deterministic)
         payload = encode_generate(Generate(request, is_streamed))
         with engine_errors():
             async with aclosing(
@@ -48,49 +48,48 @@ class Requester:
                     if chunk.tokens or chunk.finish_reason is not None:  # else: "still alive"
                         yield chunk
 
-    def _check(self, request: GenerateRequest) -> None:
-        """Refuse here, with the cure, what the worker could not do."""
-        info, sampling = self.info, request.sampling
-        if not request.tokens:
-            raise EngineError("the prompt is empty: send at least one token")
-        if len(request.tokens) >= info.max_context:
-            raise ContextOverflowError(
-                prompt_tokens=len(request.tokens), max_context=info.max_context
-            )
-        for name, tokens in (("the prompt", request.tokens), ("logit_bias", sampling.logit_bias)):
-            if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
-                raise EngineError(
-                    f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
-                    "is this another model's tokenizer?"
-                )
-        if request.max_new_tokens < 1:
-            raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
-        is_known = sampling.temperature == 0 or sampling.temperature >= LEAST_TEMPERATURE
-        if not is_known or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
+
+def check(request: GenerateRequest, info: EngineInfo, *, deterministic: bool) -> None:
+    """Refuse, with the cure, what the worker of such an engine could not do."""
+    sampling = request.sampling
+    if not request.tokens:
+        raise EngineError("the prompt is empty: send at least one token")
+    if len(request.tokens) >= info.max_context:
+        raise ContextOverflowError(prompt_tokens=len(request.tokens), max_context=info.max_context)
+    for name, tokens in (("the prompt", request.tokens), ("logit_bias", sampling.logit_bias)):
+        if bad := [token for token in tokens if not 0 <= token < info.vocab_size]:
             raise EngineError(
-                f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}: "
-                f"expected temperature 0 or at least {LEAST_TEMPERATURE}, 0 < top_p <= 1, "
-                "0 <= min_p <= 1"
+                f"{name} holds token {bad[0]}, the model has {info.vocab_size}: "
+                "is this another model's tokenizer?"
             )
-        if not 1 / LARGEST_SHIFT <= sampling.repetition_penalty <= LARGEST_SHIFT:
-            raise EngineError(
-                f"repetition_penalty {sampling.repetition_penalty}: "
-                f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
-            )
-        shifts = (
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            *sampling.logit_bias.values(),
+    if request.max_new_tokens < 1:
+        raise EngineError(f"max_new_tokens is {request.max_new_tokens}: ask for at least 1")
+    is_known = sampling.temperature == 0 or sampling.temperature >= LEAST_TEMPERATURE
+    if not is_known or not 0 < sampling.top_p <= 1 or not 0 <= sampling.min_p <= 1:
+        raise EngineError(
+            f"temperature {sampling.temperature}, top_p {sampling.top_p}, min_p {sampling.min_p}: "
+            f"expected temperature 0 or at least {LEAST_TEMPERATURE}, 0 < top_p <= 1, "
+            "0 <= min_p <= 1"
         )
-        if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
-            raise EngineError(
-                "presence_penalty, frequency_penalty and logit_bias: expected numbers between "
-                f"{-LARGEST_SHIFT:g} and {LARGEST_SHIFT:g}"
-            )
-        if request.json_schema is not None:
-            require_package("llguidance", extra="train", needed_for="JSON output")
-        if self.deterministic and sampling.temperature > 0 and request.seed is None:
-            raise EngineError("a deterministic engine needs a seed in every sampled request")
+    if not 1 / LARGEST_SHIFT <= sampling.repetition_penalty <= LARGEST_SHIFT:
+        raise EngineError(
+            f"repetition_penalty {sampling.repetition_penalty}: "
+            f"expected {1 / LARGEST_SHIFT:g} to {LARGEST_SHIFT:g}"
+        )
+    shifts = (
+        sampling.presence_penalty,
+        sampling.frequency_penalty,
+        *sampling.logit_bias.values(),
+    )
+    if not all(abs(shift) <= LARGEST_SHIFT for shift in shifts):
+        raise EngineError(
+            "presence_penalty, frequency_penalty and logit_bias: expected numbers between "
+            f"{-LARGEST_SHIFT:g} and {LARGEST_SHIFT:g}"
+        )
+    if request.json_schema is not None:
+        require_package("llguidance", extra="train", needed_for="JSON output")
+    if deterministic and sampling.temperature > 0 and request.seed is None:
+        raise EngineError("a deterministic engine needs a seed in every sampled request")
 
 
 _RAISED_BY_WORKER = {kind.__name__: kind for kind in (EngineError, UnsupportedSchemaError)}

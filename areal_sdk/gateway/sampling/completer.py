@@ -122,6 +122,7 @@ class Completer:
                 f"this engine cannot constrain its output to JSON: leave {request.schema_field} out",
                 param=request.schema_field,
             )
+        self._check_biases(request)
         try:
             placed = await self._placer.place(session, request, num_bytes, num_new)
             num_prompt = len(placed.prompt.tokens)
@@ -139,6 +140,17 @@ class Completer:
             max_new_tokens=limit if asked is None else min(asked, limit),
             client_chose_length=asked is not None and asked <= limit,
         )
+
+    def _check_biases(self, request: ChatRequest) -> None:
+        num_tokens = self._engine.info.vocab_size
+        largest = max(request.sampling.get("logit_bias") or (0,))
+        if largest >= num_tokens:
+            raise bad_request(
+                f"logit_bias holds token {largest}, and this model has {num_tokens}: the ids of another model's "
+                "tokenizer are other words here",
+                param="logit_bias",
+                code="invalid_value",
+            )
 
     def _announce_overrides(self, session: Session, request: ChatRequest) -> None:
         """Log each sampling value that a client asks for and the session replaces, once."""

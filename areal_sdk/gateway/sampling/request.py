@@ -110,9 +110,8 @@ class SamplingPolicy:
         return self.mode == "respect"
 
     def decide(self, asked: Mapping[str, Any]) -> Sampling:
-        if self.mode == "respect":
-            return replace(Sampling(temperature=self.temperature), **asked)
-        return Sampling(temperature=self.temperature)
+        given = asked if self.mode == "respect" else {}
+        return _computable(replace(Sampling(temperature=self.temperature), **given))
 
     def overridden(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The wishes of the client that the run overrides."""
@@ -120,3 +119,21 @@ class SamplingPolicy:
             return {}
         given = self.decide(asked)
         return {name: value for name, value in asked.items() if value != getattr(given, name)}
+
+
+_LEAST_TEMPERATURE = 1e-5
+"""Below it a sample is the most likely token, and float32 overflows."""
+_LEAST_TOP_P = 1e-6
+"""Less than the probability of the most likely of a million tokens, which is then the only choice."""
+_MOST_TOP_K = 2**30
+"""More than the tokens of any model."""
+
+
+def _computable(sampling: Sampling) -> Sampling:
+    """The same distribution in numbers that every engine takes."""
+    return replace(
+        sampling,
+        temperature=sampling.temperature if sampling.temperature >= _LEAST_TEMPERATURE else 0.0,
+        top_p=max(sampling.top_p, _LEAST_TOP_P),
+        top_k=sampling.top_k if sampling.top_k <= _MOST_TOP_K else 0,
+    )

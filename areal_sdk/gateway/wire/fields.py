@@ -3,6 +3,7 @@
 Request options that several OpenAI-shaped endpoints share, and the numbers they report.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -157,7 +158,7 @@ def _wrong_type(name: str, what: str, value: Any) -> Exception:
 
 
 def _check_range(name: str, value: float, least: float, most: float | None) -> None:
-    if value < least or (most is not None and value > most):
+    if not least <= value or (most is not None and not value <= most):
         expected = f"at least {least:g}" if most is None else f"between {least:g} and {most:g}"
         raise bad_request(
             f"Invalid {name!r}: {value} is out of range, expected {expected}.",
@@ -170,6 +171,9 @@ _LEAST_LOGPROB = -9999.0
 """JSON has no minus infinity."""
 LARGEST_BIAS = 100.0
 """As at OpenAI: it forces or forbids a token."""
+MOST_BIASES = 1024
+"""Each is added to the logits at every token."""
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 MOST_STOPS = 64
 LONGEST_STOP = 1024
 
@@ -180,7 +184,7 @@ SAMPLING_BOUNDS = {
     "min_p": (0.0, 1.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
-    "repetition_penalty": (0.01, 100.0),
+    "repetition_penalty": (0.01, 2.0),
 }
 """Bounds of the float fields of `Sampling`, for clients."""
 
@@ -205,17 +209,22 @@ def parse_sampling(fields: Fields) -> dict[str, Any]:
 def _parse_logit_bias(value: dict[str, Any] | None) -> dict[int, float] | None:
     if value is None:
         return None
-    try:
-        biases = {int(token): float(bias) for token, bias in value.items() if bias}
-    except (TypeError, ValueError):
-        raise bad_request("logit_bias must map token ids to numbers", param="logit_bias") from None
-    if not all(abs(bias) <= LARGEST_BIAS for bias in biases.values()):
-        raise bad_request(
-            f"logit_bias must be between {-LARGEST_BIAS:g} and {LARGEST_BIAS:g}",
-            param="logit_bias",
-            code="invalid_value",
-        )
+    if len(value) > MOST_BIASES:
+        raise _bad_bias(f"holds {len(value)} tokens; send up to {MOST_BIASES}")
+    biases: dict[int, float] = {}
+    for token, bias in value.items():
+        if _TOKEN_ID.fullmatch(token) is None:
+            raise _bad_bias(f"holds {token[:50]!r}, which is no token id")
+        is_number = isinstance(bias, (int, float)) and not isinstance(bias, bool)
+        if not is_number or not abs(bias) <= LARGEST_BIAS:
+            raise _bad_bias(f"of token {token} must be a number from -100 to 100")
+        if bias:
+            biases[int(token)] = float(bias)
     return biases
+
+
+def _bad_bias(why: str) -> Exception:
+    return bad_request(f"logit_bias {why}", param="logit_bias", code="invalid_value")
 
 
 def parse_stop(value: Any) -> tuple[str, ...]:
