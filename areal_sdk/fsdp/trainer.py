@@ -120,7 +120,7 @@ class FSDPTrainer(Trainer):
         if self.spec.publish_dir is None:
             self._own_publish_dir = PublishDir(size=self.spec.published_size)
             self.spec = replace(self.spec, publish_dir=self._own_publish_dir.path)
-        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._log_dir.mkdir(0o700, parents=True, exist_ok=True)
         # Its name is new: a rank that finds it sees this directory, and not one like it.
         with tempfile.NamedTemporaryFile(prefix=".seen-by-ranks-", dir=self._log_dir) as probe:
             await self._launch({"probe": probe.name, "boot": this_boot()})

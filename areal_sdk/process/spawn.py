@@ -13,6 +13,7 @@ from areal_sdk.errors import ProcessError
 from areal_sdk.process.child import Child, kill_all
 from areal_sdk.process.connection import Connection
 from areal_sdk.process.family import FAMILY_VARIABLE, end_family, new_family
+from areal_sdk.process.logs import last_lines, open_log
 from areal_sdk.process.memory import used_mb
 from areal_sdk.process.spec import ChildExit, MemoryLimit, ProcessSpec
 from areal_sdk.process.threads import in_thread
@@ -27,8 +28,6 @@ LOOK_EVERY_S = 0.25
 """Between two looks at the memory of a child that has a limit."""
 _SHARE_OF_LOOKING = 20
 """A look takes a twentieth of the time at most, however many processes the machine has."""
-
-NUM_LAST_LINES = 20
 
 _BOOTSTRAP = (
     "import sys; sys.path.insert(0, sys.argv[1]); from areal_sdk.process.entry import main; main()"
@@ -86,8 +85,7 @@ def _start(
         command = [spec.python, "-u", "-I", "-c", _BOOTSTRAP_ELSEWHERE]
     # -P and the explicit path: a file of the user's directory must not shadow the standard library.
     arguments = [_PACKAGE_ROOT, str(theirs.fileno()), str(os.getpid()), spec.name]
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as log:
+    with open_log(log_path) as log:
         return subprocess.Popen(
             command + arguments,
             stdin=subprocess.DEVNULL,
@@ -184,15 +182,3 @@ class LocalProcess:
         finally:
             loop.remove_reader(descriptor)
             os.close(descriptor)
-
-
-def last_lines(log_path: Path, *, start: int = 0) -> tuple[str, ...]:
-    """The end of a log that may be long or missing; nothing from before `start`."""
-    try:
-        with log_path.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(start, size - 200 * NUM_LAST_LINES))
-            text = log.read().decode(errors="replace")
-    except OSError:
-        return ()
-    return tuple(line for line in text.splitlines() if line.strip())[-NUM_LAST_LINES:]

@@ -12,6 +12,9 @@ import orjson
 
 from areal_sdk.errors import StorageError
 
+PRIVATE, PRIVATE_DIRECTORY = 0o600, 0o700
+"""Modes of what a run writes: texts of callers, users and tools are in it."""
+
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _MAX_DEPTH = 100
 """orjson stops at about 250."""
@@ -37,7 +40,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=private) as file:
             file.write(data)
             if durable:
                 file.flush()
@@ -51,6 +54,11 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
         _sync_directory(path.parent)
 
 
+def private(path: str | Path, flags: int) -> int:
+    """An `opener` for `open`: only this user may read the file that it makes."""
+    return os.open(path, flags, PRIVATE)
+
+
 class JsonLines:
     """An append-only file with one JSON document a line.
 
@@ -61,8 +69,8 @@ class JsonLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            self._file = private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
             self.size = _end_of_last_line(self._file)
             os.ftruncate(self._file, self.size)
             os.lseek(self._file, self.size, os.SEEK_SET)

@@ -18,6 +18,9 @@ model/          config, tokenizer and template of the trained model: all its fil
 logs/           one file per child process
 report.html     the run as one page for a browser
 live.json       current state of the run: progress and waits
+
+The directory is open to its user alone, and so is every file but those of weights: whoever opens the
+directory to others (`chmod 711`) lets them read the weights, and no text.
 """
 
 import fcntl
@@ -36,7 +39,14 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry import episode_log as episodes
 from areal_sdk.telemetry import metrics
 from areal_sdk.telemetry.episode_log import EpisodeRecord, EpisodeSummary
-from areal_sdk.telemetry.files import cannot_write, read_json, to_json, write_atomically
+from areal_sdk.telemetry.files import (
+    PRIVATE_DIRECTORY,
+    cannot_write,
+    private,
+    read_json,
+    to_json,
+    write_atomically,
+)
 
 REMOVED = "(removed)"
 
@@ -63,7 +73,7 @@ class RunDir:
         if name is not None:
             path = root / name
             try:
-                path.mkdir(parents=True)
+                path.mkdir(PRIVATE_DIRECTORY, parents=True)
             except FileExistsError:
                 run, way_on = cls(path), ""
                 if run.config.is_file():
@@ -78,7 +88,7 @@ class RunDir:
         for attempt in range(1000):
             path = root / (f"{base}-{attempt + 1}" if attempt else base)
             try:
-                path.mkdir(parents=True)
+                path.mkdir(PRIVATE_DIRECTORY, parents=True)
             except FileExistsError:
                 continue  # another run began in this second
             except OSError as exc:
@@ -159,7 +169,7 @@ class RunDir:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Lock the directory against writers of other processes. The lock ends with this process."""
-        with (self.path / ".lock").open("a+") as lock:
+        with open(self.path / ".lock", "a+", opener=private) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

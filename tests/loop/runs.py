@@ -183,5 +183,15 @@ def run_dir(directory: Path) -> RunDir:
     return RunDir.open(directory / "run")
 
 
+def readable_by_others(directory: Path) -> list[str]:
+    """What another user may read there, or could if the directory was opened to others: not the weights."""
+    found = [directory, *directory.rglob("*")]
+    return [
+        path.relative_to(directory).as_posix()
+        for path in found
+        if path.lstat().st_mode & 0o077 and not {"checkpoints", "model"} & {*path.parts}
+    ]
+
+
 def _toml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -21,6 +21,7 @@ from tests.loop.runs import (
     SCRIPTED,
     finish,
     inspect,
+    readable_by_others,
     refused,
     run_dir,
     start_command,
@@ -101,6 +102,7 @@ def test_a_run_whose_machine_is_gone_goes_on_from_its_mirror(
     copy = tmp_path / "copy"
     finish(start_command("fetch", str(there.path), "--to", str(copy)))
     assert (RunDir.open(copy).checkpoints / "final" / "config.json").is_file()
+    assert readable_by_others(there.path) == readable_by_others(copy) == []
     # The run goes on, and is killed: nothing tells of its former end as if that was now.
     process = start_command("train", "--resume", str(run.path), "--steps", "10000")
     wait_for_copy(process, tmp_path, after=last + 2)

@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.loop.runs import AGENT, SCRIPTED_ENGINE, finish, run_dir, start_training
+from tests.loop.runs import (
+    AGENT,
+    SCRIPTED_ENGINE,
+    finish,
+    readable_by_others,
+    run_dir,
+    start_training,
+)
 
 OBSERVER = """
 
@@ -154,6 +161,14 @@ def test_every_trained_episode_names_its_step_and_its_advantage(
         assert one.advantage * above >= 0.0
         assert (one.advantage == 0.0) == (above == 0.0)
     assert all(e.text for e in trained)
+
+
+def test_nobody_else_reads_what_a_run_writes(
+    observed: tuple[Path, list[dict[str, Any]]],
+) -> None:
+    run = run_dir(observed[0])
+    assert {path.name for path in run.logs.iterdir()} >= {"trainer-0.log"}
+    assert readable_by_others(run.path) == []
 
 
 def test_a_run_ends_with_its_report(observed: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from areal_sdk.errors import EngineError
+from areal_sdk.process.logs import open_log
 from areal_sdk.process.network.ports import KeptPort
 
 _NUM_LOG_LINES = 12
@@ -114,8 +115,7 @@ def start_process(
     arguments = [*command.arguments]
     if not outlives_us:
         arguments = [sys.executable, "-I", str(_GUARD), str(os.getpid()), *arguments]
-    log_path.parent.mkdir(parents=True, exist_ok=True)
-    with log_path.open("ab") as log:
+    with open_log(log_path) as log:
         try:
             process = subprocess.Popen(
                 arguments,

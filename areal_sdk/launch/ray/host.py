@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from areal_sdk.process.logs import open_log
 from areal_sdk.process.network.ports import KeptPort
 
 LAST_BYTES = 2000
@@ -46,7 +47,7 @@ class RayHost:
         """Start the process; its output goes to `log`, or to a file of this node where that is not writable."""
         assert self._process is None
         self._log = _writable(Path(log))
-        with self._log.open("ab") as file:
+        with open_log(self._log) as file:
             self._process = subprocess.Popen(
                 [sys.executable, "-u", "-P", "-m", "areal_sdk.launch.ray.join", *arguments],
                 stdin=subprocess.DEVNULL,

@@ -29,6 +29,7 @@ from areal_sdk.models.families import check_speaks, read_config, stored_dtype
 from areal_sdk.plugins import Plugins
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.telemetry.files import to_json, write_atomically
 from areal_sdk.telemetry.mirror.layout import is_mirror
 from areal_sdk.telemetry.run_dir import BEST, WAITING, read_measured, refuse_address, scores_of
 from areal_sdk.trainer import PresetSpec, Trainer
@@ -119,7 +120,7 @@ def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path
     """
     if not run_dir.origin.is_file():
         began = {"directory": str(model_dir.absolute()), "weights": fingerprint(model_dir)}
-        write_json(run_dir.origin, began)
+        write_atomically(run_dir.origin, to_json(began, indent=True))
         return model_dir
     began = json.loads(run_dir.origin.read_text())
     for candidate in (Path(began["directory"]), model_dir):

@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 
 from areal_sdk.agent import Agent, AgentLike, EpisodeContext
 from areal_sdk.errors import AgentError, ConfigError, EpisodeError, InfrastructureError
+from areal_sdk.process.logs import open_log
 from areal_sdk.process.programs.program import ProgramEnd, Programs
 from areal_sdk.process.programs.warm import WarmPrograms
 from areal_sdk.rollout.agents.adapters import agent_name, agent_title
@@ -230,9 +231,8 @@ class CommandAgent(Agent):
                 cut = f" (its last {most} characters)" if len(text) > most else ""
                 parts.append(f"[{name}{cut}]\n{text[-most:].rstrip()}\n")
         try:
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with self._log.open("a", errors="replace") as log:
-                log.write("".join(parts))
+            with open_log(self._log) as log:
+                log.write("".join(parts).encode(errors="replace"))
         except OSError as exc:
             logger.warning("%s cannot be written: %s", self._log, exc)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from areal_sdk.errors import ConfigError
 from areal_sdk.telemetry.checksums import first_change
 from areal_sdk.telemetry.directories import DamagedError, whole_directory
+from areal_sdk.telemetry.files import PRIVATE, PRIVATE_DIRECTORY
 from areal_sdk.telemetry.mirror.layout import (
     CHECKPOINTS,
     FOLDERS,
@@ -38,11 +39,12 @@ def fetch_run(
             f"no run is mirrored at {store.url} (no {SIGN}): give the run.mirror of a run"
         )
     with whole_directory(path) as partial:
+        partial.chmod(PRIVATE_DIRECTORY)
         chosen = choose(
             names_there(store)
         )  # first, because the books of a later time have all that it needs
         _get_files(store, "", partial)
-        store.get(SIGN, partial / ID_FILE)
+        _get_file(store, SIGN, partial / ID_FILE)
         for folder in FOLDERS:
             _get_files(store, folder, partial / folder)
         for name in chosen:
@@ -53,11 +55,16 @@ def fetch_run(
 def _get_files(store: Store, folder: str, target: Path) -> None:
     for name, size in store.sizes(folder).items():
         if size is not None and (folder or name != SIGN):
-            target.mkdir(parents=True, exist_ok=True)
+            target.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             try:
-                store.get(f"{folder}/{name}" if folder else name, target / name)
+                _get_file(store, f"{folder}/{name}" if folder else name, target / name)
             except FileNotFoundError:  # the oldest episodes of a run that goes on
                 (target / name).unlink(missing_ok=True)
+
+
+def _get_file(store: Store, key: str, target: Path) -> None:
+    store.get(key, target)
+    target.chmod(PRIVATE)
 
 
 def _get_whole(store: Store, name: str, target: Path) -> None:

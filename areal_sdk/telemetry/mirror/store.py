@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.telemetry.files import PRIVATE, PRIVATE_DIRECTORY
 from areal_sdk.telemetry.run_dir import without_secrets
 
 _PARTIAL = ".partial"
@@ -59,7 +60,8 @@ class FolderStore(Store):
         self.path = path
 
     def put(self, source: Path, key: str) -> None:
-        self._place(key, lambda partial: shutil.copyfile(source, partial))
+        mode = source.stat().st_mode & 0o777
+        self._place(key, lambda partial: shutil.copyfile(source, partial), mode=mode)
 
     def write(self, key: str, content: bytes) -> None:
         self._place(key, lambda partial: partial.write_bytes(content))
@@ -87,11 +89,13 @@ class FolderStore(Store):
         else:
             path.unlink(missing_ok=True)
 
-    def _place(self, key: str, fill: Callable[[Path], object]) -> None:
+    def _place(self, key: str, fill: Callable[[Path], object], *, mode: int = PRIVATE) -> None:
         """Have `fill` write a file beside its place, which reaches the disk and is then renamed."""
         path = self.path / key
-        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}{_PARTIAL}")
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT, mode))
         fill(partial)
         with partial.open("rb") as file:
             os.fsync(file.fileno())
