@@ -19,11 +19,11 @@ import torch
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.checkpoint import check_files, load_checkpoint
-from areal_sdk.fsdp.checkpoint.manifest import write_manifest
 from areal_sdk.fsdp.checkpoint.saving import Snapshot
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.models import resolve_model
+from areal_sdk.telemetry.manifest import write_manifest
 
 
 def main() -> None:

@@ -159,6 +159,8 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
             click.echo(f"by source  {rewards}")
         if outcomes := _first_and_last(steps, "batch/outcome/"):
             click.echo(f"outcome    {outcomes}")
+    if lost := run_dir.lost_metrics():
+        click.echo(f"warning    {lost}")
     for resume in run_dir.read_metrics(kind="resume"):
         changed = [f"{key} = {new} (was {old})" for key, (old, new) in resume["changed"].items()]
         click.echo("  ".join([f"resumed    after step {resume['step']}", *changed]))

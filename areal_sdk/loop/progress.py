@@ -108,6 +108,8 @@ class Progress:
 
     def report_resume(self, step: int | None, changes: Sequence[Change]) -> None:
         """The run goes on after `step`, and repeats later steps; without a checkpoint it begins anew."""
+        if lost := self._run_dir.lost_metrics():
+            self.say(f"warning: {lost}")
         changed = {change.key: [change.before, change.after] for change in changes}
         self._metrics.log("resume", {"step": step or 0, "changed": changed})
         self._episodes.mark_resumed(step)

@@ -27,6 +27,7 @@ from areal_sdk.loop.state import (
     RunState,
     RunSummary,
     changed_settings,
+    check_checkpoint,
     finished_summary,
     latest_checkpoint,
     step_of,
@@ -130,6 +131,8 @@ def resumed(
         if not quiet:
             TerminalView(sys.stderr).message(f"{run_dir.path} is finished: {why}")
         return finished_summary(run_dir)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint)
     if config.trainer.lora.rank and run_dir.origin.is_file():
         find_base(run_dir, config)
     return Training(

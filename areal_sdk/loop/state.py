@@ -19,7 +19,8 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.directories import forget_old
+from areal_sdk.telemetry.directories import DamagedError, forget_old
+from areal_sdk.telemetry.manifest import check_files
 from areal_sdk.telemetry.run_dir import BEST, REMOVED, read_measured, without_secrets
 from areal_sdk.telemetry.terminal import counted
 from areal_sdk.trainer import Trainer
@@ -172,6 +173,17 @@ def latest_checkpoint(directory: Path) -> Path | None:
         if (step := step_of(path)) is not None and path.is_dir()
     ]
     return max(found)[1] if found else None
+
+
+def check_checkpoint(checkpoint: Path) -> None:
+    """DamagedError for damage that is found without reading the weights, before anything is started.
+
+    The trainer compares all that it loads.
+    """
+    try:
+        check_files(checkpoint, quickly=True)
+    except DamagedError as exc:
+        raise DamagedError(f"{exc}; {way_around(checkpoint)}") from exc
 
 
 def way_around(checkpoint: Path) -> str:

@@ -35,15 +35,21 @@ def checksum_of(description: JSON) -> str:
     return f"{zlib.crc32(json.dumps(description, sort_keys=True).encode()):08x}"
 
 
-def first_change(directory: Path, written: Mapping[str, JSON]) -> str | None:
-    """Which file of `written` is not as it was, and how it changed; None if all are."""
+def first_change(
+    directory: Path, written: Mapping[str, JSON], *, most_bytes: int | None = None
+) -> str | None:
+    """Which file of `written` is not as it was, and how it changed; None if all are.
+
+    The content of files of more than `most_bytes` is not read.
+    """
     for name, about in written.items():
         path = directory / name
         if not path.is_file():
             return f"{name} is gone"
         if (size := path.stat().st_size) != about["bytes"]:
             return f"{name} has {size} bytes instead of {about['bytes']}"
-    for name, found in describe(directory, list(written)).items():
+    read = [n for n, about in written.items() if most_bytes is None or about["bytes"] <= most_bytes]
+    for name, found in describe(directory, read).items():
         if found != written[name]:
             return (
                 f"the content of {name} has changed since it was written "

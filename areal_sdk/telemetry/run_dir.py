@@ -297,6 +297,19 @@ class RunDir:
         """`step` events by step, those that a resume repeated once."""
         return metrics.read_steps(self.metrics)
 
+    def lost_metrics(self) -> str:
+        """What the metrics lack although the run has made it; empty if nothing is known to be missing."""
+        steps = [event["step"] for event in self.read_history() if event["kind"] == "step"]
+        names = (path.name.removeprefix("step-") for path in self.checkpoints.glob("step-*"))
+        saved = [int(number) for number in names if number.isdecimal()]
+        last, made = max(steps, default=0), max(saved, default=0)
+        trained = (self.read_ledger() or {}).get("trained", 0)
+        if last >= made and (steps or not trained):
+            return ""
+        missing = f"steps {last + 1} to {made}" if made > last else "its steps"
+        how = "is gone" if not self.metrics.is_file() else f"ends at step {last}"
+        return f"{self.metrics.name} {how}: curves and evaluations of {missing} are lost"
+
     def only_measured(self) -> bool:
         """Whether it is the directory of `areal-sdk eval --record`."""
         return bool(self.read_metrics(kind="measure"))

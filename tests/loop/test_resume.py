@@ -1,5 +1,7 @@
 """Kill and resume: the loss curve is that of the run that was never killed, bit for bit."""
 
+import contextlib
+import io
 import random
 import re
 import shlex
@@ -12,12 +14,23 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.cli.main import _run as exit_code
 from areal_sdk.config import load_config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop import api, runs
 from areal_sdk.loop.state import RunState
 from areal_sdk.telemetry import RunDir
-from tests.loop.runs import AGENT, finish, resume_training, run_dir, start_training, wait_for_steps
+from areal_sdk.telemetry.manifest import write_manifest
+from tests.loop.runs import (
+    AGENT,
+    SCRIPTED,
+    finish,
+    inspect,
+    resume_training,
+    run_dir,
+    start_training,
+    wait_for_steps,
+)
 
 STEPS = 8
 DETERMINISTIC: dict[str, Any] = {
@@ -113,6 +126,38 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_goes_on(tmp_path: Path
     newest.rename(f"{newest}-damaged")
     output = finish(resume_training(tmp_path, "--steps", "4"))
     assert "resumed after step 2" in output
+
+
+def test_a_checkpoint_without_one_of_its_files_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    finish(start_training(tmp_path, *SCRIPTED, run__steps=2, run__checkpoint_every=1))
+    run = run_dir(tmp_path)
+    newest = run.checkpoints / "step-000002"
+    write_manifest(newest)
+    (newest / "seen.json").write_text("[")
+    before = run.metrics.read_bytes()
+    told = io.StringIO()
+    with contextlib.redirect_stderr(
+        told
+    ):  # in this process: it ends before it has started any other
+        assert exit_code(("train", "--resume", str(run.path), "--steps", "3")) == 1
+    assert "step-000002 is damaged: seen.json has 1 bytes instead of" in told.getvalue()
+    assert "to go on from the one before, step-000001, put it aside" in told.getvalue()
+    assert run.metrics.read_bytes() == before
+    assert not run.is_in_use()
+
+
+def test_a_run_whose_metrics_are_gone_says_so(tmp_path: Path) -> None:
+    finish(start_training(tmp_path, *SCRIPTED, run__steps=2, run__checkpoint_every=1))
+    run = run_dir(tmp_path)
+    assert "metrics.jsonl" not in inspect(str(run.path))
+    run.metrics.unlink()
+    lost = "curves and evaluations of steps 1 to 2 are lost"
+    assert f"metrics.jsonl is gone: {lost}" in inspect(str(run.path))
+    output = finish(resume_training(tmp_path, "--steps", "3"))
+    assert f"warning: metrics.jsonl ends at step 0: {lost}" in output
+    assert [row["step"] for row in run.read_steps()] == [3]
 
 
 def test_a_save_that_was_killed_leaves_nothing_once_the_run_goes_on(

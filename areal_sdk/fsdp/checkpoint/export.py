@@ -17,7 +17,6 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from areal_sdk.config import LoraSection, TrainerSection
 from areal_sdk.fsdp.adapter import merged_files, write_adapter
-from areal_sdk.fsdp.checkpoint.manifest import check_files
 from areal_sdk.fsdp.checkpoint.saving import MODEL, alone_is_fine, check_adapter, read_state
 from areal_sdk.fsdp.collectives import full
 from areal_sdk.fsdp.reward_model import HEAD, as_classifier
@@ -27,6 +26,7 @@ from areal_sdk.models.checkpoint import ADAPTER, copy_all_but_weights
 from areal_sdk.models.experts import stored_parts
 from areal_sdk.models.families import read_config
 from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.telemetry.manifest import check_files
 
 
 def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -> None:

@@ -20,7 +20,6 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from areal_sdk.fsdp.checkpoint.manifest import check_files, write_manifest
 from areal_sdk.fsdp.collectives import Ranks
 from areal_sdk.fsdp.directories import STATE_FILE
 from areal_sdk.fsdp.spec import TrainerSpec
@@ -33,6 +32,7 @@ from areal_sdk.telemetry.directories import (
     commit,
     partial_of,
 )
+from areal_sdk.telemetry.manifest import check_files, write_manifest
 
 JSON = Any
 
