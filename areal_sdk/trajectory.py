@@ -240,6 +240,9 @@ class TrajectoryGroup:
     id: str
     task_id: str
     trajectories: tuple[Trajectory, ...]
+    source: str = ""
+    """Groups of one source may be compared where a group is no comparison: the task's `Task.source`, or the
+    caller that brought the task."""
 
     def __repr__(self) -> str:
         rewards = {t.episode_id: f"{t.reward:g}" for t in self.trajectories}

@@ -195,7 +195,7 @@ def thumbs(seed: int, by_turn: bool = True) -> dict[str, float]:
                 given = [(sum(reward for reward, _ in given), None)]
             name = f"{number}-{i}"
             row = episode(name, steps, posted(6, *given), "someone")
-            groups.append(TrajectoryGroup(name, "someone", (row,)))
+            groups.append(TrajectoryGroup(name, "someone", (row,), "someone"))
         policy.learn(groups)
     return {"right actions": float(policy.probabilities()[:, RIGHT].mean())}
 
@@ -214,7 +214,7 @@ def wrong(seed: int, amount: float = 1e6) -> dict[str, float]:
             reward = amount if number == 10 else float(action == RIGHT)
             name = str(number)
             row = episode(name, [(source, action)], Outcome.scored(reward), f"caller {source}")
-            groups.append(TrajectoryGroup(name, f"caller {source}", (row,)))
+            groups.append(TrajectoryGroup(name, name, (row,), f"caller {source}"))
             number += 1
         policy.learn(groups)
     posted_it, other = policy.probabilities()[:, RIGHT]

@@ -325,7 +325,7 @@ def running_baseline(
     discount: s.Discount = 1.0,
     max_surprise: s.MaxSurprise = 5.0,
 ) -> Algorithm:
-    """For callers that come alone (`areal-sdk serve`): no siblings to compare with."""
+    """For episodes that come alone (`areal-sdk serve`, groups of one): no siblings to compare with."""
     return Algorithm(
         RunningBaseline(discount=discount, max_surprise=max_surprise),
         Surrogate(Clip(clip_low, clip_high), ImportanceWeight(max_weight)),

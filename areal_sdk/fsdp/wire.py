@@ -17,7 +17,7 @@ JSON = Any
 def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]]:
     """
     >>> one = Trajectory("e", "t", (1, 2), (False, True), (0.0, -0.5), (-1, 3), (1.0, 1.0), (-1, 0), 1.0)
-    >>> group = TrajectoryGroup("g", "t", (one,))
+    >>> group = TrajectoryGroup("g", "t", (one,), "s")
     >>> decode_groups(*encode_groups([group])) == [group]
     True
     """
@@ -28,6 +28,7 @@ def encode_groups(groups: Sequence[TrajectoryGroup]) -> tuple[JSON, list[Buffer]
         {
             "id": group.id,
             "task_id": group.task_id,
+            "source": group.source,
             "trajectories": [
                 {
                     "episode_id": t.episode_id,
@@ -95,6 +96,7 @@ def decode_groups(payload: JSON, buffers: Sequence[Buffer]) -> list[TrajectoryGr
                 )
                 for t in group["trajectories"]
             ),
+            group["source"],
         )
         for group in payload["groups"]
     ]

@@ -45,7 +45,7 @@ class CallerTasks:
 
     def next(self, caller: str) -> IssuedTask:
         """The task of a session that `caller` opened."""
-        issued = IssuedTask(Task(caller), epoch=self._next, position=0)
+        issued = IssuedTask(Task(caller), epoch=self._next, position=0, caller=caller)
         self._next += 1
         return issued
 

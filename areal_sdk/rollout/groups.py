@@ -189,7 +189,8 @@ class FinishedGroup:
         return idle is IdleGroups.EQUAL_REWARDS or len({m.num_turns for m in self.members}) == 1
 
     def to_trajectory_group(self) -> TrajectoryGroup:
-        return TrajectoryGroup(self.id, self.issued.task.id, self.trajectories)
+        issued = self.issued
+        return TrajectoryGroup(self.id, issued.task.id, self.trajectories, issued.source)
 
 
 def by_age(groups: Sequence[FinishedGroup]) -> list[FinishedGroup]:

@@ -35,6 +35,13 @@ class IssuedTask:
     """Number of the epoch; of a stream, the number of the block."""
     position: int
     """Position in the order of the epoch."""
+    caller: str = ""
+    """Name of the caller who brought the task; empty for a task that the run plays."""
+
+    @property
+    def source(self) -> str:
+        """What its rewards are compared with: those of one caller, or of one source of tasks."""
+        return self.caller or self.task.source
 
     @property
     def key(self) -> TaskKey:

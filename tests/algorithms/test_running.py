@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from areal_sdk.algorithms.advantages import Baselines, GroupRelative, NamesOutliers
+from areal_sdk.algorithms.advantages import (
+    Baselines,
+    Estimate,
+    Evidence,
+    GroupRelative,
+    NamesOutliers,
+    learns_alone,
+)
 from areal_sdk.algorithms.advantages.running import NAMES_FROM, TURNS, RunningBaseline, Usual
 from areal_sdk.algorithms.presets import grpo, running_baseline
 from areal_sdk.trajectory import TrajectoryGroup
@@ -52,6 +60,18 @@ def test_a_lone_caller_is_compared_with_its_own_past() -> None:
     assert float(low[0][-1]) == pytest.approx(-math.sqrt(2))
     # 1 above the mean of 0.5; the root of (0.25 + 0.25 + 1) / 3.
     assert float(high[0][-1]) == pytest.approx(1 / math.sqrt(0.5))
+
+
+def test_tasks_that_never_repeat_are_compared_with_those_of_their_source() -> None:
+    """A generator names every task anew. Of each source: 0, then 1 above a mean of 0, and its spread."""
+    groups = [
+        group(trajectory([1, 2], [1], reward=reward), task=str(number), source=source)
+        for number, (source, reward) in enumerate(
+            [("sums", 0.0), ("words", 0.0), ("sums", 1.0), ("words", 1000.0)]
+        )
+    ]
+    assert judge(groups, {}) == pytest.approx([0.0, 0.0, math.sqrt(2), math.sqrt(2)])
+    assert estimate(running(), groups, {})[1].keys() == {"sums", "words"}
 
 
 def test_the_spread_is_that_of_the_source() -> None:
@@ -229,3 +249,16 @@ def test_presets_take_discount_and_bound_from_the_settings() -> None:
     assert grpo(discount=0.5).advantages == GroupRelative(discount=0.5)
     estimator = running_baseline(discount=0.5, max_surprise=3.0).advantages
     assert estimator == RunningBaseline(discount=0.5, max_surprise=3.0)
+
+
+@dataclass(frozen=True)
+class ByTask(RunningBaseline):
+    """A baseline for each task id, which helps where tasks come again."""
+
+    def __call__(self, groups: Sequence[TrajectoryGroup], evidence: Evidence) -> Estimate:
+        return super().__call__([replace(g, source=g.task_id) for g in groups], evidence)
+
+
+def test_a_baseline_for_each_task_does_not_learn_from_tasks_that_come_once() -> None:
+    assert learns_alone(running())
+    assert not learns_alone(ByTask(discount=1.0, max_surprise=BOUND))

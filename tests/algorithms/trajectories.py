@@ -41,8 +41,10 @@ def trajectory(
     )
 
 
-def group(*trajectories: Trajectory, name: str = "g", task: str = "t") -> TrajectoryGroup:
-    return TrajectoryGroup(name, task, tuple(trajectories))
+def group(
+    *trajectories: Trajectory, name: str = "g", task: str = "t", source: str = ""
+) -> TrajectoryGroup:
+    return TrajectoryGroup(name, task, tuple(trajectories), source or task)
 
 
 def per_turn(episode: str, *rewards: float | None, task: str = "t") -> Trajectory:

@@ -72,5 +72,5 @@ def make_groups(
             )
             for s in range(size)
         ]
-        groups.append(TrajectoryGroup(f"g{g}", f"task-{g}", tuple(members)))
+        groups.append(TrajectoryGroup(f"g{g}", f"task-{g}", tuple(members), f"task-{g}"))
     return groups

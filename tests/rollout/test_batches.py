@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from areal_sdk.rollout.callers import CallerTasks
 from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
 from areal_sdk.rollout.metrics import MAX_OUTCOME_METRICS, batch_metrics, outcome_metrics
 from areal_sdk.rollout.tasks import IssuedTask, TaskSource, TaskStream
@@ -105,6 +106,20 @@ def test_a_batch_of_several_sources_says_the_reward_of_each() -> None:
         "source/words/episodes": 2.0,
     }
     assert "source/sums/reward" not in batch_metrics(groups[:1], version=0)
+
+
+@pytest.mark.parametrize(
+    ("issued", "source"),
+    [
+        (IssuedTask(Task("7", {"source": "sums"}), epoch=0, position=7), "sums"),
+        (IssuedTask(Task("8", {"family": "sums"}), epoch=0, position=8), "sums"),
+        (IssuedTask(Task("9"), epoch=0, position=9), ""),
+        (CallerTasks().next("alice"), "alice"),
+    ],
+    ids=["source", "family", "none", "caller"],
+)
+def test_a_group_names_the_source_of_its_rewards(issued: IssuedTask, source: str) -> None:
+    assert FinishedGroup("g", issued, ()).to_trajectory_group().source == source
 
 
 def test_a_batch_has_the_means_of_what_its_outcomes_carry() -> None:

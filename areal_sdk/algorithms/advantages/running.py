@@ -90,10 +90,10 @@ class Usual:
 
 @dataclass(frozen=True, slots=True)
 class RunningBaseline:
-    """For callers without siblings: compares a return with the usual returns of its source.
+    """For episodes without siblings: compares a return with the usual returns of its source.
 
-    The source is the task id; for live traffic that is the name of the caller. An episode is compared
-    with the latest episodes of its source. A rewarded turn is compared with the returns of these
+    The source is `TrajectoryGroup.source`: of live traffic the name of the caller, of played tasks where they
+    come from, since a generator never repeats one. An episode is compared with the latest episodes of its source. A rewarded turn is compared with the returns of these
     episodes from the same turn on. An episode that ended earlier counts with the return of its last
     turn, as in `GroupRelative`. The first reward of a source has nothing to be compared
     with, so it teaches nothing.
@@ -125,17 +125,17 @@ class RunningBaseline:
         """For each source with a return too far from its usual ones, a line on the first such."""
         known, found = dict(baselines), dict[str, str]()
         for group in groups:
-            usual = self._usual(known, group.task_id)
+            usual = self._usual(known, group.source)
             for values in self._returns(group).values():
                 for value, compared in zip(values, usual, strict=False):
                     if value is not None and self._is_far(value, compared, known, groups):
-                        found.setdefault(group.task_id, self._describe(value, compared))
+                        found.setdefault(group.source, self._describe(value, compared))
             self._judge(group, known)
         return found
 
     def _judge(self, group: TrajectoryGroup, known: dict[str, Any]) -> list[Floats]:
         """The advantages of a group, whose returns are remembered in `known` from then on."""
-        usual, returns = self._usual(known, group.task_id), self._returns(group)
+        usual, returns = self._usual(known, group.source), self._returns(group)
         # Every episode of the group is judged before any of them moves the baseline.
         scores = {
             key: [
@@ -146,8 +146,8 @@ class RunningBaseline:
             ]
             for key, values in returns.items()
         }
-        episodes = [*remembered(known, group.task_id), *(v[:TURNS] for v in returns.values())]
-        known[group.task_id] = episodes[-self.memory :]
+        episodes = [*remembered(known, group.source), *(v[:TURNS] for v in returns.values())]
+        known[group.source] = episodes[-self.memory :]
         return [
             spread_turns(t, scores[t.episode_id])
             if self._is_by_turn(t)
@@ -184,7 +184,7 @@ class RunningBaseline:
             return False
         typical = usual.typical
         if not typical:
-            others = (self._usual(known, source)[0] for source in {g.task_id for g in groups})
+            others = (self._usual(known, source)[0] for source in {g.source for g in groups})
             spreads = [other.typical for other in others if other.typical]
             typical = median(spreads) if spreads else distance
         return distance > self.max_surprise * typical

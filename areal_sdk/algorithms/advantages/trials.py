@@ -17,7 +17,7 @@ _REWARDS = (0.0, 1.0, 1.0, 0.0)
 
 
 def learns_alone(estimator: AdvantageEstimator) -> bool:
-    """Whether episodes that come one by one get an advantage.
+    """Whether episodes that come one by one, each with a task of its own, get an advantage.
 
     >>> from areal_sdk.algorithms.advantages import GroupRelative, RunningBaseline
     >>> learns_alone(GroupRelative(discount=1.0))
@@ -25,8 +25,7 @@ def learns_alone(estimator: AdvantageEstimator) -> bool:
     >>> learns_alone(RunningBaseline(discount=1.0, max_surprise=5.0))
     True
     """
-    alone = [_group(str(n), (reward,)) for n, reward in enumerate(_REWARDS)]
-    return _teaches(estimator, alone)
+    return _teaches(estimator, [(reward,) for reward in _REWARDS])
 
 
 def idle_groups(estimator: AdvantageEstimator) -> IdleGroups:
@@ -38,11 +37,11 @@ def idle_groups(estimator: AdvantageEstimator) -> IdleGroups:
     >>> idle_groups(RunningBaseline(discount=1.0, max_surprise=5.0))
     <IdleGroups.NONE: 'none'>
     """
-    equal = [_group(str(n), (reward, reward)) for n, reward in enumerate(_REWARDS)]
+    equal = [(reward, reward) for reward in _REWARDS]
     if _teaches(estimator, equal):
         return IdleGroups.NONE
-    uneven = [_group(str(n), (reward, reward), turns=(1, 3)) for n, reward in enumerate(_REWARDS)]
-    return IdleGroups.EQUAL_EPISODES if _teaches(estimator, uneven) else IdleGroups.EQUAL_REWARDS
+    is_uneven_idle = not _teaches(estimator, equal, turns=(1, 3))
+    return IdleGroups.EQUAL_REWARDS if is_uneven_idle else IdleGroups.EQUAL_EPISODES
 
 
 def gives_returns(estimator: AdvantageEstimator) -> bool:
@@ -56,10 +55,22 @@ def gives_returns(estimator: AdvantageEstimator) -> bool:
     return estimator(groups, _evidence(groups)).returns is not None
 
 
-def _teaches(estimator: AdvantageEstimator, groups: Sequence[TrajectoryGroup]) -> bool:
-    evidence = _evidence(groups)
-    baselines = estimator(groups, evidence).baselines  # there may be a baseline to find first
-    advantages = estimator(groups, replace(evidence, baselines=baselines)).advantages
+def _teaches(
+    estimator: AdvantageEstimator,
+    rewards: Sequence[Sequence[float]],
+    *,
+    turns: Sequence[int] = (1, 1),
+) -> bool:
+    """Whether groups with these rewards get an advantage. No task comes twice, as in an endless stream."""
+    first, second = (
+        [_group(f"{n}-{which}", of_group, turns=turns) for n, of_group in enumerate(rewards)]
+        for which in ("first", "second")
+    )
+    baselines = estimator(
+        first, _evidence(first)
+    ).baselines  # there may be a baseline to find first
+    evidence = replace(_evidence(second), baselines=baselines)
+    advantages = estimator(second, evidence).advantages
     return any(value != 0 for group in advantages for row in group for value in row.tolist())
 
 
@@ -74,17 +85,17 @@ def _group(
     name: str, rewards: Sequence[float], *, turns: Sequence[int] = (1, 1)
 ) -> TrajectoryGroup:
     trajectories = (
-        _trajectory(f"{name}-{sibling}", reward, count)
+        _trajectory(f"{name}-{sibling}", name, reward, count)
         for sibling, (reward, count) in enumerate(zip(rewards, turns, strict=False))
     )
-    return TrajectoryGroup(name, "caller", tuple(trajectories))
+    return TrajectoryGroup(name, name, tuple(trajectories), "source")
 
 
-def _trajectory(episode_id: str, reward: float, turns: int) -> Trajectory:
+def _trajectory(episode_id: str, task_id: str, reward: float, turns: int) -> Trajectory:
     """Each turn is a token that was given and one that was sampled."""
     return Trajectory(
         episode_id=episode_id,
-        task_id="caller",
+        task_id=task_id,
         tokens=(1, 2) * turns,
         loss_mask=(False, True) * turns,
         logprobs=(0.0, -1.0) * turns,

@@ -233,7 +233,9 @@ class RankTrainer:
             else {}
         )
         self.notices = [
-            f"{source}: {what}" for source, what in outliers.items() if source not in self._named
+            f"{source}: {what}" if source else what
+            for source, what in outliers.items()
+            if source not in self._named
         ]
         self._named |= outliers.keys()
         return outliers
