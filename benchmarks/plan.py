@@ -29,7 +29,7 @@ from areal_sdk.planner.hardware import Efficiencies, fixed_part
 from areal_sdk.planner.parts import Described, from_hardware
 from areal_sdk.planner.simulation.run import simulate, simulated_steps
 from areal_sdk.planner.speeds import TrainerSpeed
-from areal_sdk.planner.splits import best_split, with_batch
+from areal_sdk.planner.splits import best_split, with_rules
 
 # --- planning ------------------------------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ def plans() -> list[dict[str, Any]]:
         if gpus < described.parts.least_ranks or (model != "7B" and (batch, gpus) not in SMALL):
             continue
         began = time.monotonic()
-        split = best_split(with_batch(described.parts, batch), gpus)
+        split = best_split(with_rules(described.parts, batch=batch), gpus)
         took_s = time.monotonic() - began
         rows.append({"model": model, **split.to_json(PRICE), "took_s": took_s})
         print(f"{model}, batch {batch}, {gpus} GPUs: {took_s:.1f} s", flush=True)
@@ -63,7 +63,7 @@ def simulation_times() -> dict[str, float]:
     found = {}
     for batch in BATCHES[:2]:
         described = from_hardware("7B", "h100", workload=WORKLOAD)
-        setup = with_batch(described.parts, batch).setup
+        setup = with_rules(described.parts, batch=batch).setup
         setup = replace(
             setup, num_engines=700, trainer=replace(setup.trainer, ranks=300)
         ).with_gate(max_inflight=3 * batch)
@@ -162,7 +162,7 @@ def generation_s(gpus: int, median: float) -> float:
         prompt=512, output=round(median), turns=1, tool_s=0.0, context=512 + 28 * 1024
     )
     batch = 512 * 16
-    parts = with_batch(from_hardware("7B", "h20", workload=workload, tp=1).parts, batch)
+    parts = with_rules(from_hardware("7B", "h20", workload=workload, tp=1).parts, batch=batch)
     setup = replace(parts.setup, num_engines=gpus).with_gate(max_staleness=0, max_inflight=batch)
     return simulated_steps(setup, steps=1)[0].waited_s
 

@@ -1,7 +1,8 @@
 """`areal-sdk plan`: what N GPUs will give, and how to split them, before they are paid for."""
 
 import json
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,28 @@ DEFAULT_GPUS = (2, 8, 64)
 @click.option(
     "--model", help="Without a run: a model, its directory, or a size: 1.5B, 7B, 32B, 70B."
 )
-@click.option("--gpu", default="h100", show_default=True, help="a100, h20, h100, h200 or b200.")
+@click.option("--gpu", default="h100", show_default=True, help="Its name: a100, h800, mi300x, ...")
 @click.option("--gpus", type=click.IntRange(1), multiple=True, help="How many; may be repeated.")
 @click.option("--price", type=click.FloatRange(min=0), help="Dollars of a GPU hour.")
 @click.option(
     "--batch", type=click.IntRange(1), help="Episodes a step; default: the run's, or 512."
 )
+@click.option(
+    "--group-size", type=click.IntRange(1), help="Episodes of a group; default: the run's, or 16."
+)
+@click.option(
+    "--minibatches", type=click.IntRange(1), default=1, show_default=True, help="Updates of a step."
+)
 @click.option("--eta", type=click.IntRange(0), help="Largest staleness; default: suggested.")
+@click.option("--engines", type=click.IntRange(1), help="How many; default: suggested.")
+@click.option("--ranks", type=click.IntRange(1), help="GPUs of the trainer; default: suggested.")
+@click.option("--sync", is_flag=True, help="Engines and trainer take turns on the same GPUs.")
+@click.option("--drain", is_flag=True, help="Running requests end before new weights are served.")
+@click.option(
+    "--measured",
+    metavar="TOKENS@GPUS",
+    help="Sampled and trained tokens a second that you measured on so many GPUs, to calibrate the plan.",
+)
 @click.option("--context", type=click.IntRange(2), default=8192, show_default=True, help="Tokens.")
 @click.option("--prompt", type=click.IntRange(1), default=512, show_default=True, help="Tokens.")
 @click.option(
@@ -56,7 +72,7 @@ DEFAULT_GPUS = (2, 8, 64)
     help="Seconds between turns, the median.",
 )
 @click.option(
-    "--tp", type=click.IntRange(1), help="GPUs of an engine; default: the run's, or the fewest."
+    "--tp", type=click.IntRange(1), help="GPUs of an engine; default: the run's, or suggested."
 )
 @click.option("--slots", type=click.IntRange(1), help="Requests that an engine decodes together.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -67,7 +83,14 @@ def plan(
     gpus: tuple[int, ...],
     price: float | None,
     batch: int | None,
+    group_size: int | None,
+    minibatches: int,
     eta: int | None,
+    engines: int | None,
+    ranks: int | None,
+    sync: bool,
+    drain: bool,
+    measured: str | None,
     context: int,
     prompt: int,
     output: int,
@@ -89,35 +112,77 @@ def plan(
     """
     from areal_sdk.errors import ConfigError
     from areal_sdk.planner import parts as sources
-    from areal_sdk.planner.splits import best_split, larger_batch, with_batch
+    from areal_sdk.planner.splits import Wanted, best_split, larger_batch, with_rules
     from areal_sdk.planner.sureness import sureness_of
 
     if bool(runs) == bool(model):
         raise ConfigError(
             "give --from RUN, or --model with --gpu: a plan needs speeds, of one kind or the other"
         )
-    calibration: Calibration | None = None
+    if sync and (engines or ranks):
+        raise ConfigError("--sync uses all GPUs for both parts: leave out --engines and --ranks")
     if runs:
         described = sources.from_runs(runs, tp=tp, slots=slots)
-        calibration = described.calibration
     else:
+        size = group_size or sources.GROUP_SIZE
         described = sources.from_hardware(
             str(model),
             gpu,
-            workload=sources.Described(prompt, output, turns, tool_s, context),
+            workload=sources.Described(prompt, output, turns, tool_s, context, size),
             tp=tp,
             slots=slots,
+            minibatches=minibatches,
         )
-    parts = described.parts if batch is None else with_batch(described.parts, batch)
-    found: list[tuple[Split, LargerBatch, Sureness]] = []
-    for num in gpus or DEFAULT_GPUS:
-        split = best_split(parts, num, eta=eta)
-        found.append((split, larger_batch(parts, split), sureness_of(split, calibration)))
+    calibration = described.calibration
+    parts = with_rules(described.parts, batch=batch, group_size=group_size, drains=drain)
+    wanted = Wanted(eta, engines, ranks, is_sync=sync)
+    with _Progress() as note:
+        if measured is not None:
+            tokens, at = _measured(measured)
+            parts = sources.as_measured(parts, tokens, gpus=at, wanted=wanted, note=note)
+        found: list[tuple[Split, LargerBatch, Sureness]] = []
+        for num in gpus or DEFAULT_GPUS:
+            split = best_split(parts, num, wanted=wanted, note=note)
+            sureness = sureness_of(split, calibration, is_measured=measured is not None)
+            found.append((split, larger_batch(parts, split), sureness))
     if as_json:
         click.echo(json.dumps(_document(found, described.assumptions, calibration, price)))
         return
     for line in _lines(found, described.assumptions, calibration, price):
         click.echo(line.rstrip())
+
+
+class _Progress:
+    """One line on the terminal's error stream that names what is simulated."""
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._count = 0
+        return self._note if sys.stderr.isatty() else lambda _: None
+
+    def _note(self, text: str) -> None:
+        self._count += 1
+        click.echo(f"\r\x1b[K{self._count} simulated; {text}"[:120], err=True, nl=False)
+
+    def __exit__(self, *_: object) -> None:
+        if self._count:
+            click.echo("\r\x1b[K", err=True, nl=False)
+
+
+def _measured(text: str) -> tuple[float, int]:
+    """
+    >>> _measured("12000@64")
+    (12000.0, 64)
+    """
+    from areal_sdk.errors import ConfigError
+
+    rate, _, gpus = text.partition("@")
+    try:
+        found = float(rate), int(gpus)
+    except ValueError:
+        found = 0.0, 0
+    if min(found) <= 0:
+        raise ConfigError(f"--measured {text!r} is not TOKENS@GPUS, for example 12000@64")
+    return found
 
 
 def _document(
@@ -131,6 +196,7 @@ def _document(
             **split.to_json(price),
             "larger_batch": {"batch": larger.batch, "gain": larger.gain},
             "error": sureness.error,
+            "trained_tokens_per_s_range": _range(split, sureness),
             "doubts": {doubt.reason: doubt.error for doubt in sureness.doubts},
         }
         for split, larger, sureness in found
@@ -158,16 +224,30 @@ def _lines(
             f"{calibration.predicted_step_s:.3g} s"
         )
         yield ""
-    header = ["GPUs", "engines", "trainer", "eta", "batch", "in flight", "s a step", "tokens/s"]
+    header = [
+        "GPUs",
+        "engines",
+        "trainer",
+        "eta",
+        "batch",
+        "in flight",
+        "s a step",
+        "tokens/s",
+        "from",
+        "to",
+    ]
     header += [] if price is None else ["$ / M tokens"]
-    header += ["engines idle", "trainer idle", "staleness", "dropped", "sure to"]
+    header += ["engines idle", "trainer idle", "staleness", "dropped"]
     rows = [header, *(_row(split, sureness, price) for split, _, sureness in found)]
     yield from table(rows)
     yield ""
     yield "tokens/s: sampled tokens that are trained. trainer: GPUs. staleness: mean, in versions"
+    yield "from, to: where the true figure is likely to be"
     for split, larger, sureness in found:
         why = "; ".join(doubt.reason for doubt in sureness.main_doubts[:2])
         yield f"{split.gpus} GPUs: {sureness.word} ({why})"
+        if split.spare:
+            yield f"  {split.spare:,} of them have no part in it: a larger batch has work for more"
         if larger.gain:
             yield f"  a batch of {larger.batch} would train {larger.gain:.0%} more tokens a second"
     yield ""
@@ -188,6 +268,7 @@ def _row(split: "Split", sureness: "Sureness", price: float | None) -> list[str]
         str(gate.max_inflight),
         f"{forecast.step_s / split.available:.3g}",
         _rounded(split.tokens_per_s),
+        *map(_rounded, _range(split, sureness)),
     ]
     cells += [] if price is None else [f"{split.dollars_per_mtoken(price):.3g}"]
     return [
@@ -196,8 +277,13 @@ def _row(split: "Split", sureness: "Sureness", price: float | None) -> list[str]
         f"{forecast.trainer_idle:.0%}",
         f"{forecast.mean_staleness:.2f}",
         f"{forecast.dropped_share:.1%}",
-        f"\N{PLUS-MINUS SIGN}{sureness.error:.0%}",
     ]
+
+
+def _range(split: "Split", sureness: "Sureness") -> tuple[float, float]:
+    """Tokens a second that the true figure is likely between."""
+    factor = 1.0 + sureness.error
+    return split.tokens_per_s / factor, split.tokens_per_s * factor
 
 
 def _rounded(value: float) -> str:

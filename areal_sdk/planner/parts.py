@@ -1,27 +1,32 @@
 """The parts to plan with, and what is assumed of them: from runs, or from a table of hardware."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal_sdk.config import RolloutSection
+from areal_sdk.errors import ConfigError
+from areal_sdk.fsdp.memory.architecture import ModelShape
 from areal_sdk.planner.calibration.speeds_of_runs import Calibration, calibrate, on_other_machines
 from areal_sdk.planner.hardware import (
+    NODE,
     Efficiencies,
+    GpuKind,
     engine_speed,
+    engine_widths,
     find_gpu,
     find_model,
-    smallest_tp,
+    parts_heads,
     trainer_speed,
     training_gpus,
 )
 from areal_sdk.planner.simulation.books import BookRules
 from areal_sdk.planner.simulation.setup import Setup
-from areal_sdk.planner.splits import Parts
+from areal_sdk.planner.splits import Parts, Wanted, again, best_split
 from areal_sdk.planner.workload import LongTail, Workload
 from areal_sdk.rollout.staleness import StalenessGate
 
-BATCH, GROUP_SIZE = 512, 16
+BATCH, GROUP_SIZE, SLOTS = 512, 16, 256
 SPREAD = 0.8
 """Standard deviation of the logarithm of output lengths and tool times."""
 ANSWER = 200
@@ -34,11 +39,31 @@ MTBF_H = 50_000.0
 class Described:
     """Episodes in words: tokens, turns, seconds."""
 
-    prompt: int
-    output: int
-    turns: int
-    tool_s: float
-    context: int
+    prompt: int = 512
+    output: int = 1000
+    """Sampled tokens of a turn: the median."""
+    turns: int = 1
+    tool_s: float = 0.0
+    context: int = 8192
+    group_size: int = GROUP_SIZE
+    spread: float = SPREAD
+    """Standard deviation of the logarithm of lengths and tool times."""
+
+    def workload(self) -> Workload:
+        if self.prompt >= self.context:
+            raise ConfigError(
+                f"--prompt {self.prompt} leaves no token to sample in --context {self.context}: raise the "
+                "context, or lower the prompt"
+            )
+        return Workload.described(
+            output=LongTail(self.output, self.spread, least=8.0),
+            prompt=self.prompt,
+            turns=self.turns,
+            tool=LongTail(self.tool_s, self.spread),
+            num_answered=ANSWER if self.turns > 1 else 0,
+            group_size=self.group_size,
+            context=self.context,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +81,8 @@ def from_runs(
     config = calibration.runs[0].config
     width = tp or int(calibration.runs[0].engine_options.get("tp_size", 1))
     ranks = int(config.get("trainer", {}).get("ranks", 1))
-    parts = Parts(
-        on_other_machines(calibration.setup),
-        gpus_per_engine=width,
-        least_ranks=ranks,
-        gpu_mtbf_h=MTBF_H,
-    )
+    setup = on_other_machines(calibration.setup)
+    parts = Parts(setup, {width: setup.engine}, least_ranks=ranks, gpu_mtbf_h=MTBF_H)
     assumptions = [
         *calibration.notes,
         "a GPU is what one engine or one trainer rank of the run had, and each part has its own",
@@ -73,55 +94,112 @@ def from_runs(
 
 
 def from_hardware(
-    model: str,
-    gpu: str,
+    model: str | ModelShape,
+    gpu: str | GpuKind,
     *,
     workload: Described,
     tp: int | None = None,
     slots: int | None = None,
+    minibatches: int = 1,
     efficiency: Efficiencies | None = None,
 ) -> PartsWithAssumptions:
     """Parts as fast as makers' figures and the shares of them that are usually reached."""
-    shape, kind, efficiency = find_model(model), find_gpu(gpu), efficiency or Efficiencies()
-    width = tp or smallest_tp(shape, kind, efficiency=efficiency)
+    shape = find_model(model) if isinstance(model, str) else model
+    kind = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    efficiency = efficiency or Efficiencies()
+    slots = slots or SLOTS
+    played = workload.workload()
+    engines = {
+        width: engine_speed(shape, kind, tp=width, efficiency=efficiency, max_slots=slots)
+        for width in _widths(shape, kind, tp=tp, context=workload.context, efficiency=efficiency)
+    }
     ranks = training_gpus(shape, kind)
-    engine = engine_speed(shape, kind, tp=width, efficiency=efficiency, max_slots=slots or 256)
-    setup = Setup(
-        rules=BookRules(
-            StalenessGate(batch=BATCH, max_staleness=2, max_inflight=2 * BATCH),
-            RolloutSection(group_size=GROUP_SIZE),
-        ),
-        workload=Workload.described(
-            output=LongTail(workload.output, SPREAD, least=8.0),
-            prompt=workload.prompt,
-            turns=workload.turns,
-            tool=LongTail(workload.tool_s, SPREAD),
-            num_answered=ANSWER if workload.turns > 1 else 0,
-            group_size=GROUP_SIZE,
-            context=workload.context,
-        ),
-        engine=engine,
-        trainer=trainer_speed(shape, kind, ranks=ranks, efficiency=efficiency),
+    rules = BookRules(
+        StalenessGate(batch=BATCH, max_staleness=2, max_inflight=2 * BATCH),
+        RolloutSection(group_size=workload.group_size),
     )
-    parts = Parts(setup, gpus_per_engine=width, least_ranks=ranks, gpu_mtbf_h=MTBF_H)
+    trainer = trainer_speed(
+        shape,
+        kind,
+        ranks=ranks,
+        efficiency=efficiency,
+        row=played.row_of_token(),
+        updates=minibatches,
+    )
+    setup = Setup(
+        rules=rules, workload=played, engine=next(iter(engines.values())), trainer=trainer
+    )
+    parts = Parts(setup, engines, least_ranks=ranks, gpu_mtbf_h=MTBF_H)
+    pools = ", ".join(f"{speed.kv_tokens:,} ({width})" for width, speed in engines.items())
     assumptions = [
-        f"{gpu}: {kind.tflops:g} TFLOP/s in bfloat16, {kind.bandwidth_gb_s:g} GB/s, {kind.memory_gb:g} GB",
-        f"reached of the arithmetic: training {efficiency.train:.0%}, prefill {efficiency.prefill:.0%}, "
-        f"decoding {efficiency.decode_math:.0%}; of the bandwidth {efficiency.bandwidth:.0%}",
-        f"a step of the trainer: {efficiency.train_passes:g} forward passes' arithmetic and "
-        f"{efficiency.trainer_overhead_s:g} s; at least {ranks} GPUs hold its state",
-        f"an engine: {width} GPUs, {engine.max_slots} requests together, {engine.kv_tokens:,} tokens of "
-        f"keys and values, {efficiency.step_overhead_s * 1e3:g} ms a step beside the model",
-        f"new weights travel at {efficiency.publish_gb_s:g} GB/s to all engines at once",
-        f"lengths and tool times are log-normal, sigma {SPREAD:g}; a tool answers {ANSWER} tokens",
-        f"groups of {GROUP_SIZE}; the prompt of a group is cached by each engine",
+        f"{gpu}: {kind.tflops:g} TFLOP/s in bfloat16, {kind.bandwidth_gb_s:g} GB/s, {kind.memory_gb:g} GB, "
+        f"{kind.link_gb_s:g} GB/s to other GPUs of a node of {NODE}, {kind.network_gb_s:g} GB/s from a node",
+        f"reached: {efficiency.arithmetic:.0%} of the arithmetic, {efficiency.bandwidth:.0%} of the bandwidth "
+        f"in decoding, {efficiency.collective:.0%} of links and network",
+        f"a step of the trainer: {efficiency.train_passes:g} forward passes' arithmetic, "
+        f"{efficiency.traffic_bytes:.3g} bytes of traffic for each element of activations, "
+        f"{efficiency.episode_s * 1e3:.2g} ms an episode, {efficiency.update_s:.2g} s for each of "
+        f"{minibatches} updates, {efficiency.straggler:.1%} more for each doubling of the ranks",
+        f"at least {ranks} GPUs hold the state of the trainer",
+        f"a decoding step: {efficiency.layer_s * 1e3:.2g} ms a layer and {efficiency.request_s * 1e6:.2g} us "
+        f"a request beside the model; {slots} requests together",
+        f"tokens of keys and values in an engine (GPUs): {pools}",
+        f"new weights travel at {efficiency.publish_gb_s:.2g} GB/s to all engines at once",
+        f"lengths and tool times are log-normal, sigma {workload.spread:g}; a tool answers {ANSWER} tokens",
+        f"groups of {workload.group_size}; the prompt of a group is cached by each engine",
         *_common(parts),
     ]
     return PartsWithAssumptions(parts, assumptions)
 
 
+def as_measured(
+    parts: Parts,
+    tokens_per_s: float,
+    *,
+    gpus: int,
+    wanted: Wanted,
+    note: Callable[[str], None],
+) -> Parts:
+    """The same parts, so much faster or slower that `gpus` GPUs train the measured tokens a second."""
+    split = best_split(parts, gpus, wanted=wanted, note=note)
+    factor, slower = 1.0, parts
+    for _ in range(ROUNDS):  # tools, and an engine that waits, do not become slower
+        factor *= split.tokens_per_s / tokens_per_s
+        slower = replace(
+            parts,
+            setup=replace(parts.setup, trainer=parts.setup.trainer.slower(factor)),
+            engines={width: engine.slower(factor) for width, engine in parts.engines.items()},
+        )
+        split = again(slower, split)
+    return slower
+
+
+ROUNDS = 3
+
+
+def _widths(
+    shape: ModelShape, gpu: GpuKind, *, tp: int | None, context: int, efficiency: Efficiencies
+) -> Sequence[int]:
+    """Numbers of GPUs of an engine to try; ConfigError where the given one is impossible."""
+    if tp is not None and not parts_heads(shape, tp):
+        raise ConfigError(
+            f"--tp {tp} does not share {shape.heads} heads and {shape.key_heads} key heads evenly: take "
+            + ", ".join(str(width) for width in (1, 2, 4, 8, 16) if parts_heads(shape, width))
+        )
+    widths = engine_widths(shape, gpu, context=context, efficiency=efficiency)
+    if tp is None:
+        return widths
+    pool = engine_speed(shape, gpu, tp=tp, efficiency=efficiency).kv_tokens
+    if pool < context:
+        raise ConfigError(
+            f"an engine of --tp {tp} has room for {pool:,} tokens of keys and values, but an episode may "
+            f"have {context:,}: --tp {widths[0]} is enough, or lower --context"
+        )
+    return [tp]
+
+
 def _common(parts: Parts) -> list[str]:
-    losses = parts.losses(ranks=1)
+    losses = parts.losses(ranks=1, width=1)
     return [
         f"a GPU, or what it hangs on, fails every {parts.gpu_mtbf_h:,.0f} h; an engine is back after "
         f"{losses.engine_restart_s:g} s, the trainer after {losses.trainer_restart_s:g} s, and it makes "

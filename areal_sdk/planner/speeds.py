@@ -1,7 +1,9 @@
 """How fast the parts of a run are: figures that are measured in a run, or follow from hardware."""
 
+import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from areal_sdk.errors import ConfigError
 
@@ -57,6 +59,38 @@ class EngineSpeed:
     cores: float = 0.0
     """Cores of the common machine that it uses while it computes; 0: it has a machine of its own."""
 
+    def slower(self, factor: float) -> "EngineSpeed":
+        """The same server with all times multiplied."""
+        return replace(
+            self,
+            decode=DecodeCurve(tuple((n, factor * s) for n, s in self.decode.points)),
+            **_multiplied(self, factor, "prefill_s", "kv_read_s", "request_s", "swap_s"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """The exchange of weights and gradients between ranks that hold a part of each."""
+
+    inside_s: float
+    """Seconds in which all weights are gathered twice, and gradients summed, over the links of a node."""
+    between_s: float
+    """The same over the network between nodes."""
+    hop_s: float
+    """Seconds that each further rank adds to it."""
+    tokens: int
+    """Tokens of a rank for which all this is done once."""
+    updates: int = 1
+    """Optimiser updates of a step: it is done for each of them at least."""
+
+    def step_s(self, num_tokens: float, ranks: int, *, node: int = 8) -> float:
+        """Seconds of a step with `num_tokens` tokens a rank."""
+        if ranks == 1:
+            return 0.0
+        rounds = max(self.updates, num_tokens / self.tokens)
+        moved_s = self.inside_s if ranks <= node else self.between_s
+        return rounds * (moved_s * (ranks - 1) / ranks + self.hop_s * (ranks - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpeed:
@@ -68,7 +102,13 @@ class TrainerSpeed:
     """Seconds of each step that no further rank makes shorter."""
     ranks: int = 1
     sync_s: float = 0.0
-    """Seconds of each step for the collectives of several ranks; 0 with one rank."""
+    """Seconds of each step for the collectives of several ranks, measured; 0 with one rank."""
+    collectives: Collectives | None = None
+    """The same by the sizes of messages, where nothing was measured."""
+    straggler: float = 0.0
+    """Relative time that each doubling of the ranks adds: all wait for the slowest."""
+    episode_s: float = 0.0
+    """Seconds of each episode of a step that no further rank makes shorter."""
     publish_s: float = 0.0
     """From the end of a step until its weights are published. The trainer does nothing else."""
     gather_s: float = 0.0
@@ -76,17 +116,36 @@ class TrainerSpeed:
     cores: float = 0.0
     """Cores of the common machine that each rank uses while it computes."""
 
-    def step_s(self, num_tokens: float) -> float:
+    def step_s(self, num_tokens: float, num_episodes: int = 0) -> float:
         """
         >>> TrainerSpeed(token_s=0.001, fixed_s=0.5, ranks=4, sync_s=0.25).step_s(4000)
         1.75
+        >>> TrainerSpeed(token_s=0.001, straggler=0.1, ranks=4).step_s(4000)
+        1.2
         """
-        sync = self.sync_s if self.ranks > 1 else 0.0
-        return self.fixed_s + sync + self.token_s * num_tokens / self.ranks
+        each = num_tokens / self.ranks
+        seconds = self.token_s * each * (1.0 + self.straggler * math.log2(self.ranks))
+        seconds += self.fixed_s + self.episode_s * num_episodes
+        if self.collectives is not None:
+            seconds += self.collectives.step_s(each, self.ranks)
+        return seconds + (self.sync_s if self.ranks > 1 else 0.0)
+
+    def slower(self, factor: float) -> "TrainerSpeed":
+        """The same trainer with all times multiplied."""
+        collectives = self.collectives and replace(
+            self.collectives,
+            **_multiplied(self.collectives, factor, "inside_s", "between_s", "hop_s"),
+        )
+        times = ("token_s", "fixed_s", "sync_s", "episode_s", "publish_s", "gather_s")
+        return replace(self, collectives=collectives, **_multiplied(self, factor, *times))
 
     @property
     def whole_publish_s(self) -> float:
         return self.publish_s + (self.gather_s if self.ranks > 1 else 0.0)
+
+
+def _multiplied(speed: object, factor: float, *names: str) -> dict[str, Any]:
+    return {name: factor * getattr(speed, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)

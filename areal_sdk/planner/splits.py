@@ -4,7 +4,7 @@ The search is short: the two rates tell about where the balance is, and the simu
 the splits near it. Where more staleness or more episodes in flight gain next to nothing, less is taken.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,20 +30,32 @@ class Parts:
     """The parts of a run as they may be multiplied."""
 
     setup: Setup
-    """Rules, workload and speeds; its numbers of engines and ranks are replaced."""
-    gpus_per_engine: int = 1
+    """Rules, workload and speeds; its engine and the numbers of engines and ranks are replaced."""
+    engines: Mapping[int, EngineSpeed]
+    """The speed of an engine by the number of its GPUs."""
     least_ranks: int = 1
     """GPUs that the trainer needs at least."""
     gpu_mtbf_h: float = 0.0
     """Hours between failures of one GPU or what it hangs on. 0: nothing fails."""
 
-    def losses(self, *, ranks: int) -> LossRates:
+    def losses(self, *, ranks: int, width: int) -> LossRates:
         if not self.gpu_mtbf_h:
             return LossRates()
         return LossRates(
-            engine_mtbf_s=3600.0 * self.gpu_mtbf_h / self.gpus_per_engine,
+            engine_mtbf_s=3600.0 * self.gpu_mtbf_h / width,
             trainer_mtbf_s=3600.0 * self.gpu_mtbf_h / ranks,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is given of a split; the search chooses the rest."""
+
+    eta: int | None = None
+    engines: int | None = None
+    ranks: int | None = None
+    is_sync: bool = False
+    """Engines and trainer take turns on the same GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +63,7 @@ class Split:
     """A way to use GPUs, and what it gives."""
 
     gpus: int
-    """Those that are used."""
+    """Those that are there."""
     engines: int
     gpus_per_engine: int
     ranks: int
@@ -63,6 +75,16 @@ class Split:
     @property
     def is_colocated(self) -> bool:
         return self.setup.is_colocated
+
+    @property
+    def batch(self) -> int:
+        return self.setup.rules.gate.batch
+
+    @property
+    def spare(self) -> int:
+        """GPUs that nothing would use: the batch has no work for them."""
+        own = 0 if self.is_colocated else self.engines * self.gpus_per_engine
+        return self.gpus - own - self.ranks
 
     @property
     def tokens_per_s(self) -> float:
@@ -80,6 +102,7 @@ class Split:
             "engines": self.engines,
             "gpus_per_engine": self.gpus_per_engine,
             "trainer_ranks": self.ranks,
+            "spare": self.spare,
             "is_colocated": self.is_colocated,
             "batch": gate.batch,
             "group_size": self.setup.rules.rollout.group_size,
@@ -95,42 +118,64 @@ class Split:
         return values
 
 
-def best_split(parts: Parts, gpus: int, *, eta: int | None = None, seed: int = 0) -> Split:
-    """The split of `gpus` that trains the most tokens a second; ConfigError where none fits."""
-    if gpus < max(parts.gpus_per_engine, parts.least_ranks):
+def best_split(
+    parts: Parts,
+    gpus: int,
+    *,
+    wanted: Wanted | None = None,
+    seed: int = 0,
+    note: Callable[[str], None] = lambda _: None,
+) -> Split:
+    """The split of `gpus` that trains the most tokens a second; ConfigError where none fits.
+
+    `note` is told what is simulated next.
+    """
+    wanted = wanted or Wanted()
+    least = min(parts.engines)
+    if gpus < max(least, parts.least_ranks):
         raise ConfigError(
-            f"{gpus} GPUs are too few: an engine needs {parts.gpus_per_engine}, the trainer "
+            f"{gpus} GPUs are too few: an engine needs {least}, the trainer "
             f"{parts.least_ranks}; take more, or a smaller model"
         )
     steps = max(4, round(SEARCH_SHARE * num_steps(parts.setup)))
 
-    def tried(setup: Setup, engines: int, ranks: int) -> Split:
-        return _try(parts, setup, engines, ranks, gpus=gpus, steps=steps, seed=seed)
+    def tried(setup: Setup, width: int, **gate: int) -> Split:
+        setup = setup.with_gate(**gate)
+        note(f"{gpus} GPUs: {_words(setup, width)}")
+        return _try(parts, setup, width, gpus=gpus, steps=steps, seed=seed)
 
-    found = [
-        tried(_setup(parts, engines, ranks, eta=_given(eta, max(ETAS))), engines, ranks)
-        for engines, ranks in _candidates(parts, gpus)
-    ]
-    found.append(tried(_colocated(parts, gpus, eta=_given(eta, 0)), *_all(parts, gpus)))
+    found = [tried(setup, width) for setup, width in _candidates(parts, gpus, wanted)]
+    if not found:
+        raise ConfigError(
+            f"{gpus} GPUs have no such split: an engine needs {least}, the trainer {parts.least_ranks} or "
+            "more; change --engines, --ranks or --tp"
+        )
     best = max(found, key=lambda split: split.tokens_per_s)
+    width = best.gpus_per_engine
     if not best.is_colocated:
-        etas = ETAS if eta is None else (eta,)
+        etas = ETAS if wanted.eta is None else (wanted.eta,)
+        best = _least_that_suffices(tried(best.setup, width, max_staleness=eta) for eta in etas)
         best = _least_that_suffices(
-            tried(best.setup.with_gate(max_staleness=e), best.engines, best.ranks) for e in etas
+            tried(best.setup, width, max_inflight=num) for num in _inflights(best)
         )
-        best = _least_that_suffices(
-            tried(best.setup.with_gate(max_inflight=num), best.engines, best.ranks)
-            for num in _inflights(best)
-        )
-    return _try(
-        parts,
-        best.setup,
-        best.engines,
-        best.ranks,
-        gpus=gpus,
-        steps=num_steps(best.setup),
-        seed=seed,
+    return _try(parts, best.setup, width, gpus=gpus, steps=num_steps(best.setup), seed=seed)
+
+
+def again(parts: Parts, split: Split) -> Split:
+    """The same split with the speeds of other parts."""
+    setup = replace(
+        split.setup,
+        engine=parts.engines[split.gpus_per_engine],
+        trainer=replace(parts.setup.trainer, ranks=split.ranks),
     )
+    steps = max(4, round(SEARCH_SHARE * num_steps(setup)))
+    return _try(parts, setup, split.gpus_per_engine, gpus=split.gpus, steps=steps, seed=0)
+
+
+def _words(setup: Setup, width: int) -> str:
+    gate, ranks = setup.rules.gate, setup.trainer.ranks
+    split = f"{setup.num_engines} engines of {width}, trainer of {ranks}"
+    return f"{split}, eta {gate.max_staleness}, {gate.max_inflight} in flight"
 
 
 def num_steps(setup: Setup) -> int:
@@ -139,71 +184,90 @@ def num_steps(setup: Setup) -> int:
     return int(min(MOST_STEPS, max(LEAST_STEPS, MOST_CALLS / max(1.0, calls))))
 
 
-def _try(
-    parts: Parts,
-    setup: Setup,
-    engines: int,
-    ranks: int,
-    *,
-    gpus: int,
-    steps: int,
-    seed: int,
-) -> Split:
+def _try(parts: Parts, setup: Setup, width: int, *, gpus: int, steps: int, seed: int) -> Split:
     warm = max(1, min(setup.rules.gate.max_staleness + 2, steps // 3))
     forecast = simulate(setup, steps=steps + warm, warm=warm, seed=seed)
-    losses = parts.losses(ranks=ranks)
+    ranks = setup.trainer.ranks
+    losses = parts.losses(ranks=ranks, width=width)
     available = losses.trainer_share(forecast.step_s) * losses.engine_share()
-    return Split(gpus, engines, parts.gpus_per_engine, ranks, setup, forecast, available)
-
-
-def _setup(parts: Parts, engines: int, ranks: int, *, eta: int) -> Setup:
-    setup = parts.setup
-    changed = replace(
-        setup, num_engines=engines, trainer=replace(setup.trainer, ranks=ranks), is_colocated=False
-    )
-    gate = setup.rules.gate
-    inflight = max(gate.batch, round(MOST_FULL * engines * setup.engine.max_slots))
-    inflight = _whole_groups(min(inflight, (eta + 1) * gate.batch), setup.rules.rollout.group_size)
-    return changed.with_gate(max_staleness=eta, max_inflight=inflight)
+    return Split(gpus, setup.num_engines, width, ranks, setup, forecast, available)
 
 
 MOST_FULL = 1.5
 """Episodes in flight for each slot of the engines: some of them wait for tools."""
 
 
-def _colocated(parts: Parts, gpus: int, *, eta: int) -> Setup:
-    engines, ranks = _all(parts, gpus)
-    setup = replace(_setup(parts, engines, ranks, eta=eta), is_colocated=True)
-    return setup.with_gate(max_inflight=setup.rules.gate.batch * (eta + 1))
+def _setup(
+    parts: Parts, width: int, engines: int, ranks: int, *, eta: int, is_colocated: bool = False
+) -> Setup:
+    changed = replace(
+        parts.setup,
+        engine=parts.engines[width],
+        num_engines=engines,
+        trainer=replace(parts.setup.trainer, ranks=ranks),
+        is_colocated=is_colocated,
+    )
+    gate = changed.rules.gate
+    inflight = (eta + 1) * gate.batch
+    if not is_colocated:
+        full = max(gate.batch, round(MOST_FULL * engines * changed.engine.max_slots))
+        inflight = _whole_groups(min(inflight, full), changed.rules.rollout.group_size)
+    return changed.with_gate(max_staleness=eta, max_inflight=inflight)
 
 
-def _all(parts: Parts, gpus: int) -> tuple[int, int]:
-    return max(1, gpus // parts.gpus_per_engine), gpus
+def _candidates(parts: Parts, gpus: int, wanted: Wanted) -> Iterator[tuple[Setup, int]]:
+    """Splits to simulate, and the GPUs of their engines: for each width some near the balance of both rates.
+
+    More engines than episodes in flight, or more ranks than episodes in a batch, would have no work.
+    """
+    batch = parts.setup.rules.gate.batch
+    eta = max(ETAS) if wanted.eta is None else wanted.eta
+    for width in sorted(parts.engines):
+        if not wanted.is_sync:
+            for engines, ranks in _balanced(parts, width, gpus, wanted, most=(eta + 1) * batch):
+                yield _setup(parts, width, engines, ranks, eta=eta), width
+        if wanted.engines is None and wanted.ranks is None and width <= gpus:
+            engines, ranks = min(gpus // width, batch), min(gpus, max(batch, parts.least_ranks))
+            yield (
+                _setup(parts, width, engines, ranks, eta=wanted.eta or 0, is_colocated=True),
+                width,
+            )
 
 
-def _candidates(parts: Parts, gpus: int) -> Iterator[tuple[int, int]]:
-    """Splits near the balance of both rates, as (engines, ranks)."""
-    most = gpus - parts.gpus_per_engine
-    if most < parts.least_ranks:
-        return
-    setup, tp = parts.setup, parts.gpus_per_engine
-    sampled = setup.rules.gate.batch * setup.workload.mean_sampled()
-    rows = setup.rules.gate.batch * setup.workload.mean_row()
-    rate = _engine_rate(setup.engine, setup)
+def _balanced(
+    parts: Parts, width: int, gpus: int, wanted: Wanted, *, most: int
+) -> Iterator[tuple[int, int]]:
+    """Numbers of engines, at most `most`, and of ranks where neither has to wait much for the other."""
+    setup, least = parts.setup, parts.least_ranks
+    batch = setup.rules.gate.batch
+    sampled, rows = batch * setup.workload.mean_sampled(), batch * setup.workload.mean_row()
+    rate = _engine_rate(parts.engines[width], setup)
+    most_ranks = min(gpus - width, max(batch, least))
+
+    def engines_beside(ranks: int) -> int:
+        return min(most, (gpus - ranks) // width)
 
     def slower(ranks: int) -> float:
-        engines = (gpus - ranks) // tp
         trainer = replace(setup.trainer, ranks=ranks)
-        return max(trainer.step_s(rows) + trainer.whole_publish_s, sampled / (engines * rate))
+        trained_s = trainer.step_s(rows, batch) + trainer.whole_publish_s
+        return max(trained_s, sampled / (engines_beside(ranks) * rate))
 
-    balance = min(range(parts.least_ranks, most + 1), key=slower)
+    if wanted.engines is not None or wanted.ranks is not None:
+        left = gpus - (wanted.engines or 1) * width
+        ranks = wanted.ranks if wanted.ranks is not None else left
+        engines = wanted.engines if wanted.engines is not None else (gpus - ranks) // width
+        if least <= ranks and engines >= 1 and engines * width + ranks <= gpus:
+            yield engines, ranks
+        return
+    if most_ranks < least:
+        return
+    balance = min(range(least, most_ranks + 1), key=slower)
     chosen = {
-        min(most, max(parts.least_ranks, round(balance * factor)))
-        for factor in (0.5, 0.75, 1.0, 1.3)
+        min(most_ranks, max(least, round(balance * factor))) for factor in (0.5, 0.75, 1.0, 1.3)
     }
     for ranks in sorted(chosen):
-        engines = (gpus - ranks) // tp
-        yield engines, gpus - engines * tp
+        engines = engines_beside(ranks)
+        yield engines, min(gpus - engines * width, most_ranks)
 
 
 def _engine_rate(engine: EngineSpeed, setup: Setup) -> float:
@@ -242,16 +306,19 @@ def _least_that_suffices(splits: Iterator[Split]) -> Split:
     return next(s for s in found if s.tokens_per_s >= (1.0 - NEXT_TO_NOTHING) * best)
 
 
-def _given(eta: int | None, default: int) -> int:
-    return default if eta is None else eta
-
-
-def with_batch(parts: Parts, batch: int) -> Parts:
-    """The same parts with `batch` episodes a step."""
-    size = parts.setup.rules.rollout.group_size
+def with_rules(
+    parts: Parts, *, batch: int | None = None, group_size: int | None = None, drains: bool = False
+) -> Parts:
+    """The same parts with other rules: episodes a step, episodes of a group, how weights are swapped."""
+    setup = replace(parts.setup, drains=drains)
+    if group_size is not None:
+        rollout = setup.rules.rollout.model_copy(update={"group_size": group_size})
+        setup = setup.with_rules(rollout=rollout)
+    size = setup.rules.rollout.group_size
+    batch = setup.rules.gate.batch if batch is None else batch
     if batch % size:
         raise ConfigError(f"batch = {batch} is not a multiple of the group size, {size}")
-    return replace(parts, setup=parts.setup.with_gate(batch=batch))
+    return replace(parts, setup=setup.with_gate(batch=batch))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +342,7 @@ def larger_batch(parts: Parts, split: Split) -> LargerBatch:
         )
         setup = split.setup.with_rules(gate=gate)
         steps = max(4, round(SEARCH_SHARE * num_steps(setup)))
-        tried = _try(parts, setup, split.engines, split.ranks, gpus=split.gpus, steps=steps, seed=0)
+        tried = _try(parts, setup, split.gpus_per_engine, gpus=split.gpus, steps=steps, seed=0)
         gain = tried.tokens_per_s / split.tokens_per_s - 1.0
         if 1.0 + gain < (1.0 + MUCH) * (1.0 + found.gain):
             break

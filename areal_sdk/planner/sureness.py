@@ -10,6 +10,7 @@ from areal_sdk.planner.splits import Split
 
 TABLE_ERROR = 0.35
 """Of a plan from hardware figures: published runs of one model and GPU differ by about so much."""
+MEASURED_ERROR = 0.5
 MODEL_ERROR = 0.06
 """Of a calibrated plan where nothing is extrapolated: root mean square of what benchmarks/plan.py measured."""
 PER_DOUBLING = 0.06
@@ -52,9 +53,14 @@ class Sureness:
         return [doubt for doubt in ordered if doubt.error >= 0.3 * self.error and doubt.error > 0]
 
 
-def sureness_of(split: Split, calibration: Calibration | None) -> Sureness:
+def sureness_of(
+    split: Split, calibration: Calibration | None, *, is_measured: bool = False
+) -> Sureness:
     """The possible errors of the prediction for a split."""
     doubts = [Doubt("the seed of the simulation", _seed_error(split))]
+    if is_measured:
+        doubts.append(Doubt("calibrated by one measured figure", MEASURED_ERROR))
+        return Sureness(tuple(doubts))
     if calibration is None:
         doubts.append(Doubt("speeds from a table of hardware, not from a run", TABLE_ERROR))
         return Sureness(tuple(doubts))

@@ -104,6 +104,11 @@ class Workload:
         """Tokens that the trainer computes for an episode."""
         return self.trained_share * _mean([shape.num_trained_row for shape in self.episodes])
 
+    def row_of_token(self) -> float:
+        """Length of the row that a token of the trainer is in: the mean over tokens, not over rows."""
+        rows = [shape.num_trained_row for shape in self.episodes]
+        return sum(row * row for row in rows) / max(1, sum(rows))
+
     @classmethod
     def described(
         cls,

@@ -1,6 +1,7 @@
 """`areal-sdk plan`: what it prints, what it refuses, and that a real run calibrates it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from click.testing import CliRunner
 
 from areal_sdk.cli.main import cli
 from areal_sdk.errors import ConfigError
-from areal_sdk.planner.parts import Described, from_hardware
-from areal_sdk.planner.splits import best_split, with_batch
+from areal_sdk.fsdp.memory.architecture import SHAPES
+from areal_sdk.planner.hardware import GPUS, Efficiencies, engine_widths, find_gpu
+from areal_sdk.planner.parts import Described, PartsWithAssumptions, as_measured, from_hardware
+from areal_sdk.planner.splits import Wanted, best_split, with_rules
 from tests.loop.runs import SCRIPTED, finish, run_dir, start_training
 
 SMALL = ("--model", "1.5B", "--gpu", "h100", "--batch", "32", "--output", "200")
@@ -18,7 +21,13 @@ SMALL = ("--model", "1.5B", "--gpu", "h100", "--batch", "32", "--output", "200")
 def plan(*arguments: str) -> str:
     done = CliRunner().invoke(cli, ["plan", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    return done.output
+    return done.stdout
+
+
+def small(*, group_size: int | None = None, drains: bool = False) -> PartsWithAssumptions:
+    described = from_hardware("1.5B", "h100", workload=Described(512, 200, 1, 0.0, 2048))
+    parts = with_rules(described.parts, batch=32, group_size=group_size, drains=drains)
+    return replace(described, parts=parts)
 
 
 def test_a_plan_from_hardware_names_the_split_and_every_assumption() -> None:
@@ -46,6 +55,22 @@ def test_the_same_question_has_the_same_answer_and_more_gpus_give_more() -> None
         (("--model", "7B", "--gpu", "abacus"), "unknown GPU 'abacus'"),
         (("--model", "70B", "--gpus", "1"), "too few"),
         (("--model", "7B", "--batch", "100"), "not a multiple of the group size"),
+        (
+            ("--model", "7B", "--prompt", "9000"),
+            "--prompt 9000 leaves no token to sample in --context 8192",
+        ),
+        (("--model", "7B", "--tp", "3"), "--tp 3 does not share 28 heads .* take 1, 2, 4"),
+        (
+            ("--model", "32B", "--tp", "1", "--context", "32768"),
+            "room for 9,430 tokens .* an episode may have 32,768: --tp 2 is enough",
+        ),
+        (
+            ("--model", "70B", "--gpu", "l4", "--context", "9000000"),
+            "no engine of up to 64 GPUs with 24 GB",
+        ),
+        (("--model", "7B", "--engines", "9", "--gpus", "8"), "8 GPUs have no such split"),
+        (("--model", "7B", "--sync", "--ranks", "4"), "leave out --engines and --ranks"),
+        (("--model", "7B", "--measured", "fast"), "is not TOKENS@GPUS"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_with_the_cure(
@@ -56,10 +81,89 @@ def test_what_cannot_be_planned_is_refused_with_the_cure(
 
 
 def test_a_split_uses_no_more_than_it_is_given() -> None:
-    described = from_hardware("1.5B", "h100", workload=Described(512, 200, 1, 0.0, 2048))
-    split = best_split(with_batch(described.parts, 32), 16, eta=1)
+    split = best_split(small().parts, 16, wanted=Wanted(eta=1))
     assert split.engines * split.gpus_per_engine + split.ranks <= 16
     assert 0.99 < split.available < 1.0
+
+
+def test_the_width_of_engines_is_searched() -> None:
+    parts = with_rules(from_hardware("7B", "h100", workload=Described(output=200)).parts, batch=32)
+    assert sorted(parts.engines) == [1, 2, 4]
+    found = best_split(parts, 16, wanted=Wanted(eta=1))
+    for width, engine in parts.engines.items():
+        alone = best_split(replace(parts, engines={width: engine}), 16, wanted=Wanted(eta=1))
+        assert found.tokens_per_s >= 0.97 * alone.tokens_per_s
+    assert found.gpus_per_engine > 1  # few requests: the time is that of one answer
+
+
+def test_an_engine_holds_the_longest_episode() -> None:
+    for context, widths in ((8192, [1, 2, 4, 8]), (32768, [2, 4, 8]), (400_000, [4, 8])):
+        kept = engine_widths(
+            SHAPES["32B"], GPUS["h100"], context=context, efficiency=Efficiencies()
+        )
+        assert kept == widths
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "h800",
+        "H20",
+        "NVIDIA H200",
+        "NVIDIA A100-SXM4-80GB",
+        "mi300x",
+        "RTX 4090",
+        "rtx4090",
+        "L40S",
+    ],
+)
+def test_gpus_are_known_by_the_names_that_people_and_drivers_use(name: str) -> None:
+    assert find_gpu(name).tflops > 100
+
+
+def test_more_gpus_than_a_batch_can_use_stay_spare() -> None:
+    split = best_split(small().parts, 1_000_000, wanted=Wanted(eta=0))
+    assert split.spare > 990_000
+    assert split.ranks <= 32
+    assert split.engines <= 32
+
+
+def test_a_given_split_is_planned_as_it_is() -> None:
+    split = best_split(small().parts, 16, wanted=Wanted(eta=1, engines=3, ranks=5))
+    assert (split.engines, split.ranks) == (3, 5)
+    assert split.spare == 16 - 3 * split.gpus_per_engine - 5
+    sync = best_split(small().parts, 16, wanted=Wanted(is_sync=True))
+    assert (sync.is_colocated, sync.ranks, sync.setup.rules.gate.max_staleness) == (True, 16, 0)
+
+
+def test_draining_and_smaller_groups_are_rules_of_the_plan() -> None:
+    drained = best_split(small(drains=True).parts, 8, wanted=Wanted(eta=1, engines=1, ranks=1))
+    interrupted = best_split(small().parts, 8, wanted=Wanted(eta=1, engines=1, ranks=1))
+    assert drained.tokens_per_s < interrupted.tokens_per_s
+    assert small(group_size=8).parts.setup.rules.rollout.group_size == 8
+
+
+def test_more_updates_of_a_step_cost_time() -> None:
+    def step_s(minibatches: int) -> float:
+        parts = from_hardware("1.5B", "h100", workload=Described(), minibatches=minibatches).parts
+        return parts.setup.trainer.step_s(1e6, 512)
+
+    assert step_s(8) - step_s(1) >= 7 * Efficiencies().update_s
+
+
+def test_a_measured_throughput_calibrates_the_plan() -> None:
+    wanted = Wanted(eta=1)
+    before = best_split(small().parts, 8, wanted=wanted)
+    measured = 0.5 * before.tokens_per_s
+    parts = as_measured(small().parts, measured, gpus=8, wanted=wanted, note=lambda _: None)
+    assert best_split(parts, 8, wanted=wanted).tokens_per_s == pytest.approx(measured, rel=0.1)
+
+
+def test_the_search_tells_what_it_simulates() -> None:
+    told: list[str] = []
+    best_split(small().parts, 8, wanted=Wanted(eta=1), note=told.append)
+    assert len(told) > 4
+    assert all(line.startswith("8 GPUs: ") for line in told)
 
 
 def test_a_real_run_calibrates_a_plan(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class _Simulation:
     _step: StepUnderWay | None = None
     _trained: StepUnderWay | None = None
     """A step whose weights are not published yet, because the last ones are still on their way."""
-    _delivery: Delivery = field(default_factory=lambda: Delivery(0, is_done=True))
+    _delivery: Delivery = field(default_factory=lambda: Delivery(0, is_sent=True, is_done=True))
     records: list[StepRecord] = field(default_factory=list)
     _debt: int = 0
     """Steps that a lost trainer must make again."""
@@ -207,6 +207,7 @@ class _Simulation:
         delay_s = self.setup.engine.request_s
         for player in ended:
             self._later(delay_s, self._go_on, player)
+        self._deliver_drained()
 
     def _share_cores(self, cores: SharedCores) -> None:
         """A new pace for all, where somebody began or ceased to compute."""
@@ -272,7 +273,7 @@ class _Simulation:
             num_running=self._books.num_running,
             groups=tuple(group.order for group in batch.groups),
         )
-        work_s = self.setup.trainer.step_s(num_tokens)
+        work_s = self.setup.trainer.step_s(num_tokens, len(batch.players))
         self._step = StepUnderWay(batch, record, work_s, began_at=self.now, paced_at=self.now)
         self._plan_step_end(self._step)
 
@@ -311,10 +312,20 @@ class _Simulation:
         self._delivery = Delivery(self.version)
         for server in self._servers:
             server.advance(self.now)
-            server.hold()
+            server.hold(drains=self.setup.drains)
             self._touch(server)
-        self._later(self.setup.engine.swap_s, self._delivered, self._delivery)
+        self._deliver_drained()
         self._begin_wait()
+
+    def _deliver_drained(self) -> None:
+        """Once no server has requests to end, the weights go to all of them."""
+        delivery = self._delivery
+        if delivery.is_sent or (
+            self.setup.drains and any(server.num_running for server in self._servers)
+        ):
+            return
+        delivery.is_sent = True
+        self._later(self.setup.engine.swap_s, self._delivered, delivery)
 
     def _delivered(self, delivery: Delivery) -> None:
         for server in self._servers:
@@ -352,6 +363,7 @@ class _Simulation:
         for player in lost:
             player.home = None
             self._request(player)
+        self._deliver_drained()
 
     def _recover_server(self, server: SimulatedServer) -> None:
         losses = self.setup.losses
@@ -374,7 +386,8 @@ class _Simulation:
         self._debt += len(self.records) % losses.checkpoint_every if losses.checkpoint_every else 0
         if self._step is not None:
             step = self._step
-            step.left_s = losses.trainer_restart_s + self.setup.trainer.step_s(step.record.num_rows)
+            again_s = self.setup.trainer.step_s(step.record.num_rows, len(step.batch.players))
+            step.left_s = losses.trainer_restart_s + again_s
             step.paced_at = self.now
             self._plan_step_end(step)
         time = self._generator.expovariate(1.0 / losses.trainer_mtbf_s)

@@ -36,6 +36,7 @@ class SimulatedServer:
         "_updated_at",
         "busy_s",
         "index",
+        "is_closed",
         "is_down",
         "is_held",
         "num_running",
@@ -55,6 +56,8 @@ class SimulatedServer:
         """Below 1 while others take its cores."""
         self.is_held = False
         """New weights come in, or the trainer has the device."""
+        self.is_closed = False
+        """No request begins."""
         self.is_down = False
         self.num_running = 0
         self.waiting: deque[Player] = deque()
@@ -137,11 +140,12 @@ class SimulatedServer:
             self.waiting.remove(player)
         player.server = None
 
-    def hold(self) -> None:
-        self.is_held = True
+    def hold(self, *, drains: bool = False) -> None:
+        """No request begins; the running ones stop, or end first if it `drains`."""
+        self.is_closed, self.is_held = True, not drains
 
     def resume(self) -> None:
-        self.is_held = False
+        self.is_closed = self.is_held = False
         self._admit()
 
     def take_weights(self, version: int) -> None:
@@ -180,7 +184,7 @@ class SimulatedServer:
 
     def _admit(self) -> None:
         speed = self.speed
-        while self.waiting and not self.is_held and self.num_running < speed.max_slots:
+        while self.waiting and not self.is_closed and self.num_running < speed.max_slots:
             needed = self.waiting[0].num_context + self.waiting[0].num_left
             if speed.kv_tokens and self.num_running and self._reserved + needed > speed.kv_tokens:
                 return

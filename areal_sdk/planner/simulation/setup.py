@@ -23,6 +23,8 @@ class Setup:
     is_colocated: bool = False
     """Engines and trainer share their devices: while a step is trained nothing is sampled."""
     losses: LossRates | None = None
+    drains: bool = False
+    """Running requests end before new weights are served; meanwhile none begins."""
 
     def with_rules(self, **changed: Any) -> "Setup":
         return replace(self, rules=replace(self.rules, **changed))

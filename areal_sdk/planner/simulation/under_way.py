@@ -24,6 +24,8 @@ class Delivery:
     """Weights on their way to the servers."""
 
     version: int
+    is_sent: bool = False
+    """No server has requests to end first."""
     is_done: bool = False
 
 
