@@ -54,6 +54,9 @@ def save_model(directory: Path, *, vocabulary: int, layers: int, seed: int) -> P
     return directory
 
 
+Weights = dict[str, Tensor]
+
+
 class Player:
     """A policy of one version, and the random numbers that it samples with."""
 
@@ -63,7 +66,7 @@ class Player:
         self.generator = torch.Generator().manual_seed(seed)
         self.version = 0
 
-    def load(self, weights: dict[str, Tensor], version: int) -> None:
+    def load(self, weights: Weights, version: int) -> None:
         self.model.load_state_dict(weights)
         self.version = version
 
@@ -110,16 +113,10 @@ class Arm:
     preset: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    def trainer(
-        self, directory: Path, *, learning_rate: float, num_minibatches: int
-    ) -> RankTrainer:
-        settings = TrainerSection(
-            learning_rate=learning_rate,
-            warmup_steps=0,
-            precision="float32",
-            device="cpu",
-            num_minibatches=num_minibatches,
-        )
+    def trainer(self, directory: Path, *, learning_rate: float | str, **more: Any) -> RankTrainer:
+        """`more` are settings of the trainer section."""
+        values = {"warmup_steps": 0, "precision": "float32", "device": "cpu", **more}
+        settings = TrainerSection.model_validate({**values, "learning_rate": learning_rate})
         preset = PresetSpec(f"areal_sdk.algorithms.presets:{ALGORITHMS[self.preset]}", self.options)
         algorithm = AlgorithmSection(name=self.preset)
         return RankTrainer(
@@ -135,6 +132,8 @@ class Curve:
     scores: list[float]
     cpu_s: list[float]
     """Of playing and training up to the step, without the evaluations."""
+    per_step: dict[str, list[float]] = field(default_factory=dict)
+    """What was observed of every step, by name."""
 
     def final(self, since: int) -> float:
         """The mean score of the evaluations from step `since` on."""
@@ -154,6 +153,20 @@ Play = Callable[[Player, int], Sequence[TrajectoryGroup]]
 Evaluate = Callable[[Player], float]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """A step that was taken: what it learnt from, what the trainer reports, the weights around it."""
+
+    groups: Sequence[TrajectoryGroup]
+    metrics: dict[str, float]
+    before: Weights
+    after: Weights
+
+
+Observe = Callable[[Taken], dict[str, float]]
+"""What to remember of a step."""
+
+
 def train(
     trainer: RankTrainer,
     player: Player,
@@ -163,9 +176,10 @@ def train(
     steps: int,
     eta: int,
     evaluated: Callable[[int], bool],
+    observe: Observe | None = None,
 ) -> Curve:
     """Train on samples that are `eta` versions old; the first steps have no older weights than 0."""
-    kept: deque[dict[str, Tensor]] = deque(maxlen=eta + 1)
+    kept: deque[Weights] = deque(maxlen=eta + 1)
     judge = Player(trainer.spec.model_dir, seed=0)  # a generator of its own: it disturbs no arm
     curve = Curve([], [], [])
     spent = 0.0
@@ -181,6 +195,11 @@ def train(
             break
         began = time.process_time()
         player.load(kept[0], max(0, step - eta))
-        trainer.step(play(player, step), version=step)
+        groups = play(player, step)
+        metrics = trainer.step(groups, version=step)
         spent += time.process_time() - began
+        if observe is not None:
+            taken = Taken(groups, metrics, kept[-1], trainer.policy.model.state_dict())
+            for name, value in observe(taken).items():
+                curve.per_step.setdefault(name, []).append(value)
     return curve
