@@ -57,5 +57,6 @@ def _answer(episode: Episode, field: str) -> str:
     except KeyError:
         known = ", ".join(sorted(episode.task.data)) or "nothing"
         raise ValueError(
-            f"task {episode.task.id!r} has no data[{field!r}] to compare with; it has: {known}"
+            f"task {episode.task.id!r} has no data[{field!r}] to compare with; it has: {known}; to "
+            f"rename one: --set fields.{field}=COLUMN"
         ) from None

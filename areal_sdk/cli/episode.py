@@ -8,7 +8,7 @@ import click
 
 from areal_sdk.telemetry import EpisodeRecord
 from areal_sdk.trajectory import Credit, Trajectory
-from areal_sdk.types import Message
+from areal_sdk.types import Exclusion, Message
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -96,7 +96,8 @@ def _turn_numbers(record: EpisodeRecord, index: int) -> str:
     parts = [
         f"{turn.num_prompt} + {len(turn.output_tokens)} tokens",
         turn.finish_reason.value,
-        f"T {turn.temperature:g}",
+        # The logprobs of a greedy turn are those of T = 1.
+        "T 0" if turn.excluded is Exclusion.GREEDY else f"T {turn.temperature:g}",
     ]
     if turn.versions:
         low, high = min(turn.versions), max(turn.versions)

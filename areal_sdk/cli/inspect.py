@@ -218,6 +218,7 @@ def _say_what_next(
 def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     from areal_sdk.errors import ConfigError
     from areal_sdk.telemetry.terminal import RunStatus, render
+    from areal_sdk.telemetry.waits import wait_length
 
     values = run_dir.read_live()
     if values is None and _only_records(run_dir.read_config()):
@@ -234,7 +235,7 @@ def _show_live(run_dir: "RunDir", *, as_json: bool) -> None:
     for line in render(RunStatus.from_json(values), width=100):
         click.echo(line)
     for wait in values.get("waits", ()):
-        click.echo(f"  {wait['waited_s']:8.1f} s of {wait['timeout_s']:g} s  {wait['name']}")
+        click.echo(f"  {wait_length(wait['waited_s'], wait['timeout_s']):>18}  {wait['name']}")
     click.echo(_as_of(run_dir, age_s, step=values["step"], total_steps=values["total_steps"]))
 
 

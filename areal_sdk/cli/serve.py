@@ -74,6 +74,10 @@ def serve(
     if record:
         overrides["serve.record"] = True
     if resume is not None:
+        if file is not None:
+            raise ConfigError(
+                "--resume takes its settings from the run: leave out --config, use --set"
+            )
         summary: RunSummary | None = resume_training(resume, settings=settings, overrides=overrides)
     else:
         config = load_config(file=file, settings=settings, overrides=overrides)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from areal_sdk.cli.main import OnceCommand
 
@@ -71,7 +72,8 @@ def train(
     from areal_sdk.loop import check, resume_training, train_config
 
     if resume is not None:
-        limits = limits_of_resumed(flags, agent, rewards, observers, plugins, file, dry_run)
+        refuse_beside_resume("--steps", "--set", "--json")
+        limits = limits_of_resumed(flags)
         summary = resume_training(resume, settings=settings, overrides=limits, quiet=as_json)
     else:
         given = overrides(agent, rewards, plugins, flags)
@@ -108,17 +110,27 @@ _FLAG_KEYS = {
 }
 
 
-def limits_of_resumed(flags: dict[str, Any], *others: object) -> dict[str, Any]:
-    """The settings that flags may change when a run is resumed; refuses all flags but `--steps`."""
+def refuse_beside_resume(*allowed: str) -> None:
+    """ConfigError that names what was given beside `--resume` and is not `allowed`."""
     from areal_sdk.errors import ConfigError
 
-    given = {name for name, value in flags.items() if value is not None}
-    if any(others) or given - {"steps"}:
+    context = click.get_current_context()
+    refused = [
+        parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+        for parameter in context.command.params
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        and not {*parameter.opts} & {"--resume", *allowed}
+    ]
+    if refused:
         raise ConfigError(
-            "--resume takes its settings from the run: give only --steps and "
-            "--set SECTION.KEY=VALUE with it"
+            f"--resume takes its settings from the run: leave out {', '.join(refused)}; beside it "
+            f"may be only {', '.join(allowed)}"
         )
-    return {"run.steps": flags["steps"]} if given else {}
+
+
+def limits_of_resumed(flags: dict[str, Any]) -> dict[str, Any]:
+    """The settings that flags may change when a run is resumed."""
+    return {} if flags["steps"] is None else {"run.steps": flags["steps"]}
 
 
 def overrides(

@@ -255,6 +255,8 @@ async def _learn(
             await learner.load(checkpoint)
         await _prepare(objective, learner, run_dir, progress)
         steps = _Steps(plan, learner, progress)
+        if plan.config.finetune.eval_data:
+            progress.enter("measuring the loss on held-out data")
         before = recorded_loss(run_dir, BEFORE) if state.step else await steps.measure(BEFORE)
         ended = await steps.run()
         losses = {**before, **await steps.measure("after")}
@@ -327,6 +329,7 @@ class _Steps:
         self._began = time.monotonic() - state.train_seconds
         self.learner.on_settled = self._report
         order = Order(self.plan.objective.num_rows, config.finetune.batch, seed=config.run.seed)
+        self.progress.enter(f"learning: step {state.step + 1} of {config.run.steps}")
         while state.step < config.run.steps:
             minutes = config.run.max_minutes
             if minutes is not None and time.monotonic() - self._began >= 60 * minutes:

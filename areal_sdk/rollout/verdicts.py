@@ -155,7 +155,10 @@ def by_completion(
     for reply_id, reward in rewards.items():
         turns = tuple(turns_of_reply.get(reply_id, {}).values())
         if not turns:
-            raise ValueError(f"{reply_id!r} is not the id of a completion of this episode")
+            raise ValueError(
+                f"{reply_id!r} is not the id of a completion of this episode: return a number, or "
+                "{completion.id: number}"
+            )
         if len(turns) > 1:
             raise ValueError(f"{reply_id!r} has {len(turns)} choices: whose reward is it?")
         per_turn[turns[0]] = float(reward)

@@ -24,6 +24,7 @@ directory to others (`chmod 711`) lets them read the weights, and no text.
 """
 
 import fcntl
+import glob
 import os
 import re
 import shlex
@@ -102,9 +103,12 @@ class RunDir:
         run = cls(path)
         refuse_address(str(path))
         if not run.config.is_file():
+            below = next(path.parent.glob(f"*/{glob.escape(path.name)}/config.toml"), None)
             near = [p for p in path.parent.glob("*/config.toml") if cls(p.parent).has_begun()]
             near.sort(key=lambda p: p.stat().st_mtime)
             hint = f"; the newest run beside it: {near[-1].parent}" if near else ""
+            if below is not None:
+                hint = f"; there is one of this name: {below.parent}"
             raise ConfigError(f"{path} is not a run directory (no config.toml){hint}")
         return run
 

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, Self, TextIO
 
+from areal_sdk.telemetry.waits import wait_length
+
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*#@"
 CURVE_WIDTH = 24
-
-_AS_GOOD_AS_FOREVER_S = 7 * 86400.0
-"""A deadline further away than this is not shown: a run that serves callers waits without one."""
 
 Span = tuple[str, str]
 """(style, text): a part of a line."""
@@ -327,16 +326,12 @@ def _waits(waits: Sequence[Mapping[str, Any]]) -> list[Span]:
         return []
     # Rollouts that wait for the trainer are normal: show another wait if there is one.
     longest = next((wait for wait in waits if not _is_throttled(wait)), waits[0])
-    more = f"  (+{len(waits) - 1} more)" if len(waits) > 1 else ""
+    more = f"; {counted(len(waits) - 1, 'other wait')}" if len(waits) > 1 else ""
     if _is_throttled(longest):
         text = f"rollouts are ahead, waiting for the trainer, {longest['waited_s']:.0f} s"
         return [("plain", text), ("plain", more)]
-    has_end = longest["timeout_s"] < _AS_GOOD_AS_FOREVER_S
-    end = f" of {longest['timeout_s']:g} s" if has_end else ""
-    return [
-        ("dim", "waits for "),
-        ("plain", f"{longest['name']}, {longest['waited_s']:.0f} s{end}{more}"),
-    ]
+    lasted = wait_length(longest["waited_s"], longest["timeout_s"])
+    return [("dim", "waits for "), ("plain", f"{longest['name']}, {lasted}{more}")]
 
 
 def _is_throttled(wait: Mapping[str, Any]) -> bool:

@@ -42,6 +42,26 @@ class Wait:
         }
 
 
+_AS_GOOD_AS_FOREVER_S = 7 * 86400.0
+"""A deadline further away than this is not shown: a run that serves callers waits without one."""
+
+
+def wait_length(waited_s: float, timeout_s: float) -> str:
+    """How long a wait has lasted, and how long it may.
+
+    >>> wait_length(30.2, 600.0), wait_length(3.2, 5537.62), wait_length(9000.0, 30000.0)
+    ('30 s of 600 s', '3 s of 92 min', '2.5 h of 8.3 h')
+    """
+    waited = _length(round(waited_s))
+    return f"{waited} of {_length(timeout_s)}" if timeout_s < _AS_GOOD_AS_FOREVER_S else waited
+
+
+def _length(seconds: float) -> str:
+    if seconds < 1000.0:
+        return f"{seconds:g} s" if seconds < 10.0 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200.0 else f"{seconds / 3600:.1f} h"
+
+
 _current: dict[int, Wait] = {}
 _elsewhere: dict[str, list[Wait]] = {}
 """The waits of other processes, as last reported."""
@@ -60,7 +80,9 @@ async def waiting(name: str, *, timeout_s: float, is_throttle: bool = False) -> 
     except TimeoutError as exc:
         if not deadline.expired():
             raise  # the deadline of an inner timeout
-        raise WaitTimeoutError(f"waited {timeout_s:g} s for {name}, and it did not happen") from exc
+        raise WaitTimeoutError(
+            f"waited {_length(timeout_s)} for {name}, and it did not happen"
+        ) from exc
     finally:
         del _current[wait_id]
 
@@ -85,7 +107,7 @@ def describe_waits() -> str:
     """The waits in progress, and the current line of every task of the running loop."""
     lines = ["waiting for:"]
     for wait in current_waits():
-        lines.append(f"  {wait.waited_s:8.1f} s of {wait.timeout_s:g} s  {wait.name}")
+        lines.append(f"  {wait_length(wait.waited_s, wait.timeout_s):>18}  {wait.name}")
     lines.append("tasks:")
     try:
         tasks = asyncio.all_tasks()

@@ -152,7 +152,12 @@ TRAIN = ("train", "agent.py", "--model", "tiny", "--dry-run")
         ((*TRAIN, "--set", "rewards=3"), "that is a section, [rewards]"),
         ((*TRAIN, "--reward", "exact_mach"), "did you mean 'exact_match'?"),
         ((*TRAIN, "--plugin", "nowhere.py"), "no such file"),
-        (("train", "--resume", "runs/one", "--seed", "3"), "give only --steps and --set"),
+        (
+            ("train", "a.py", "--resume", "runs/one", "--seed", "3", "--dry-run"),
+            "leave out AGENT, --seed, --dry-run; beside it may be only --steps, --set, --json",
+        ),
+        (("sft", "a.jsonl", "--resume", "runs/one", "--dry-run"), "leave out DATA, --dry-run; "),
+        (("serve", "--resume", "runs/one", "--config", "a.toml"), "leave out --config, use --set"),
         ((*TRAIN, "--plugin", "broken.py"), "line 2: ZeroDivisionError"),
         ((*TRAIN, "--reward", "my.judge"), "unknown reward 'my.judge'"),
         ((*TRAIN, "--reward", "my.ranking"), "one that a file of yours registers needs --plugin"),

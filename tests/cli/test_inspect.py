@@ -14,7 +14,7 @@ from areal_sdk.models import resolve_model
 from areal_sdk.telemetry import EpisodeWriter, Ledger, MetricsLog, RunDir
 from areal_sdk.telemetry.terminal import RunStatus
 from areal_sdk.trajectory import Credit, Trajectory
-from areal_sdk.types import Episode, ErrorKind, Outcome, Task, Turn
+from areal_sdk.types import Episode, ErrorKind, Exclusion, Outcome, Task, Turn
 
 
 @pytest.fixture
@@ -124,6 +124,16 @@ def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: 
     assert "2+2?[v2|4][v3|<|im_end|>]" in output
 
 
+def test_a_greedy_turn_has_the_temperature_it_was_sampled_with(run_dir: Path) -> None:
+    """Its logprobs are those of T = 1, which the turn keeps."""
+    greedy = Turn((1,), (2,), (-0.1,), (0,), excluded=Exclusion.GREEDY)
+    writer = EpisodeWriter(RunDir.open(run_dir).episodes)
+    writer.write(Episode("greedy", Task("t"), (greedy,), Outcome.scored(1.0)), version=0)
+    writer.close()
+    shown = output_of(str(run_dir), "--episode", "greedy")
+    assert "1 + 1 tokens, stop, T 0, v0, not trained: greedy" in shown
+
+
 def test_an_episode_that_failed_shows_the_traceback_of_the_users_code(run_dir: Path) -> None:
     trace = 'Traceback:\n  File "agent.py", line 5, in run\nKeyError: \x1b[2J'
     failed = Outcome.failed(ErrorKind.AGENT, "agent x: KeyError (agent.py:5)", trace=trace)
@@ -154,7 +164,7 @@ def test_an_episode_that_a_resume_undid_is_not_listed_and_says_so(run_dir: Path)
 def test_live_shows_who_waits_for_what(run_dir: Path) -> None:
     with RunDir(run_dir).in_use():
         output = output_of(str(run_dir), "--live")
-    assert "1.5 s of 60 s  trainer: step 4" in output
+    assert "2 s of 60 s  trainer: step 4" in output
     assert "as of 0 s ago" in output
 
 

@@ -3,8 +3,10 @@
 import json
 import shutil
 import tomllib
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner
@@ -15,9 +17,11 @@ from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune import Teacher, ask_teacher, check, finetune, resume_finetuning
 from areal_sdk.finetune.objectives import Order
-from areal_sdk.finetune.training import REFERENCE_FILE
+from areal_sdk.finetune.training import REFERENCE_FILE, _Steps
 from areal_sdk.loop import resume_training, train_config
 from areal_sdk.loop.plan.models import find_model, find_served_model
+from areal_sdk.loop.progress import Progress
+from areal_sdk.loop.state import RunState
 from areal_sdk.models import resolve_model
 from areal_sdk.plugins import load_plugins
 from areal_sdk.telemetry import RunDir
@@ -294,3 +298,31 @@ def test_a_student_learns_from_a_teacher_that_is_served(tmp_path: Path) -> None:
     summary = json.loads(told.stdout)
     assert summary["before"]["eval"]["success"] == 0.0
     assert summary["after"]["eval"]["success"] == 1.0
+
+
+async def test_what_a_run_says_in_its_first_step_is_no_longer_that_it_loads(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Objective:
+        num_rows = 2
+
+        async def learn(self, trainer: object, rows: Sequence[int]) -> dict[str, float]:
+            said.append(progress._live().note)
+            return {"loss": 0.5, "num_updates": 1.0}
+
+    async def learn(step: Awaitable[Any], _: str) -> Any:
+        return await step
+
+    checkpoints = SimpleNamespace(is_due=lambda step: False)
+    learner = SimpleNamespace(
+        state=RunState(), learn=learn, trainer=None, checkpoints=checkpoints, on_settled=None
+    )
+    plugins = load_plugins()
+    config = settings(tmp_path, "sft", "rows.jsonl", run={"steps": 2})
+    plan = SimpleNamespace(config=config, objective=Objective(), plugins=plugins)
+    directory = RunDir.create(tmp_path, "other")
+    progress = Progress(directory, name="sft", total_steps=2, writer=None, notify=plugins.notify)
+    async with progress:
+        progress.enter("starting: the trainer loads the model")
+        await _Steps(cast(Any, plan), cast(Any, learner), progress).run()
+    assert said == ["learning: step 1 of 2", "step 1/2, loss 0.500"]

@@ -139,6 +139,10 @@ async def _exits_in_a_task(task: Task, context: EpisodeContext) -> float:
     return 1.0
 
 
+async def _returns_more(task: Task, context: EpisodeContext) -> Any:
+    return 1.0, "good"
+
+
 async def _returns_text(task: Task, context: EpisodeContext) -> Any:
     return "1.0"
 
@@ -259,6 +263,7 @@ DEEDS = {
     "exit": _exits,
     "exit_in_a_task": _exits_in_a_task,
     "return_text": _returns_text,
+    "return_more": _returns_more,
     "give_up_waiting": _gives_up_waiting,
     "read_a_class": _reads_a_class,
     "crash": _crash,

@@ -192,6 +192,10 @@ async def test_an_agent_that_raises_is_an_agent_error_and_costs_no_worker(
             "raise": f"{name}: KeyError: 'no such tool'",
             "raise_half_a_character": f"{name}: ValueError: half ?",
             "exit": "the agent called exit(3)",
+            "return_more": (
+                f"{name}: ValueError: a reward returns a number, a list with one number per turn, "
+                "an Outcome or None, not (1.0, 'good')"
+            ),
             "return_text": (
                 f"{name}: ValueError: a reward returns a number, a list with one number per turn, "
                 "an Outcome or None, not str"

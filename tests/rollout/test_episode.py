@@ -149,12 +149,48 @@ async def test_an_exception_in_the_agent_is_its_error_and_not_a_zero(model_dir: 
     episode = await play(agent, "4", model_dir)
     assert episode.outcome.error is ErrorKind.AGENT
     place = f"(test_episode.py:{agent.__code__.co_firstlineno + 2})"
-    assert episode.outcome.message == f"agent: KeyError: 'missing' {place}"
+    assert episode.outcome.message.startswith(f"agent: KeyError: 'missing' {place}; ")
     assert episode.outcome.trace.startswith("Traceback")
     assert 'return float(task.data["missing"])' in episode.outcome.trace
     assert "areal_sdk" not in episode.outcome.trace, "only the user's part of it"
     assert episode.reward is None
     assert len(episode.turns) == 1, "what it did until then is kept for the reader"
+
+
+async def without_base_url(task: Task, context: EpisodeContext) -> float:
+    async with openai.AsyncOpenAI(
+        base_url="http://127.0.0.1:9/v1", api_key="mine", max_retries=0
+    ) as other:
+        await other.models.list()
+    return 1.0
+
+
+async def without_key(task: Task, context: EpisodeContext) -> float:
+    openai.AsyncOpenAI()
+    return 1.0
+
+
+async def of_another_file(task: Task, context: EpisodeContext) -> float:
+    return float(task.data["problem"])
+
+
+@pytest.mark.parametrize(
+    ("agent", "told"),
+    [
+        (without_base_url, "APIConnectionError: Connection error. (test_episode.py:"),
+        (without_base_url, "; no call reached the model: give the client base_url=context.base"),
+        (without_key, "; no call reached the model: give the client base_url=context.base_url"),
+        (
+            of_another_file,
+            "; task.data has: question, answer; to rename one: --set fields.problem=COLUMN",
+        ),
+    ],
+)
+async def test_a_common_error_of_a_first_agent_names_its_cure(
+    agent: Any, told: str, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    assert told in (await play(agent, ["4"], model_dir)).outcome.message
 
 
 async def test_on_agent_error_can_be_a_reward(model_dir: Path) -> None:
@@ -168,9 +204,21 @@ async def test_on_agent_error_can_be_a_reward(model_dir: Path) -> None:
     assert "malformed" in episode.outcome.message
 
 
-@pytest.mark.parametrize("result", [float("nan"), "good", {"a": float("nan")}, [1.0, 2.0]])
+WAYS = "a reward returns a number, a list with one number per turn, an Outcome or None"
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (float("nan"), "a reward must be a finite number, not nan"),
+        ("good", f"{WAYS}, not str"),
+        ((1.0, "good"), f"{WAYS}, not (1.0, 'good')"),
+        ([1.0, 2.0], f"2 turn rewards for an episode of 1 turns: {WAYS}"),
+        ({"reward": 1.0}, "return a number, or {completion.id: number}"),
+    ],
+)
 async def test_a_result_that_is_no_verdict_is_the_agents_error(
-    result: Any, model_dir: Path
+    result: Any, told: str, model_dir: Path
 ) -> None:
     async def agent(task: Task, context: EpisodeContext) -> Any:
         await ask(context)
@@ -178,6 +226,7 @@ async def test_a_result_that_is_no_verdict_is_the_agents_error(
 
     episode = await play(agent, "4", model_dir)
     assert episode.outcome.error is ErrorKind.AGENT
+    assert told in episode.outcome.message
     assert episode.reward is None
 
 

@@ -305,6 +305,15 @@ def test_what_is_not_a_run_is_refused_with_the_nearest_run(tmp_path: Path) -> No
         RunDir.open(tmp_path / "reel")
 
 
+def test_the_name_of_a_run_is_not_its_path_and_the_path_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    RunDir.create(Path("runs"), "sums[1]").write_config({})
+    with pytest.raises(ConfigError, match=r"; there is one of this name: runs/sums\[1\]$"):
+        RunDir.open(Path("sums[1]"))
+
+
 def test_a_run_is_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "run")
     assert not run.is_in_use()

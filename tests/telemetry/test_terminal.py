@@ -80,7 +80,7 @@ def test_rollouts_that_are_held_back_are_told_in_words_and_only_where_nothing_el
         "rollouts are ahead, waiting for the trainer, 9 s"
     )
     assert render(replace(STATE, waits=[THROTTLED, *STATE.waits]))[-1] == (
-        "waits for trainer: step 13, 3 s of 600 s  (+1 more)"
+        "waits for trainer: step 13, 3 s of 600 s; 1 other wait"
     )
 
 
@@ -190,3 +190,9 @@ def test_a_wait_without_an_end_shows_none() -> None:
     assert "waits for rollouts: the 8 episodes of step 5, 30 s  " in still_line(
         replace(STATE, waits=[wait])
     )
+
+
+def test_long_deadlines_are_told_in_minutes_and_hours() -> None:
+    wait = {"name": "engine: start", "waited_s": 30.4, "timeout_s": 5537.62}
+    told = render(replace(STATE, waits=[wait, wait, wait]))[-1]
+    assert told == "waits for engine: start, 30 s of 92 min; 2 other waits"

@@ -105,11 +105,12 @@ def begin_or_resume(
     **flags: Any,
 ) -> None:
     """Run `sft`, `dpo` or `reward-model`."""
-    from areal_sdk.cli.train import limits_of_resumed
+    from areal_sdk.cli.train import limits_of_resumed, refuse_beside_resume
     from areal_sdk.finetune import finetune, resume_finetuning
 
     if resume is not None:
-        limits = limits_of_resumed(flags, data, eval_data, plugins, file, dry_run)
+        refuse_beside_resume("--steps", "--set", "--json")
+        limits = limits_of_resumed(flags)
         print_finetuning(
             resume_finetuning(resume, settings=settings, overrides=limits, quiet=as_json),
             as_json=as_json,

@@ -9,12 +9,13 @@ from areal_sdk.agent import AgentLike, EpisodeContext
 from areal_sdk.config import Config
 from areal_sdk.errors import AgentError, DeadlineError, EpisodeError, boundary
 from areal_sdk.rollout.agents.adapters import agent_name, agent_title, as_play, guard
+from areal_sdk.rollout.agents.advice import with_advice
 from areal_sdk.rollout.agents.command import silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.http_client import SharesHttpClient
 from areal_sdk.rollout.tasks import EpisodeRequest, seed_of_agent, stable_seed
 from areal_sdk.rollout.verdicts import read_verdict
-from areal_sdk.types import Episode, ErrorKind, Outcome
+from areal_sdk.types import Episode, ErrorKind, Outcome, Task
 
 CONNECT_S = 5.0
 """An endpoint that takes no connection for so long is down."""
@@ -54,7 +55,7 @@ class EndpointRunner(SharesHttpClient):
         try:
             outcome = await self._verdict(request, context)
         except EpisodeError as error:
-            outcome = await self._failed(error)
+            outcome = await self._failed(error, request.task)
         return Episode(
             request.id,
             request.task,
@@ -65,9 +66,9 @@ class EndpointRunner(SharesHttpClient):
             duration_s=clock() - began,
         )
 
-    async def _failed(self, error: EpisodeError) -> Outcome:
+    async def _failed(self, error: EpisodeError, task: Task) -> Outcome:
         """An endpoint that is down is no error of the agent, whose client need not say which one it is."""
-        kind, message = error.kind, str(error)
+        kind, message = error.kind, with_advice(str(error), task, has_called=True)
         says_so = "connect" in f"{error} {error.trace}".lower()
         if kind is ErrorKind.AGENT and says_so and not await _answers(self._base_url):
             kind = ErrorKind.INFRASTRUCTURE

@@ -18,6 +18,7 @@ from areal_sdk.gateway.sessions.rewards import PostedReward
 from areal_sdk.gateway.sessions.session import Session, SessionLimits
 from areal_sdk.gateway.sessions.store import SessionStore
 from areal_sdk.rollout.agents.adapters import PlayResult, agent_name, agent_title, as_play, guard
+from areal_sdk.rollout.agents.advice import with_advice
 from areal_sdk.rollout.agents.command import CommandAgent, silence
 from areal_sdk.rollout.agents.deadline import DeadlinePassedError, within
 from areal_sdk.rollout.agents.environment import EnvironmentAgent
@@ -179,7 +180,8 @@ class EpisodeRunner(SharesHttpClient):
         try:
             return await self._judge(episode, played, session)
         except EpisodeError as error:
-            failed = Outcome.failed(error.kind, str(error), trace=error.trace)
+            message = with_advice(str(error), request.task, has_called=bool(turns))
+            failed = Outcome.failed(error.kind, message, trace=error.trace)
             return replace(episode, outcome=failed)
 
     def _context(self, request: EpisodeRequest, session: Session, seed: int) -> EpisodeContext:

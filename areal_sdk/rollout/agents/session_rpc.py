@@ -27,7 +27,7 @@ from areal_sdk.errors import (
 )
 from areal_sdk.gateway.errors import ApiError, session_closed
 from areal_sdk.process import ChannelClosedError, Request
-from areal_sdk.reward import as_outcome
+from areal_sdk.reward import as_outcome, as_turn_rewards
 from areal_sdk.rollout.agents.adapters import PlayResult
 from areal_sdk.types import Episode, Message, Outcome, Task, Tool, Turn, unpack_turns
 
@@ -149,11 +149,11 @@ def _plain(result: Any) -> Any:
             message=str(result.message),
         )
     if isinstance(result, Mapping):
-        return {str(name): float(value) for name, value in result.items()}
+        return dict(zip(map(str, result), as_turn_rewards([*result.values()]), strict=True))
     if hasattr(result, "item"):
         result = result.item()
     if isinstance(result, Sequence) and not isinstance(result, (str, bytes)):
-        return [_number(reward) for reward in result]
+        return list(as_turn_rewards(result))
     if result is not None and not isinstance(result, (bool, int, float)):
         as_outcome(result, _NOBODY)  # the error lists what a verdict may be
     return result
