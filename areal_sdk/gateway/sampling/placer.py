@@ -164,9 +164,10 @@ class PromptPlacer:
                     num_new or 0, lambda: self._place(session.history, request, num_bytes)
                 )
         opening = self._opening(session, request)
+        begun = self._renderer.begun(request.prefill) or opening
         chat = TemplateInput(messages, self._tools_to_render(request), request.template_options)
         if placement.parent is None:
-            prompt = await self._first(chat, opening, num_bytes, is_counted=is_counted)
+            prompt = await self._first(chat, begun, num_bytes, is_counted=is_counted)
             return Prepared(request, prompt, placement, new_messages=messages, opening=opening)
         turn = session.turns[placement.parent]
         known = placement.num_matched
@@ -180,12 +181,12 @@ class PromptPlacer:
                 added = await self._large.run(
                     size,
                     lambda: self._renderer.addition(
-                        last_token, chat, known, opening=opening, most=most
+                        last_token, chat, known, opening=begun, most=most
                     ),
                 )
         except TemplateRefusalError:
             unstable = replace(placement, parent=None, num_matched=0)
-            prompt = await self._first(chat, opening, num_bytes, is_counted=is_counted)
+            prompt = await self._first(chat, begun, num_bytes, is_counted=is_counted)
             fork = ForkReason.TEMPLATE_UNSTABLE
             return Prepared(request, prompt, unstable, fork, new_messages=messages, opening=opening)
         return Prepared(
@@ -240,7 +241,7 @@ class PromptPlacer:
         name = request.tool_choice.name
         if name is None and len(request.tools) == 1:
             name = request.tools[0]["function"]["name"]
-        opening = self._renderer.tool_format.opening(name)
+        opening = self._renderer.tool_format.opening(name and self._renderer.begun(name))
         if not opening:
             session.notice("tool_choice 'required' among several tools cannot be enforced here")
         return opening

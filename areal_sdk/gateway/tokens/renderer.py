@@ -22,6 +22,7 @@ from areal_sdk.gateway.tokens.template_traits import (
     PROBE_TOOL,
     TemplateTraits,
     as_it_is,
+    disarmed,
 )
 from areal_sdk.gateway.tokens.tokenizer import BREAKER, Tokenizer
 from areal_sdk.gateway.tool_calls import FORMATS, choose_format, weave
@@ -100,7 +101,8 @@ class Renderer:
     def first(self, chat: TemplateInput, *, opening: str = "", most: int | None = None) -> Prompt:
         """The prompt of a conversation that continues no recorded turn.
 
-        `opening` begins the answer: the model goes on from there. `most` as in `Tokenizer.encode`.
+        `opening` begins the answer: the model goes on from there. A client's own words in it must be
+        `begun`. `most` as in `Tokenizer.encode`.
         """
         text, opens_reasoning = _open(self._render(chat.messages, chat), opening)
         return Prompt(self.tokenizer.encode(text, most=most), opens_reasoning)
@@ -190,14 +192,13 @@ class Renderer:
         *,
         add_generation_prompt: bool = True,
     ) -> str:
-        tools = self._tools(chat.tools)
         if self.weaves_tools:
-            messages, tools = weave(messages, chat.tools), None
+            messages = weave(messages, chat.tools)
         return self._template.render(
             [self._traits.write(message, self._disarm) for message in messages],
-            tools=tools,
+            tools=None if self.weaves_tools else self._tools(chat.tools),
             add_generation_prompt=add_generation_prompt,
-            options=chat.options,
+            options=disarmed(chat.options, self._disarm, ours=False),
         )
 
     def _tools(self, tools: Sequence[Tool]) -> Sequence[Tool] | None:
@@ -205,8 +206,13 @@ class Renderer:
         if not tools:
             return None
         text = orjson.dumps(tools).decode()
-        safe = self.tokenizer.defuse(text)
-        return tools if safe == text else orjson.loads(safe)
+        if self.tokenizer.defuse(text) == text and _SENTINEL not in text:
+            return tools  # nearly all: one search of their text is cheaper than many
+        return [disarmed(tool, self._disarm, ours=False) for tool in tools]
+
+    def begun(self, text: str) -> str:
+        """The beginning of an answer that a client wrote, for `opening`."""
+        return self._disarm(text, True)
 
     def _defuse(self, text: str, ours: bool) -> str:
         """No text becomes a special token; an assistant's own `<think>` and `<tool_call>` may."""

@@ -91,8 +91,8 @@ class ChatTemplate:
         """The conversation as text. `options` are the template's own, such as enable_thinking."""
         template = self._template if tools is None else self._tool_template
         variables: dict[str, Any] = {
-            **self.special_tokens,
             **(options or {}),
+            **self.special_tokens,
             "messages": [_with_reasoning_names(m) for m in messages],
             "tools": tools,
             "documents": None,

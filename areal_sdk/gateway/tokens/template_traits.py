@@ -43,6 +43,10 @@ PROBE_CALL: Message = {
 PROBE_RESULT: Message = {"role": "tool", "tool_call_id": "probecall", "content": "probe_result"}
 
 
+Defuse = Callable[[str, bool], str]
+"""Disarms the special tokens of a text, given whether the policy could have written the text itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
     """The form in which one template takes messages."""
@@ -67,8 +71,8 @@ class TemplateTraits:
                     return traits
         return cls(knows_developer=knows_developer)
 
-    def write(self, message: Message, defuse: Callable[[str, bool], str]) -> dict[str, Any]:
-        """`message` for the template; `defuse(text, is_assistant)` disarms special tokens."""
+    def write(self, message: Message, defuse: Defuse) -> dict[str, Any]:
+        """`message` for the template."""
         role = message.get("role", "user")
         if role == "developer" and not self.knows_developer:
             role = "system"
@@ -86,18 +90,34 @@ class TemplateTraits:
                 written[name] = defuse(str(message[name]), False)
         return written
 
-    def _write_call(
-        self, call: Mapping[str, Any], defuse: Callable[[str, bool], str]
-    ) -> dict[str, Any]:
+    def _write_call(self, call: Mapping[str, Any], defuse: Defuse) -> dict[str, Any]:
         function = call.get("function") or {}
-        arguments: Any = defuse(_as_text(function.get("arguments")), True)
+        arguments: Any = _as_text(function.get("arguments"))
         if not self.arguments_as_text:
             arguments = _as_object(arguments)
+        arguments = disarmed(arguments, defuse, ours=True)
         return {
-            "id": call.get("id"),
+            "id": disarmed(call.get("id"), defuse, ours=False),
             "type": "function",
             "function": {"name": defuse(str(function.get("name")), True), "arguments": arguments},
         }
+
+
+def disarmed(value: Any, defuse: Defuse, *, ours: bool) -> Any:
+    """A JSON value with the special tokens of its texts disarmed, of its keys too.
+
+    The value, not its JSON: there `\\u003c` and `<` are the same character, and only one of them is found.
+    """
+    if isinstance(value, str):
+        return defuse(value, ours)
+    if isinstance(value, Mapping):
+        return {
+            disarmed(key, defuse, ours=ours): disarmed(item, defuse, ours=ours)
+            for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [disarmed(item, defuse, ours=ours) for item in value]
+    return value
 
 
 def _as_text(arguments: Any) -> str:

@@ -174,6 +174,8 @@ LARGEST_BIAS = 100.0
 MOST_BIASES = 1024
 """Each is added to the logits at every token."""
 _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+"""OpenAI's names have up to 64 characters, Anthropic's and MCP's up to 128, MCP's with dots."""
 MOST_STOPS = 64
 LONGEST_STOP = 1024
 
@@ -250,6 +252,17 @@ def parse_tools(values: list[Any] | None) -> tuple[Tool, ...]:
     return tuple(parse_tool(tool, f"tools[{i}]") for i, tool in enumerate(values or ()))
 
 
+def check_name(name: str, param: str) -> str:
+    """A tool's name, which is part of the prompt and of the calls that are read."""
+    if _TOOL_NAME.fullmatch(name) is None:
+        raise bad_request(
+            f"{param} is {name[:100]!r}; a name has 1 to 128 letters (a to z), digits and '_', '.' or '-'",
+            param=param,
+            code="invalid_value",
+        )
+    return name
+
+
 def parse_tool(tool: Any, param: str) -> Tool:
     """A function as chat completions declare it, which is what templates know."""
     if not isinstance(tool, dict) or tool.get("type") != "function":
@@ -257,8 +270,7 @@ def parse_tool(tool: Any, param: str) -> Tool:
     function = tool.get("function")
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad_request(f"{param}.function.name is missing", param=f"{param}.function.name")
-    if not function["name"]:
-        raise bad_request(f"{param}.function.name is empty", param=f"{param}.function.name")
+    check_name(function["name"], f"{param}.function.name")
     parameters = function.get("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise bad_request(f"{param}.function.parameters must be an object", param=param)

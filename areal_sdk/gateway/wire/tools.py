@@ -13,7 +13,7 @@ import orjson
 from areal_sdk.gateway.errors import bad_request
 from areal_sdk.gateway.sampling.request import ToolChoice, ToolUse
 from areal_sdk.gateway.sessions.canonical import check_text
-from areal_sdk.gateway.wire.fields import Fields, parse_tool
+from areal_sdk.gateway.wire.fields import Fields, check_name, parse_tool
 from areal_sdk.types import Tool
 
 _INPUT = "input"
@@ -131,8 +131,9 @@ def response_tools(fields: Fields) -> Iterator[Offered]:
         if isinstance(tool, dict) and tool.get("type") == "namespace":
             inner = tool.get("tools")
             name = tool.get("name")
-            if not isinstance(inner, list) or not isinstance(name, str) or not name:
+            if not isinstance(inner, list) or not isinstance(name, str):
                 raise bad_request(f"{where} needs a name and tools", param=where)
+            check_name(name, f"{where}.name")
             about = check_text(tool.get("description"), f"{where}.description")
             for number, one in enumerate(inner):
                 yield from _flat(one, f"{where}.tools[{number}]", fields, (name, about or ""))
