@@ -94,12 +94,17 @@ class RewardShaping:
             return rewards
         alternatives = trajectory.turn_alternatives
         shaped: list[float | None] = [None] * len(rewards)
+        earned: list[frozenset[int]] = [frozenset()] * len(rewards)
         for turn, value in reversed(list(enumerate(turn_returns(trajectory)))):
             if value is None or (rewards[turn] is None and not alternatives):
                 continue  # its return is that of the next rewarded turn
             others = alternatives[turn] if alternatives else ()
-            later = sum(shaped[i] or 0.0 for i in range(turn + 1, len(rewards)) if i not in others)
-            shaped[turn] = self._shape(value) - later
+            later = [i for i in range(turn + 1, len(rewards)) if i not in others]
+            if alternatives:
+                earned[turn] = frozenset(i for i in (turn, *later) if rewards[i] is not None)
+            if rewards[turn] is None and any(earned[i] == earned[turn] for i in later):
+                continue  # its return is that of a later turn; where answers fork, that of none
+            shaped[turn] = self._shape(value) - sum(shaped[i] or 0.0 for i in later)
         return tuple(shaped)
 
     def _shape(self, reward: float) -> float:

@@ -253,6 +253,17 @@ def test_shaped_returns_are_shaped_sums_also_where_turns_are_alternatives(
             assert after == pytest.approx(expected, abs=1e-9)
 
 
+def test_a_turn_that_nothing_scored_has_no_reward_after_shaping_either() -> None:
+    """Turns 1 and 3 are two answers after turn 0; turn 2 follows turn 1. The scored ones are 2 and 3."""
+    row = replace(per_turn("e", None, None, 0.25, 1.0), turn_alternatives=((), (3,), (3,), ()))
+    [shaped] = RewardShaping(scale=2.0, bias=-0.5)([group(row)])
+    first, *others = shaped.trajectories[0].turn_rewards
+    assert others == [None, -0.5, 1.0]
+    assert first == 1.0, "2 * (1.25 - 0.5) in all, and 0.5 of it comes with its consequences"
+    [again] = RewardShaping(scale=1.0, clip=9.0)([group(replace(row, turn_rewards=(None,) * 4))])
+    assert again.trajectories[0].turn_rewards == (None,) * 4
+
+
 def test_a_long_answer_loses_gradually_and_once() -> None:
     shaping = RewardShaping(overlong=Overlong(limit=4, margin=2, penalty=1.0))
     rows = [
