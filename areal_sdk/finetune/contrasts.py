@@ -14,7 +14,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.recorded import Thread, is_text, learnt_episodes, threads
+from areal_sdk.finetune.recorded import (
+    CUT_OFF,
+    Thread,
+    is_text,
+    learnt_episodes,
+    num_cut_off,
+    threads,
+)
 from areal_sdk.finetune.rendering import TokenPair
 from areal_sdk.loop.plan.rows import Pair
 from areal_sdk.telemetry import RunDir
@@ -43,8 +50,8 @@ class Contrasts:
     """The pairs of a run, oldest first, the better answer of each first."""
 
     pairs: list[tuple[Answer, Answer]] = field(default_factory=list)
-    unclear: list[str] = field(default_factory=list)
-    """Ids of episodes that hold several conversations, and one reward for all of them."""
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    """By reason, the ids of episodes that give no answer to compare."""
 
 
 def contrasts(run_dir: RunDir) -> Contrasts:
@@ -61,19 +68,22 @@ def contrasts(run_dir: RunDir) -> Contrasts:
             continue
         num_episodes += 1
         episode = read_episode(run_dir.episodes, source).episode
+        if num_cut_off(episode):
+            found.left_out.setdefault(CUT_OFF, []).append(source.id)
+            continue
         rewarded = _rewarded(episode)
         if not rewarded and len(threads(episode)) > 1:
-            found.unclear.append(source.id)
+            found.left_out.setdefault(SEVERAL, []).append(source.id)
         for index, (thread, reward) in enumerate(rewarded):
             answer = Answer(_prompt(thread), _said(thread), reward, source, index)
             by_prompt.setdefault((source.group, answer.prompt), []).append(answer)
     for (group, _), answers in by_prompt.items():
         found.pairs += _paired_off(answers)[: 1 if group else None]
     if not found.pairs:
-        several = f"; {len(found.unclear)} left out: {SEVERAL}" if found.unclear else ""
+        left_out = [f"; {len(ids)} left out: {why}" for why, ids in found.left_out.items()]
         raise ConfigError(
             f"{run_dir.path}: no pairs: no two different answers to one prompt have different rewards; "
-            f"there are {counted(num_episodes, 'rewarded episode')} and {counted(len(by_prompt), 'prompt')}{several}"
+            f"there are {counted(num_episodes, 'rewarded episode')} and {counted(len(by_prompt), 'prompt')}{''.join(left_out)}"
         )
     return found
 

@@ -14,9 +14,12 @@ from areal_sdk.rollout.trajectory import branches
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.episode_log import EpisodeSummary, read_episode
 from areal_sdk.trainer import Demonstration
-from areal_sdk.types import Episode, Exclusion, Message, Tool
+from areal_sdk.types import Episode, Exclusion, FinishReason, Message, Tool, Turn
 
 _Place = tuple[str, int]
+
+CUT_OFF = "a written answer that was cut off"
+"""Why such an answer is left out: it has no end, and a template writes one."""
 
 LEARNT = ("train", "live")
 """The splits to learn from. Those that were measured stay unseen."""
@@ -144,15 +147,24 @@ class Thread:
         return tuple(self.episode.turns[self.branch[0]].details.get("tools", ()))
 
 
+def num_cut_off(episode: Episode) -> int:
+    """How many answers of another provider have no end. Sampled tokens need none: they are not rendered."""
+    return sum(map(_is_cut_off, episode.turns)) if is_text(episode) else 0
+
+
+def _is_cut_off(turn: Turn) -> bool:
+    return turn.finish_reason is not FinishReason.STOP
+
+
 def threads(episode: Episode) -> list[Thread]:
-    """The conversations of an episode, every turn learnt once.
+    """The conversations of an episode, every turn learnt once; without answers that were cut off.
 
     Imitation needs no logprobs, so turns count that a policy gradient leaves out (greedy ones, or
     sampled with penalties); calls beside the conversation do not.
     """
     said = [bool(turn.output_tokens) for turn in episode.turns]
     if not any(said):
-        said = [bool(turn.message) for turn in episode.turns]
+        said = [bool(turn.message) and not _is_cut_off(turn) for turn in episode.turns]
     found: list[Thread] = []
     learnt: set[int] = set()
     for branch in branches(episode.turns):

@@ -7,8 +7,15 @@ from typing import TypeVar
 
 from areal_sdk.config import FinetuneSection
 from areal_sdk.errors import ConfigError
-from areal_sdk.finetune.contrasts import SEVERAL, contrasts, read_pair
-from areal_sdk.finetune.recorded import EpisodeChoice, best_episodes, is_text, threads
+from areal_sdk.finetune.contrasts import contrasts, read_pair
+from areal_sdk.finetune.recorded import (
+    CUT_OFF,
+    EpisodeChoice,
+    best_episodes,
+    is_text,
+    num_cut_off,
+    threads,
+)
 from areal_sdk.finetune.rendering import Dataset, TokenPair, render_conversations, render_pairs
 from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.plan.rows import Pair, read_conversations, read_pairs
@@ -64,6 +71,8 @@ class Sources:
         for episode in best_episodes(run_dir, selection):
             where = f"{run_dir.path}, episode {episode.id}"
             if is_text(episode):
+                for _ in range(num_cut_off(episode)):
+                    found.leave_out(CUT_OFF, where)
                 rows = [thread.text() for thread in threads(episode)]
                 found.add(render_conversations(rows, self._renderer, max_tokens=self._most))
                 continue
@@ -81,8 +90,9 @@ class Sources:
             self._check_same_tokens(run_dir)
             where = f"{run_dir.path}, episodes {best.source.id} and {worst.source.id}"
             found.add_if_usable(pair, where, max_tokens=self._most)
-        for episode_id in compared.unclear:
-            found.leave_out(SEVERAL, f"{run_dir.path}, episode {episode_id}")
+        for why, ids in compared.left_out.items():
+            for episode_id in ids:
+                found.leave_out(why, f"{run_dir.path}, episode {episode_id}")
 
     def _check_same_tokens(self, run_dir: RunDir) -> None:
         """ConfigError where the run's tokens are another tokenizer's: they are learnt as they are."""

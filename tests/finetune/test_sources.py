@@ -15,7 +15,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration
-from areal_sdk.types import Episode, Exclusion, Outcome
+from areal_sdk.types import Episode, Exclusion, FinishReason, Outcome
 
 from .recorded_runs import ASKED, run_with, said, sampled, told
 
@@ -100,6 +100,50 @@ def test_recorded_text_is_rendered(model_dir: Path, tmp_path: Path) -> None:
     assert '"name": "add"' in text.split("1+1?")[0]  # the tools
     assert trained.endswith("It is 2.")
     assert trained.count('"arguments": {}') == 1
+
+
+def cut_off(episode: Episode, reason: FinishReason) -> Episode:
+    """The episode, its last answer broken off."""
+    *turns, last = episode.turns
+    return replace(episode, turns=(*turns, replace(last, finish_reason=reason)))
+
+
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.ABORT])
+def test_a_written_answer_that_was_cut_off_is_not_imitated(
+    reason: FinishReason, model_dir: Path, tmp_path: Path
+) -> None:
+    """Its text has no end, and rendering writes one: the student would learn to stop there."""
+    run = run_with(tmp_path / "run", [cut_off(told("It is", 1.0), reason)])
+    found = sources(model_dir).demonstrations([str(run.path)])
+    [row] = found.rows
+    trained = bytes(
+        t for t, m in zip(row.tokens, row.loss_mask, strict=True) if m and t < 256
+    ).decode()
+    assert trained == '\n{"name": "add", "arguments": {}}\n', "the call before it is whole"
+    assert found.notes() == [
+        f"1 row left out, a written answer that was cut off; first: {run.path}, episode t-It is"
+    ]
+
+
+def test_sampled_tokens_that_were_cut_off_are_imitated_without_an_end(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    run = run_with(tmp_path / "run", [cut_off(sampled("2", 1.0), FinishReason.LENGTH)])
+    [row] = sources(model_dir).demonstrations([str(run.path)]).rows
+    assert row.tokens == tuple(b"1+1?2")
+
+
+def test_an_episode_with_a_cut_off_written_answer_gives_no_pair(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    short = cut_off(told("It is", 0.0), FinishReason.LENGTH)
+    right, wrong = told("It is 2.", 1.0), told("It is 3.", 0.5)
+    run = run_with(tmp_path / "run", [right, short, wrong])
+    found = sources(model_dir).pairs([str(run.path)])
+    assert len(found.rows) == 1
+    assert [note.split(",")[0] for note in found.notes()] == ["1 row left out"]
+    with pytest.raises(ConfigError, match="1 left out: a written answer that was cut off"):
+        sources(model_dir).pairs([str(run_with(tmp_path / "few", [right, short]).path)])
 
 
 def pairs_of(model_dir: Path, run: RunDir) -> list[tuple[bytes, bytes]]:
