@@ -50,6 +50,47 @@ def test_a_pair_is_written_in_any_usual_way(tmp_path: Path, row: object) -> None
     assert pair.rejected[0]["content"] == "3"
 
 
+SYSTEM = {"role": "system", "content": "Be brief."}
+AGAIN = {"role": "user", "content": "2+1?"}
+WRONG = {"role": "assistant", "content": "3"}
+
+
+@pytest.mark.parametrize(
+    ("row", "before"),
+    [
+        ({"prompt": "1+1?"}, [ASKED]),
+        ({"prompt": " 1+1?\n"}, [ASKED]),
+        ({"prompt": [ASKED]}, [ASKED]),
+        ({"messages": [ASKED]}, [ASKED]),
+        ({"prompt": "1+1?", "messages": [ASKED, SAID]}, [ASKED]),
+        ({"prompt": [SYSTEM, ASKED]}, [SYSTEM, ASKED]),
+        ({"prompt": [ASKED], "told": [SYSTEM]}, [SYSTEM, ASKED]),
+        ({"prompt": [SYSTEM, ASKED], "told": [SYSTEM]}, [SYSTEM, ASKED]),
+        ({"prompt": [ASKED, SAID, AGAIN], "told": [], "more": [SAID, AGAIN]}, [ASKED, SAID, AGAIN]),
+    ],
+)
+def test_a_prompt_beside_whole_conversations_comes_once(
+    tmp_path: Path, row: dict[str, list[object]], before: list[object]
+) -> None:
+    """As in data of preferences where `prompt` repeats what both conversations begin with."""
+    begun = [*row.pop("told", []), ASKED, *row.pop("more", [])]
+    whole = {**row, "chosen": [*begun, SAID], "rejected": [*begun, WRONG]}
+    [pair] = read_pairs(written(tmp_path / "pairs.jsonl", whole))
+    assert (pair.messages, pair.chosen, pair.rejected) == (tuple(before), (SAID,), (WRONG,))
+    [mixed] = read_pairs(written(tmp_path / "mixed.jsonl", {**whole, "rejected": "3"}))
+    assert (mixed.messages, mixed.chosen, mixed.rejected) == (tuple(before), (SAID,), (WRONG,))
+    asked = {**row, "completion": [*begun, SAID]}
+    if "messages" not in asked:
+        [conversation] = read_conversations(written(tmp_path / "rows.jsonl", asked))
+        assert conversation.messages == (*before, SAID)
+
+
+def test_turns_after_the_prompt_belong_to_the_answers(tmp_path: Path) -> None:
+    row = {"prompt": "1+1?", "chosen": [ASKED, SAID, AGAIN, WRONG], "rejected": [ASKED, WRONG]}
+    [pair] = read_pairs(written(tmp_path / "pairs.jsonl", row))
+    assert (pair.messages, pair.chosen, pair.rejected) == ((ASKED,), (SAID, AGAIN, WRONG), (WRONG,))
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -86,6 +127,22 @@ def test_a_bad_conversation_is_refused_with_its_line(
         ({"chosen": "2", "rejected": "3"}, 'no "messages" that come before the answers'),
         ({"messages": [ASKED, SAID], "chosen": "2", "rejected": "3"}, "ends with the assistant"),
         ({"prompt": "1+1?", "chosen": [ASKED], "rejected": "3"}, "'chosen' ends with 'user'"),
+        (
+            {"prompt": "1+2?", "chosen": [ASKED, SAID], "rejected": "3"},
+            "'chosen' begins with 'user', and not with the prompt",
+        ),
+        (
+            {
+                "prompt": [SYSTEM, ASKED],
+                "chosen": [{**SYSTEM, "content": ""}, ASKED, SAID],
+                "rejected": "3",
+            },
+            "'chosen' begins with 'system', and not with the prompt",
+        ),
+        (
+            {"prompt": [ASKED], "chosen": [SYSTEM, ASKED, SAID], "rejected": [ASKED, WRONG]},
+            "'chosen' and 'rejected' begin differently",
+        ),
     ],
 )
 def test_a_bad_pair_is_refused_with_its_line(tmp_path: Path, row: object, problem: str) -> None:

@@ -14,6 +14,9 @@ from areal_sdk.errors import ConfigError, no_such_file
 from areal_sdk.types import Message, Tool
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+SYSTEM_ROLES = ("system", "developer")
+ANSWERING = ("assistant", "tool")
+"""Roles that an answer may begin with."""
 
 CONVERSATION = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}'
 PAIR = '{"messages": [...], "chosen": "...", "rejected": "..."}'
@@ -94,7 +97,8 @@ def to_conversation(row: Mapping[str, Any], where: str) -> Conversation:
     if "messages" in row:
         messages = read_messages(row["messages"], "messages")
     elif "prompt" in row and "completion" in row:
-        messages = (*_prompt(row), *_answer(row["completion"], "completion"))
+        before, answer = _without_prompt(_prompt(row), row, "completion")
+        messages = (*before, *answer)
     else:
         raise BadRowError(f'no "messages" (it has {_keys(row)})')
     if not any(message["role"] == "assistant" for message in messages):
@@ -108,13 +112,59 @@ def _pair(row: Mapping[str, Any], where: str) -> Pair:
     for half in ("chosen", "rejected"):
         if half not in row:
             raise BadRowError(f"no {half!r} (it has {_keys(row)})")
-    chosen, rejected = (_answer(row[half], half) for half in ("chosen", "rejected"))
     if "messages" in row or "prompt" in row:
-        return Pair(_prompt(row), chosen, rejected, _tools(row), where)
+        prompt = _prompt(row)
+        before, chosen = _without_prompt(prompt, row, "chosen")
+        before_rejected, rejected = _without_prompt(prompt, row, "rejected")
+        wholes = [one for one in (before, before_rejected) if one is not prompt] or [prompt]
+        if not _alike(wholes[0], wholes[-1]):
+            raise BadRowError("'chosen' and 'rejected' begin differently, before they answer")
+        return Pair(wholes[0], chosen, rejected, _tools(row), where)
+    chosen, rejected = (_answer(row[half], half) for half in ("chosen", "rejected"))
     shared = _num_shared(chosen, rejected)
     if not shared:
         raise BadRowError('no "messages" that come before the answers')
     return Pair(chosen[:shared], chosen[shared:], rejected[shared:], _tools(row), where)
+
+
+def _without_prompt(
+    prompt: tuple[Message, ...], row: Mapping[str, Any], key: str
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """What comes before an answer, and the answer alone: data may repeat the prompt in it.
+
+    `prompt` itself, where the answer does not repeat it. A system message may be in one of both alone.
+    """
+    said = _answer(row[key], key)
+    if said[0]["role"] in ANSWERING:
+        return prompt, said
+    (systems, asked), (own_systems, rest) = map(_without_system, (prompt, said))
+    is_repeated = _alike(asked, rest[: len(asked)]) and len(rest) > len(asked)
+    if not is_repeated or (systems and own_systems and not _alike(systems, own_systems)):
+        raise BadRowError(
+            f"{key!r} begins with {said[0]['role']!r}, and not with the prompt: give the answer alone"
+        )
+    return (*(systems or own_systems), *rest[: len(asked)]), rest[len(asked) :]
+
+
+def _without_system(
+    messages: tuple[Message, ...],
+) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """The leading system messages, and the rest."""
+    count = next(
+        (i for i, m in enumerate(messages) if m["role"] not in SYSTEM_ROLES), len(messages)
+    )
+    return messages[:count], messages[count:]
+
+
+def _alike(one: Sequence[Message], other: Sequence[Message]) -> bool:
+    """Whether roles, texts and calls are the same; space around a text aside."""
+
+    def meaning(message: Message) -> tuple[Any, ...]:
+        content = message.get("content")
+        text = content.strip() if isinstance(content, str) else content
+        return message["role"], text, message.get("tool_calls") or None
+
+    return [*map(meaning, one)] == [*map(meaning, other)]
 
 
 def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
@@ -124,11 +174,14 @@ def _num_shared(chosen: Sequence[Message], rejected: Sequence[Message]) -> int:
 
 
 def _prompt(row: Mapping[str, Any]) -> tuple[Message, ...]:
+    """`messages`, or `prompt`. Beside a prompt, `messages` may be the chosen conversation again."""
     key = "messages" if "messages" in row else "prompt"
     asked = row[key]
     if isinstance(asked, str):
         return ({"role": "user", "content": asked},)
     messages = read_messages(asked, key)
+    if messages[-1]["role"] == "assistant" and key == "messages" and "prompt" in row:
+        return _prompt({"prompt": row["prompt"]})
     if messages[-1]["role"] == "assistant":
         raise BadRowError(f"{key!r} ends with the assistant: the answers come after it")
     return messages
