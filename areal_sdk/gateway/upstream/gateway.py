@@ -1,7 +1,8 @@
 """Passes calls on to another provider and records their text.
 
-The provider sends no tokens, so nothing recorded here can be trained. Use it to watch an agent that runs
-on another model, and to collect its episodes. Requests, replies and streams pass unchanged.
+The provider sends no tokens, so no policy gradient can use what is recorded here; `sft` and `dpo` can. Use
+it to watch an agent that runs on another model, and to collect its episodes. Requests, replies and
+streams pass unchanged.
 """
 
 import secrets
@@ -245,7 +246,7 @@ class UpstreamGateway:
 
 
 class _Trace:
-    """One call as the session keeps it. There are no tokens: nothing of it can be trained."""
+    """One call as the session keeps it. There are no tokens: only its text can be learnt from."""
 
     def __init__(self, session: Session, raw: bytes, large: LargeWork) -> None:
         self.reply_id = f"reply-{secrets.token_hex(16)}"
