@@ -425,3 +425,6 @@ class WeightUpdate:
     checksum: str = ""
     contents: UpdateContents = "all"
     """`changed` only for an engine that accepts it (`InferenceEngine.accepts`)."""
+    share_seen: float | None = None
+    """Where the file rounds the trained weights: the share of those that training changed whose rounded value
+    changed too. None: nothing is rounded, or it is not known."""

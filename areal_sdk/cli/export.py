@@ -26,7 +26,7 @@ import click
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Dtype of the weights; default: that of the model that the run began with.",
+    help="Dtype of the weights; default: the one that the run evaluated.",
 )
 @click.option("--adapter", is_flag=True, help="Write the adapter alone, not the merged model.")
 def export(
@@ -61,9 +61,11 @@ def export(
         check_name(name)
     with tempfile.TemporaryDirectory() as scratch:
         target = directory or Path(scratch) / (name or "").rpartition("/")[2]
-        write_export(choice, target, dtype=dtype, adapter=adapter)
+        exported = write_export(choice, target, dtype=dtype, adapter=adapter)
         if directory is not None:
-            click.echo(f"{directory}: the weights are {choice.name}")
+            click.echo(f"{directory}: the weights are {choice.name}, {exported.dtype}")
+        if exported.rounding is not None:
+            click.echo(str(exported.rounding))
         if name is not None:
             try:
                 click.echo(push(target, name, private=private))

@@ -14,11 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from areal_sdk.fsdp.adapter import ServedWeight
 from areal_sdk.fsdp.directories import allocate
 from areal_sdk.fsdp.policy import Policy
 from areal_sdk.fsdp.reward_model import RewardModel
+from areal_sdk.models.checkpoint import Float32
+from areal_sdk.models.rounding import Beginning, sampled_places
 from areal_sdk.types import UpdateContents, WeightUpdate
 
 NUM_FILES = 2
@@ -55,11 +58,20 @@ class Publisher:
     """Writes the weights of each version where engines find them."""
 
     def __init__(
-        self, directory: Path, *, dtype: torch.dtype, contents: UpdateContents = "all"
+        self,
+        directory: Path,
+        *,
+        dtype: torch.dtype,
+        contents: UpdateContents = "all",
+        began_with: Path | None = None,
     ) -> None:
+        """`began_with` is the model whose weights the run changes: updates then say what rounding leaves."""
         self.directory = directory
         self.dtype = dtype
         self.contents: UpdateContents = contents
+        self._beginning = (
+            None if began_with is None or dtype is torch.float32 else Beginning(began_with)
+        )
         self._files: list[WeightFile] = []
         self._num_published = 0
 
@@ -73,14 +85,26 @@ class Publisher:
             weights = [weight for weight in weights if weight.is_changed]
         path = self.directory / f"weights-{self._num_published % NUM_FILES}.safetensors"
         file = self._file(path, weights) if is_writer else None
+        samples: dict[str, Float32] = {}
         for weight in weights:
             whole = weight.gathered()
             if file is not None:
                 for name, tensor in whole.merged():
                     file.tensors[name].copy_(tensor)
+                    if self._beginning is not None:
+                        samples[name] = sample_of(tensor)
         self._num_published += 1
-        checksum = file.finish(version) if file is not None else ""
-        return WeightUpdate(version, str(path), checksum, self.contents)
+        if file is None:
+            return WeightUpdate(version, str(path), "", self.contents)
+        return WeightUpdate(
+            version, str(path), file.finish(version), self.contents, self._share_seen(samples)
+        )
+
+    def _share_seen(self, samples: Mapping[str, Float32]) -> float | None:
+        if self._beginning is None:
+            return None
+        rounding = self._beginning.rounding(samples, dtype=dtype_name(self.dtype))
+        return None if rounding is None else rounding.seen
 
     def _file(self, path: Path, weights: Sequence[ServedWeight]) -> WeightFile:
         turn = self._num_published % NUM_FILES
@@ -91,6 +115,16 @@ class Publisher:
             }
             self._files.append(WeightFile(path, shapes, self.dtype))
         return self._files[turn]
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def sample_of(tensor: Tensor) -> Float32:
+    """A small part of the weights, from any device, as `models.rounding` takes it."""
+    sample: Float32 = tensor[sampled_places(tuple(tensor.shape))].detach().float().cpu().numpy()
+    return sample
 
 
 def _layout(shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> tuple[bytes, list[int], int]:

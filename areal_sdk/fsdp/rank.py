@@ -112,7 +112,12 @@ class _Rank:
         self._trainer = trainer
         self._saver = saver
         self._dtype: torch.dtype = getattr(torch, trainer.spec.publish_dtype)
-        self._publisher = Publisher(publish_dir, dtype=self._dtype, contents=trainer.spec.publishes)
+        self._publisher = Publisher(
+            publish_dir,
+            dtype=self._dtype,
+            contents=trainer.spec.publishes,
+            began_with=trainer.spec.model_dir,
+        )
         self._methods: dict[str, Callable[[Request], JSON]] = {
             "step": self._step,
             "learn": self._learn,

@@ -55,15 +55,31 @@ def _stored(directory: Path) -> dict[str, Any]:
     }
 
 
+def stored_notes(directory: Path) -> dict[str, str]:
+    """The metadata in the headers of the safetensors files of `directory`."""
+    notes: dict[str, str] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        notes |= _whole_header(path)[0].get(_METADATA, {})
+    return notes
+
+
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """The entry of each tensor in the header of a safetensors file, and the place where the tensors begin."""
+    header, first = _whole_header(path)
+    return {name: entry for name, entry in header.items() if name != _METADATA}, first
+
+
+_METADATA = "__metadata__"
+
+
+def _whole_header(path: Path) -> tuple[dict[str, Any], int]:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(length))
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} cannot be read: {exc}") from exc
-    return {name: entry for name, entry in header.items() if name != "__metadata__"}, 8 + length
+    return header, 8 + length
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +104,30 @@ class StoredTensor:
     def rows(self, start: int = 0, stop: int | None = None) -> Float32:
         """The rows `[start, stop)` as float32, read from the disk; default: all."""
         stop = self._num_rows if stop is None else min(stop, self._num_rows)
+        kind = self._stored_as()
+        with self.path.open("rb") as file:
+            file.seek(self.offset + start * self.row_bytes)
+            stored = np.frombuffer(file.read((stop - start) * self.row_bytes), kind)
+        return self._decoded(stored).reshape((stop - start, *self.shape[1:]) if self.shape else ())
+
+    def sample(self, place: tuple[slice, ...]) -> Float32:
+        """`tensor[place]` as float32; of the file only these entries are read."""
+        if 0 in self.shape:
+            return np.zeros(self.shape, np.float32)[place]
+        whole = np.memmap(self.path, self._stored_as(), "r", self.offset, self.shape)
+        return self._decoded(np.ascontiguousarray(whole[place]))
+
+    def _stored_as(self) -> str:
         if self.dtype not in _DTYPES:
             raise ConfigError(
                 f"{self.path}: tensors of type {self.dtype} cannot be read; save the model as bfloat16"
             )
-        with self.path.open("rb") as file:
-            file.seek(self.offset + start * self.row_bytes)
-            stored = file.read((stop - start) * self.row_bytes)
+        return "uint16" if self.dtype == "BF16" else _DTYPES[self.dtype]
+
+    def _decoded(self, stored: npt.NDArray[Any]) -> Float32:
         if self.dtype == "BF16":  # the upper half of a float32
-            array = (np.frombuffer(stored, np.uint16).astype(np.uint32) << 16).view(np.float32)
-        else:
-            array = np.frombuffer(stored, _DTYPES[self.dtype]).astype(np.float32)
-        return array.reshape((stop - start, *self.shape[1:]) if self.shape else ())
+            return (stored.astype(np.uint32) << 16).view(np.float32)
+        return stored.astype(np.float32)
 
 
 def stored_tensors(directory: Path) -> dict[str, StoredTensor]:
@@ -179,7 +207,7 @@ def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) ->
     """Write `weights` as `dtype`, one tensor in memory at a time."""
     num_bytes = {"F32": 4, "BF16": 2, "F16": 2}[dtype]
     weights = sorted(weights, key=lambda weight: weight.name)
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, Any] = {_METADATA: {"format": "pt"}}
     offset = 0
     for weight in weights:
         end = offset + int(np.prod(weight.shape)) * num_bytes
@@ -197,6 +225,13 @@ def write_safetensors(path: Path, weights: Iterable[Weight], *, dtype: Dtype) ->
             array = weight.load()
             assert array.shape == weight.shape, weight.name
             file.write(np.ascontiguousarray(_ENCODERS[dtype](array)).data)
+
+
+def rounded(array: Float32, dtype: Dtype) -> Float32:
+    """What `array` holds after it was written as `dtype` and read again."""
+    if dtype == "BF16":
+        return (to_bfloat16(array).astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float16).astype(np.float32) if dtype == "F16" else array
 
 
 def to_bfloat16(array: Float32) -> npt.NDArray[np.uint16]:

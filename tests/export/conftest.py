@@ -25,7 +25,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return make_run(directory, make_tiny_model(directory / "tiny-model"))
 
 
-def make_run(root: Path, model_dir: Path, *, lora_rank: int = 0) -> RunDir:
+def make_run(
+    root: Path,
+    model_dir: Path,
+    *,
+    lora_rank: int = 0,
+    sampled: str = "bfloat16",
+    learning_rate: float = 1e-2,
+) -> RunDir:
     run = RunDir.create(root, "my-run")
     run.write_config(
         {
@@ -33,7 +40,7 @@ def make_run(root: Path, model_dir: Path, *, lora_rank: int = 0) -> RunDir:
             "model": str(model_dir),
             "tasks": "/home/someone/tasks.jsonl",
             "rewards": {"exact": 1.0},
-            "engine": {"dtype": "bfloat16"},
+            "engine": {"dtype": sampled},
             "trainer": {"learning_rate": 0.001, "lora": {"rank": lora_rank}},
             "algorithm": {"name": "grpo"},
         }
@@ -41,7 +48,9 @@ def make_run(root: Path, model_dir: Path, *, lora_rank: int = 0) -> RunDir:
     find_origin(model_dir, run, must_be_same=False)
     keep_description(model_dir, run)
     lora = {"lora": {"rank": lora_rank}} if lora_rank else {}
-    trainer = RankTrainer(trainer_spec(model_dir, learning_rate=1e-2, warmup_steps=0, **lora))
+    trainer = RankTrainer(
+        trainer_spec(model_dir, learning_rate=learning_rate, warmup_steps=0, **lora)
+    )
     log = MetricsLog(run.metrics)
     _measure(log, "before", step=0, success=0.25)
     for step in (1, 2):
@@ -49,7 +58,8 @@ def make_run(root: Path, model_dir: Path, *, lora_rank: int = 0) -> RunDir:
         numbers = {f"train/{name}": value for name, value in metrics.items()}
         log.log("step", {"step": step, "ledger": {"trained": 16 * step}, **numbers})
         save_checkpoint(trainer, run.checkpoints / f"step-{step:06d}", {"step": step})
-        export_model(trainer, run.checkpoints / ("best", "final")[step - 1], dtype=torch.bfloat16)
+        exported = run.checkpoints / ("best", "final")[step - 1]
+        export_model(trainer, exported, dtype=getattr(torch, sampled))
         _measure(log, f"step-{step}", step=step, success=0.8 - 0.1 * step)
     log.close()
     best = Measured(1, 0.7, 0.7, 1, 1, measure={"tasks": 8})

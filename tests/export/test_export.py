@@ -11,8 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from areal_sdk.cli.main import cli
 from areal_sdk.errors import ConfigError
 from areal_sdk.loop.export import Choice, choose, write_export
-from areal_sdk.loop.export.card import model_card
+from areal_sdk.loop.export.card import Exported, model_card
 from areal_sdk.models import make_tiny_model
+from areal_sdk.models.checkpoint import copy_all_but_weights
 from areal_sdk.telemetry import RunDir
 
 from .conftest import make_run
@@ -23,19 +24,71 @@ def weights_in(directory: Path) -> dict[str, torch.Tensor]:
     return weights
 
 
-def test_the_best_weights_load_in_transformers_in_the_dtype_of_the_first_model(
+def test_the_best_weights_load_in_transformers_as_they_were_evaluated(
     run: RunDir, tmp_path: Path
 ) -> None:
-    write_export(choose(run), tmp_path / "vowels")
+    exported = write_export(choose(run), tmp_path / "vowels")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "vowels")
-    assert model.dtype is torch.float32, "the run sampled in bfloat16, and its model is in float32"
+    assert model.dtype is torch.bfloat16, "the run sampled in it, and its model is in float32"
     measured = weights_in(run.checkpoints / "best")
     for name, tensor in weights_in(tmp_path / "vowels").items():
-        assert tensor.dtype is torch.float32
-        assert torch.equal(tensor, measured[name].float()), name
+        assert torch.equal(tensor, measured[name]), name
+    assert exported.is_rounded, "the trainer's weights are float32"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "vowels")
     assert tokenizer.chat_template
     assert tokenizer.decode(tokenizer("vowels")["input_ids"]) == "vowels"
+
+
+@pytest.fixture(scope="module")
+def small_steps(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run whose model is stored in bfloat16 and sampled in float32, as on a CPU without bfloat16."""
+    root = tmp_path_factory.mktemp("small-steps")
+    model = AutoModelForCausalLM.from_pretrained(make_tiny_model(root / "tiny"))
+    model.bfloat16().save_pretrained(root / "bf16")
+    (root / "tiny" / "config.json").unlink()
+    copy_all_but_weights(root / "tiny", root / "bf16")
+    return make_run(root, root / "bf16", sampled="float32", learning_rate=1e-6)
+
+
+def test_small_steps_on_a_model_in_bfloat16_are_exported_whole(
+    small_steps: RunDir, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(
+        cli, ["export", str(small_steps.path), "--last", "--to", str(tmp_path / "whole")]
+    )
+    assert result.exit_code == 0, result.output
+    assert "the last, after step 2, float32\n" in result.output
+    trained = weights_in(small_steps.checkpoints / "final")
+    for name, tensor in weights_in(tmp_path / "whole").items():
+        assert torch.equal(tensor, trained[name]), name
+    advice = "Keep the weights in float32: in bfloat16 9"
+    assert advice in (tmp_path / "whole" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [None, pytest.param(2, marks=pytest.mark.slow)],  # a process of its own reads a checkpoint
+)
+def test_the_part_of_an_update_that_is_rounded_away_is_told(
+    small_steps: RunDir, tmp_path: Path, step: int | None
+) -> None:
+    choice = choose(small_steps, None if step else "last", step=step)
+    exported = write_export(choice, tmp_path / "rounded", dtype="bfloat16")
+    first, rounded = (
+        weights_in(path) for path in (small_steps.path.parent / "bf16", tmp_path / "rounded")
+    )
+    trained = weights_in(small_steps.checkpoints / "final")
+    changed = {name: trained[name] != first[name].float() for name in trained}
+    kept = sum(int((changed[n] & (rounded[n] != first[n])).sum()) for n in trained)
+    assert exported.rounding is not None
+    assert exported.is_rounded
+    share = kept / sum(int(each.sum()) for each in changed.values())
+    assert exported.rounding.seen == pytest.approx(share, abs=0.02)
+    assert share < 0.1
+    assert 0.9 < exported.rounding.error <= 1.0, "no weight is further off than its update"
+    card = (tmp_path / "rounded" / "README.md").read_text()
+    assert f"| lost by rounding | {exported.rounding} |" in card
+    assert "Keep the weights in float32" not in card
 
 
 def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
@@ -51,7 +104,7 @@ def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
         "| agent | vowels.py |",
         "| tasks | tasks.jsonl |",
         "| rewards | exact |",
-        "| weights | the best of the evaluations, after step 1, float32 |",
+        "| weights | the best of the evaluations, after step 1, bfloat16 |",
         "| steps | 1 |",
         "| episodes trained | 16 |",
         f"| tokens trained | {tokens:,} |",
@@ -66,10 +119,10 @@ def test_the_card_has_the_figures_of_the_run_and_no_path_of_this_machine(
 
 def test_the_card_of_weights_before_training_says_so(run: RunDir) -> None:
     weights = run.checkpoints / "best"
-    card = model_card(Choice(run, weights, 0), title="first", dtype="float32", adapter=False)
+    card = model_card(Choice(run, weights, 0), Exported("float32"), title="first")
     assert "trained with areal-sdk" not in card
     assert "tiny-model, as it was before training with areal-sdk" in card
-    card = model_card(Choice(run, weights, 1), title="next", dtype="float32", adapter=False)
+    card = model_card(Choice(run, weights, 1), Exported("float32"), title="next")
     assert "tiny-model, trained with areal-sdk." in card
 
 
@@ -80,7 +133,7 @@ def test_the_card_says_what_was_trained_before_the_run(run: RunDir, tmp_path: Pa
     weights = later.checkpoints / "final"
     weights.parent.mkdir(exist_ok=True)
     weights.symlink_to(run.checkpoints / "final")
-    card = model_card(Choice(later, weights, 0), title="later", dtype="float32", adapter=False)
+    card = model_card(Choice(later, weights, 0), Exported("float32"), title="later")
     assert "| base model | tiny-model |" in card
     assert "| trained before | grpo, 2 steps |" in card
 
@@ -89,7 +142,7 @@ def test_the_card_says_what_was_trained_before_the_run(run: RunDir, tmp_path: Pa
 def test_a_checkpoint_is_exported_with_the_float32_weights_of_its_optimiser(
     run: RunDir, tmp_path: Path
 ) -> None:
-    write_export(choose(run, step=2), tmp_path / "float32")
+    write_export(choose(run, step=2), tmp_path / "float32", dtype="float32")
     sampled = weights_in(run.checkpoints / "final")
     exact = weights_in(tmp_path / "float32")
     assert any(not torch.equal(tensor, sampled[name].float()) for name, tensor in exact.items())

@@ -279,7 +279,8 @@ def test_an_export_takes_the_host_memory_of_one_rank_only(spec: TrainerSpec) -> 
     num_weights = len(RankTrainer(spec).policy.named_weights())
     for rank, num_kept in ((0, num_weights), (1, 0)):
         trainer = RankTrainer(spec, Ranks(rank=rank))
-        assert len(whole_weights(trainer, dtype=torch.bfloat16)) == num_kept
+        weights, samples = whole_weights(trainer, dtype=torch.bfloat16)
+        assert len(weights) == len(samples) == num_kept
 
 
 def test_a_checkpoint_whose_baselines_are_means_and_weights_is_read(

@@ -47,6 +47,28 @@ def test_a_published_file_holds_the_weights_under_their_names(
         assert all(torch.equal(found[n], p.detach().to(dtype)) for n, p in expected.items())
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_an_update_says_which_share_of_the_changed_weights_the_engine_sees(
+    policy: Policy, model_dir: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    publisher = Publisher(tmp_path, dtype=dtype, began_with=model_dir)
+    assert publisher.publish(policy, 0, is_writer=True).share_seen is None, "nothing has changed"
+    first = {name: p.detach().clone() for name, p in policy.named_weights().items()}
+    nudge(policy, 3e-5)
+    update = publisher.publish(policy, 1, is_writer=True)
+    if dtype is torch.float32:
+        assert update.share_seen is None, "nothing is rounded"
+        return
+    changed = seen = 0
+    for name, now in policy.named_weights().items():
+        has_changed = now != first[name]
+        changed += int(has_changed.sum())
+        seen += int((has_changed & (now.to(dtype) != first[name].to(dtype))).sum())
+    assert update.share_seen == pytest.approx(seen / changed, abs=0.02)
+    assert 0.1 < seen / changed < 0.9
+    assert publisher.publish(policy, 2, is_writer=False).share_seen is None
+
+
 def test_the_version_before_stays_readable_while_the_next_is_written(
     policy: Policy, tmp_path: Path
 ) -> None:

@@ -19,12 +19,14 @@ from areal_sdk.config import LoraSection, TrainerSection
 from areal_sdk.fsdp.adapter import merged_files, write_adapter
 from areal_sdk.fsdp.checkpoint.saving import MODEL, alone_is_fine, check_adapter, read_state
 from areal_sdk.fsdp.collectives import full
+from areal_sdk.fsdp.publish import dtype_name, sample_of
 from areal_sdk.fsdp.reward_model import HEAD, as_classifier
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
-from areal_sdk.models.checkpoint import ADAPTER, copy_all_but_weights
+from areal_sdk.models.checkpoint import ADAPTER, Float32, copy_all_but_weights
 from areal_sdk.models.experts import stored_parts
 from areal_sdk.models.families import read_config
+from areal_sdk.models.rounding import Beginning, Rounding
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.manifest import check_files
 
@@ -34,16 +36,22 @@ def export_model(trainer: RankTrainer, directory: Path, *, dtype: torch.dtype) -
 
     Of an adapter, the merged model, and beside it the adapter alone.
     """
-    weights = whole_weights(trainer, dtype=dtype)
+    weights, samples = whole_weights(trainer, dtype=dtype)
     lora = trainer.spec.trainer.lora
     adapter = {
         name: full(parameter.detach()).to("cpu")
         for name, parameter in trainer.policy.named_weights().items()
         if lora.rank
     }
-    trainer.ranks.on_first(
-        lambda: _write_export(trainer.spec.model_dir, directory, weights, lora, adapter)
-    )
+
+    def write() -> None:
+        model_dir = trainer.spec.model_dir
+        rounding = (
+            Beginning(model_dir).rounding(samples, dtype=dtype_name(dtype)) if samples else None
+        )
+        _write_export(model_dir, directory, weights, lora, adapter, rounding=rounding)
+
+    trainer.ranks.on_first(write)
 
 
 def export_checkpoint(
@@ -76,15 +84,20 @@ def export_checkpoint(
     _write_export(model_dir, directory, weights, lora, adapter)
 
 
-def whole_weights(trainer: RankTrainer, *, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The model in host memory, on rank 0; elsewhere nothing stays. A collective."""
+def whole_weights(
+    trainer: RankTrainer, *, dtype: torch.dtype
+) -> tuple[dict[str, Tensor], dict[str, Float32]]:
+    """The model in host memory, and a sample of what `dtype` rounds; on rank 0 alone. A collective."""
     weights: dict[str, Tensor] = {}
+    samples: dict[str, Float32] = {}
     for weight in trainer.policy.served_weights():
         whole = weight.gathered()
         if trainer.ranks.rank == 0:
             for name, tensor in whole.merged():
                 weights[name] = tensor.to("cpu", dtype).contiguous()
-    return weights
+                if dtype is not torch.float32:
+                    samples[name] = sample_of(tensor)
+    return weights, samples
 
 
 def _saved_weights(checkpoint: Path) -> Iterator[tuple[str, Tensor]]:
@@ -105,17 +118,20 @@ def _write_export(
     weights: Mapping[str, Tensor],
     lora: LoraSection | None = None,
     adapter: Mapping[str, Tensor] | None = None,
+    *,
+    rounding: Rounding | None = None,
 ) -> None:
     dtype = next(iter(weights.values())).dtype
     with whole_directory(directory) as partial:
         copy_all_but_weights(model_dir, partial)
         config = json.loads((partial / "config.json").read_text())
         config.pop("torch_dtype", None)
-        config["dtype"] = str(dtype).removeprefix("torch.")
+        config["dtype"] = dtype_name(dtype)
         if HEAD in weights:
             config = as_classifier(config)
         (partial / "config.json").write_text(json.dumps(config, indent=2))
-        save_file(dict(weights), partial / "model.safetensors", metadata={"format": "pt"})
+        notes = {} if rounding is None else rounding.notes()
+        save_file(dict(weights), partial / "model.safetensors", {"format": "pt", **notes})
         if lora is not None and adapter:
             write_adapter(partial / ADAPTER, adapter, lora, model_dir)
         mode = (partial / "config.json").stat().st_mode

@@ -5,6 +5,7 @@ It names no path of the machine that trained: the card may be published.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from areal_sdk.loop.evaluation.recorded import BEFORE
 from areal_sdk.loop.export.choice import Choice
 from areal_sdk.models import HUB_IDS, is_hub_id
 from areal_sdk.models.families import is_reward_model
+from areal_sdk.models.rounding import Rounding
 from areal_sdk.telemetry import RunDir
 
 MAX_RUNS = 100
@@ -21,7 +23,20 @@ MAX_RUNS = 100
 Event = Mapping[str, Any]
 
 
-def model_card(choice: Choice, *, title: str, dtype: str, adapter: bool) -> str:
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What is in the files of an export."""
+
+    dtype: str
+    adapter: bool = False
+    """The adapter alone, without the model that it is merged into."""
+    rounding: Rounding | None = None
+    """What rounding took, or would take in bfloat16, of what was learnt; None: not known."""
+    is_rounded: bool = False
+    """The weights went through the dtype of `rounding`."""
+
+
+def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
     """README.md of an export."""
     config, events = choice.run.read_config(), choice.run.read_history()
     base = base_of(choice.run)
@@ -29,11 +44,11 @@ def model_card(choice: Choice, *, title: str, dtype: str, adapter: bool) -> str:
         config.get("finetune", {}).get("objective") == "reward_model"
     )
     parts = [
-        _front_matter(base, config, is_judge=is_judge, adapter=adapter),
+        _front_matter(base, config, is_judge=is_judge, adapter=exported.adapter),
         f"# {title}\n\n{base}, {_whether_trained(choice, config)}.",
-        table(_facts(choice, config, events, base, dtype=dtype, adapter=adapter), ("", "")),
+        table(_facts(choice, config, events, base, exported), ("", "")),
         *_held_out(choice, events),
-        _usage(title, base, is_judge=is_judge, adapter=adapter),
+        _usage(title, base, exported, is_judge=is_judge),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -47,11 +62,11 @@ def _whether_trained(choice: Choice, config: Mapping[str, Any]) -> str:
 
 def base_of(run: RunDir) -> str:
     """The model that training began with, through runs that began with the weights of other runs."""
-    name = _began_with(_lineage(run)[-1])
+    name = _began_with(lineage(run)[-1])
     return HUB_IDS.get(name) or (name if is_hub_id(name) else Path(name).name)
 
 
-def _lineage(run: RunDir) -> list[RunDir]:
+def lineage(run: RunDir) -> list[RunDir]:
     """The run, the run whose weights it began with, the one before that, and so on."""
     runs = [run]
     while len(runs) < MAX_RUNS:
@@ -71,7 +86,7 @@ def _began_with(run: RunDir) -> str:
 def _earlier(run: RunDir) -> str:
     """The runs that trained the weights before this run, oldest first."""
     told = []
-    for before in reversed(_lineage(run)[1:]):
+    for before in reversed(lineage(run)[1:]):
         steps = before.read_steps()
         told.append(f"{_method(before.read_config())}, {steps[-1]['step'] if steps else 0} steps")
     return "; ".join(told)
@@ -113,14 +128,12 @@ def _facts(
     config: Mapping[str, Any],
     events: Sequence[Event],
     base: str,
-    *,
-    dtype: str,
-    adapter: bool,
+    exported: Exported,
 ) -> list[tuple[str, str]]:
     steps = [event for event in choice.run.read_steps() if event["step"] <= choice.step]
     trainer, lora = config.get("trainer", {}), config.get("trainer", {}).get("lora", {})
     rank = lora.get("rank", 0)
-    learnt = f", LoRA of rank {rank}{'' if adapter else ', merged'}" if rank else ""
+    learnt = f", LoRA of rank {rank}{'' if exported.adapter else ', merged'}" if rank else ""
     ledger = steps[-1].get("ledger", {}) if steps else {}
     ended = steps[-1]["time"] if steps else events[-1]["time"] if events else time.time()
     facts = {
@@ -132,7 +145,8 @@ def _facts(
         or ", ".join(part["name"] for part in config.get("mixture", ())),
         "data": ", ".join(map(_file_name, config.get("finetune", {}).get("data", ()))),
         "rewards": ", ".join(config.get("rewards", {})),
-        "weights": f"{choice.name}, {dtype}",
+        "weights": f"{choice.name}, {exported.dtype}",
+        "lost by rounding": str(exported.rounding) if exported.is_rounded else "",
         "steps": str(choice.step),
         "episodes trained": _count(ledger.get("trained")),
         "tokens trained": _count(_total(steps, "train/num_trained")),
@@ -226,14 +240,20 @@ def _file_name(name: object) -> str:
     return Path(path).name + separator + item
 
 
-def _usage(title: str, base: str, *, is_judge: bool, adapter: bool) -> str:
+def _usage(title: str, base: str, exported: Exported, *, is_judge: bool) -> str:
     auto = "AutoModelForSequenceClassification" if is_judge else "AutoModelForCausalLM"
     lines = ["## Use", "", "```python", f"from transformers import {auto}, AutoTokenizer", ""]
-    if adapter:
+    if exported.adapter:
         lines.insert(3, "from peft import PeftModel")
         lines.append(f'model = {auto}.from_pretrained("{base}")')
         lines.append(f'model = PeftModel.from_pretrained(model, "{title}")')
     else:
         lines.append(f'model = {auto}.from_pretrained("{title}")')
     lines += [f'tokenizer = AutoTokenizer.from_pretrained("{title}")', "```"]
+    if exported.rounding is not None and not exported.is_rounded:
+        lines += [
+            "",
+            f"Keep the weights in float32: {exported.rounding}. Servers such as vLLM and SGLang load float32 "
+            "as 16 bits unless they are started with `--dtype float32`.",
+        ]
     return "\n".join(lines)

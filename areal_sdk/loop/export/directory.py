@@ -1,4 +1,8 @@
-"""The files of an export: weights in one dtype, what describes the model, and its card."""
+"""The files of an export: weights in one dtype, what describes the model, and its card.
+
+The dtype is the one that the run evaluated, so that the files hold what its figures are about. Any narrower
+dtype loses a part of what was learnt; the files and the card say how much.
+"""
 
 import json
 import shutil
@@ -8,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.export.card import base_of, model_card
+from areal_sdk.loop.export.card import Exported, base_of, lineage, model_card
 from areal_sdk.loop.export.choice import Choice
-from areal_sdk.loop.plan.models import export_checkpoint, trainer_of
+from areal_sdk.loop.plan.models import export_checkpoint, first_weights, trainer_of
 from areal_sdk.loop.state import step_of
 from areal_sdk.models.checkpoint import (
     ADAPTER,
@@ -21,29 +25,31 @@ from areal_sdk.models.checkpoint import (
     write_safetensors,
 )
 from areal_sdk.models.families import read_config, stored_dtype
+from areal_sdk.models.rounding import Rounding, rounding_of
+from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import whole_directory
 from areal_sdk.telemetry.run_dir import MEASURED_FILE
 
 
 def write_export(
     choice: Choice, directory: Path, *, dtype: str | None = None, adapter: bool = False
-) -> None:
+) -> Exported:
     """Write the weights of `choice` to `directory`, which appears whole or not at all.
 
-    `dtype`: as the model that the run began with has it, unless one is given. `adapter`: the adapter
-    alone, as peft saves it, in place of the model that it is merged into.
+    `dtype`: the one that the run evaluated, unless one is given. `adapter`: the adapter alone, as peft saves
+    it, in place of the model that it is merged into.
     """
     check_empty(directory)
     if adapter and not choice.run.read_config().get("trainer", {}).get("lora", {}).get("rank"):
         raise ConfigError(
             f"{choice.run.path} trained all weights and has no adapter: leave --adapter out"
         )
-    wanted = dtype or _dtype_of_run(choice)
+    wanted = "float32" if adapter else dtype or evaluated_dtype(choice)
     with tempfile.TemporaryDirectory(prefix=".export-", dir=_parent(directory)) as scratch:
         weights = choice.weights
-        if step_of(weights) is not None:  # its optimiser's weights are float32: no detour by a copy
+        if step_of(weights) is not None:  # its optimiser's weights are float32
             weights = Path(scratch) / "model"
-            export_checkpoint(trainer_of(choice.weights, dtype=wanted), choice.weights, weights)
+            export_checkpoint(trainer_of(choice.weights, dtype="float32"), choice.weights, weights)
         with whole_directory(directory) as partial:
             copy_all_but_weights(weights, partial)
             (partial / MEASURED_FILE).unlink(missing_ok=True)  # the card has its figures
@@ -51,8 +57,19 @@ def write_export(
                 _copy_adapter(weights / ADAPTER, partial, base=base_of(choice.run))
             else:
                 _write_weights(weights, partial, dtype=wanted)
-            card = model_card(choice, title=directory.name, dtype=wanted, adapter=adapter)
+            exported = Exported(wanted, adapter, *_rounding(choice.run, weights, wanted))
+            card = model_card(choice, exported, title=directory.name)
             (partial / "README.md").write_text(card, encoding="utf-8")
+    return exported
+
+
+def evaluated_dtype(choice: Choice) -> str:
+    """The dtype of the weights that the run's engine sampled with."""
+    if step_of(choice.weights) is None:
+        return stored_dtype(choice.weights)
+    # As it was written: another machine's default may be another.
+    engine = choice.run.read_config().get("engine", {}).get("dtype", "auto")
+    return stored_dtype(choice.run.model) if engine == "auto" else str(engine)
 
 
 def check_empty(directory: Path) -> None:
@@ -73,9 +90,15 @@ def _parent(directory: Path) -> Path:
     return parent
 
 
-def _dtype_of_run(choice: Choice) -> str:
-    kept = choice.run.model
-    return stored_dtype(kept if kept.is_dir() else choice.weights)
+def _rounding(run: RunDir, kept: Path, dtype: str) -> tuple[Rounding | None, bool]:
+    """What rounding takes of the weights in `kept`, or would take of float32, and whether it is done."""
+    if stored_dtype(kept) != "float32":
+        known = Rounding.read(kept)  # the trainer had the whole weights
+        return known, known is not None
+    first = [found for r in reversed(lineage(run)) if (found := first_weights(r)) is not None]
+    narrow = "bfloat16" if dtype == "float32" else dtype
+    lost = rounding_of(kept, dtype=narrow, began_with=first[0]) if first else None
+    return lost, lost is not None and narrow == dtype
 
 
 def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> None:

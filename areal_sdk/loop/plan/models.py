@@ -134,6 +134,16 @@ def find_origin(model_dir: Path, run_dir: RunDir, *, must_be_same: bool) -> Path
     return model_dir
 
 
+def first_weights(run_dir: RunDir) -> Path | None:
+    """The model that the run began with, if its files are still what they were."""
+    with suppress(OSError, ConfigError, json.JSONDecodeError):
+        began = json.loads(run_dir.origin.read_text())
+        directory = Path(began["directory"])
+        if fingerprint(directory) == began["weights"]:
+            return directory
+    return None
+
+
 def at_origin(
     model: FoundModel, run_dir: RunDir, config: Config, *, reads_reference: bool = False
 ) -> FoundModel:
@@ -147,16 +157,15 @@ def at_origin(
 
 def find_base(run_dir: RunDir, config: Config) -> Path:
     """The model whose adapter the run trains; ConfigError where it is gone or has changed."""
-    began = json.loads(run_dir.origin.read_text())
-    directory = Path(began["directory"])
-    if fingerprint(directory) == began["weights"]:
+    if (directory := first_weights(run_dir)) is not None:
         return directory
+    began = json.loads(run_dir.origin.read_text())
     with suppress(ConfigError):
         named = find_model(config.init_from or config.model)
         if fingerprint(named) == began["weights"]:
             return named
     raise ConfigError(
-        f"{run_dir.path} trains an adapter of the model in {directory}, and the weights there are gone "
+        f"{run_dir.path} trains an adapter of the model in {began['directory']}, and the weights there are gone "
         "or have changed: put the old files back"
     )
 

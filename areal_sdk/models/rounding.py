@@ -1,0 +1,102 @@
+"""The part of what training changed that a narrower dtype of the weights still shows.
+
+Trained weights are float32. A weight of 0.1 has neighbours 0.0005 away in bfloat16, so that ten steps of
+2e-5 may leave the rounded weight where it was. A sample of the weights says how many have moved.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from areal_sdk.models.checkpoint import DTYPES, Float32, rounded, stored_notes, stored_tensors
+
+SAMPLED = 64
+"""Entries of a tensor that are looked at, along each of its dimensions."""
+
+LITTLE = 0.2
+"""A share of the changed weights, too small to show what was learnt. Measured with sft on SmolLM2 at 2e-5: a success of
+0 at 0.11, of 1 at 0.33, where float32 has 0.71 and 1."""
+
+NOTE = "rounding"
+"""The key in the metadata of a safetensors file."""
+
+
+def sampled_places(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """Evenly spaced entries of a tensor.
+
+    >>> sampled_places((49152, 100, 3))
+    (slice(None, None, 768), slice(None, None, 2), slice(None, None, 1))
+    """
+    return tuple(slice(None, None, max(1, -(-size // SAMPLED))) for size in shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What rounding did to an update: trained weights minus those that the run began with."""
+
+    dtype: str
+    seen: float
+    """Share of the changed weights whose rounded value is another than that of the weight before training."""
+    error: float
+    """The norm of what rounding added to the update, as a part of the norm of the update."""
+
+    def __str__(self) -> str:
+        """
+        >>> print(Rounding("bfloat16", seen=0.11, error=0.94))
+        in bfloat16 89 % of the weights that training changed have their old value (error: 0.94 of the update's norm)
+        """
+        lost = f"{100 * (1 - self.seen):.0f} % of the weights that training changed have their old value"
+        return f"in {self.dtype} {lost} (error: {self.error:.2f} of the update's norm)"
+
+    def notes(self) -> Mapping[str, str]:
+        """The metadata of a file whose weights were rounded so."""
+        return {NOTE: json.dumps(asdict(self))}
+
+    @classmethod
+    def read(cls, model_dir: Path) -> Self | None:
+        """What rounding did to the weights in `model_dir`, if their files say so."""
+        note = stored_notes(model_dir).get(NOTE)
+        return None if note is None else cls(**json.loads(note))
+
+
+class Beginning:
+    """A sample of the weights that a run began with."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self._tensors = stored_tensors(model_dir)
+        self._samples: dict[str, Float32] = {}
+
+    def rounding(self, now: Mapping[str, Float32], *, dtype: str) -> Rounding | None:
+        """What `dtype` shows of the update to `now`, samples of float32 weights; None where nothing changed."""
+        changed = seen = square = error = 0.0
+        for name, sample in now.items():
+            if name not in self._tensors:
+                continue  # the head of a reward model
+            stored = self._tensors[name]
+            if name not in self._samples:
+                self._samples[name] = stored.sample(sampled_places(stored.shape))
+            before = self._samples[name]
+            update = sample - before
+            moved = rounded(sample, DTYPES[dtype]) - rounded(before, DTYPES[dtype])
+            weight = math.prod(stored.shape) / max(1, sample.size)
+            changed += weight * np.count_nonzero(update)
+            seen += weight * np.count_nonzero((update != 0) & (moved != 0))
+            square += weight * float(np.vdot(update, update))
+            error += weight * float(np.vdot(moved - update, moved - update))
+        if not changed:
+            return None
+        return Rounding(dtype, seen / changed, math.sqrt(error / square))
+
+
+def rounding_of(model_dir: Path, *, dtype: str, began_with: Path) -> Rounding | None:
+    """What the float32 weights in `model_dir` would lose as `dtype`."""
+    now = {
+        name: tensor.sample(sampled_places(tensor.shape))
+        for name, tensor in stored_tensors(model_dir).items()
+    }
+    return Beginning(began_with).rounding(now, dtype=dtype)
