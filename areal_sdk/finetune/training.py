@@ -31,7 +31,7 @@ from areal_sdk.finetune.sources import Sources
 from areal_sdk.loop.evaluation.best import BestWeights
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
 from areal_sdk.loop.evaluation.recorded import BEFORE, recorded_before, recorded_loss
-from areal_sdk.loop.learner import Learner, open_learner
+from areal_sdk.loop.learner import Learner, open_learner, write_final
 from areal_sdk.loop.plan.models import (
     FoundModel,
     at_origin,
@@ -261,8 +261,7 @@ async def _learn(
         ended = await steps.run()
         losses = {**before, **await steps.measure("after")}
         await learner.save()
-        progress.enter("writing the final weights")
-        await learner.trainer.export(run_dir.checkpoints / "final")
+        await write_final(learner, run_dir, progress)
         return ended, losses
 
 

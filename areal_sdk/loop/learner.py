@@ -9,15 +9,19 @@ from typing import Any, Protocol, TypeVar
 
 from areal_sdk.config import Config
 from areal_sdk.errors import ArealError, cause_of
-from areal_sdk.loop.plan.models import FoundModel, keep_description
+from areal_sdk.loop.plan.models import FINAL, FoundModel, keep_description
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.state import Checkpoints, RunState, way_around
+from areal_sdk.models.rounding import LITTLE, Rounding
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import DamagedError
 from areal_sdk.trainer import Trainer
 
 T = TypeVar("T")
+
+CURE = 'set engine.dtype = "float32", take more steps, or raise trainer.learning_rate'
+"""Where the engine samples weights whose rounding hides what was learnt."""
 
 
 @dataclass(slots=True)
@@ -168,6 +172,17 @@ async def open_learner(
         why = _told(error, failure())
         await _keep_what_was_learnt(learner, why, grace_s=run.stop_grace_s, say=progress.say)
         raise
+
+
+async def write_final(learner: Learner, run_dir: RunDir, progress: Progress) -> None:
+    """The last weights as a model. Says so where their dtype lost most of what was learnt."""
+    progress.enter("writing the final weights")
+    final = run_dir.checkpoints / FINAL
+    await learner.trainer.export(final)
+    rounding = await in_thread(lambda: Rounding.read(final), name="read final weights")
+    if rounding is not None and rounding.seen < LITTLE:
+        whole = f"areal-sdk export {run_dir.path} --step {learner.state.step} --dtype float32"
+        progress.say(f"note: checkpoints/{FINAL}: {rounding}; {CURE}; without this loss: {whole}")
 
 
 def _told(error: BaseException, failure: Exception | None) -> str | None:

@@ -21,12 +21,13 @@ from typing import TypeVar
 from areal_sdk.config import Config
 from areal_sdk.errors import DivergedError
 from areal_sdk.loop.evaluation.evaluator import Evaluator
-from areal_sdk.loop.learner import Learner
+from areal_sdk.loop.learner import CURE, Learner
 from areal_sdk.loop.plan.demonstrations import as_demonstrations
 from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.loop.progress import Progress
 from areal_sdk.loop.services import Services, hand_to_engine, hand_to_trainer, update_and_resume
 from areal_sdk.loop.state import RunState
+from areal_sdk.models.rounding import LITTLE
 from areal_sdk.process.family import num_cores
 from areal_sdk.process.threads import in_thread
 from areal_sdk.rollout.groups import RolloutBatch
@@ -43,6 +44,10 @@ UPDATE_TIMEOUT_S = 1800.0
 SLOWEST_BYTES_PER_S = 5e6
 """Of weights on their way: 140 GB have eight hours. Slow is no reason to end a run, and the engines bound their own parts by
 progress, or by shorter deadlines whose errors say more: this one is for an engine that forgot to."""
+
+
+FEW_UPDATES = 10
+"""After fewer updates, most weights have their old value in bfloat16 at any usual learning rate."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class TrainingLoop:
     _began: float = 0.0
     _num_empty: int = 0
     _num_skipped: int = 0
+    _has_told_seen: bool = False
     _success: float = 0.0
     """Of the last batch."""
 
@@ -170,6 +176,9 @@ class TrainingLoop:
         metrics["cores"] = float(num_cores())
         metrics["ranks"] = float(self.services.ranks.num)
         metrics["publish_s"] = time.monotonic() - began - metrics["step_s"]
+        if update.share_seen is not None:
+            metrics["share_seen"] = update.share_seen
+            self._tell_what_is_seen(update.share_seen)
         self._report()
         if self._num_skipped >= MAX_SKIPPED_STEPS:
             raise DivergedError(
@@ -220,6 +229,16 @@ class TrainingLoop:
         if not has_update:
             return WeightUpdate(version, None)
         return await self.learner.trainer.publish(version)
+
+    def _tell_what_is_seen(self, share: float) -> None:
+        """A line for the user, once, where the engine samples weights that hardly show what was learnt."""
+        if self._has_told_seen or share >= LITTLE or self.state.version < FEW_UPDATES:
+            return
+        self._has_told_seen = True
+        self.progress.say(
+            f"note: the engine samples rounded weights: {100 * (1 - share):.0f} % of those that training "
+            f"changed have their old value there (train/share_seen); {CURE}"
+        )
 
     async def _deliver(self, update: WeightUpdate) -> None:
         """Hand `update` to the engine; the gate opens when it has confirmed."""

@@ -20,7 +20,7 @@ from areal_sdk.loop.evaluation.best import BestWeights
 from areal_sdk.loop.evaluation.evaluator import Evaluator, Reports
 from areal_sdk.loop.evaluation.recorded import recorded_before
 from areal_sdk.loop.gateway import check_listens, read_users
-from areal_sdk.loop.learner import Learner, open_learner
+from areal_sdk.loop.learner import Learner, open_learner, write_final
 from areal_sdk.loop.plan.demonstrations import load_demonstrations
 from areal_sdk.loop.plan.mixture import without_tasks
 from areal_sdk.loop.plan.models import (
@@ -263,8 +263,7 @@ async def run_training(
         if config.eval.after and (state.step or not before):  # else `before` measured these weights
             after = await evaluator.measure_last()
         await evaluator.measure_waiting()
-        progress.enter("writing the final weights")
-        await learner.trainer.export(run_dir.checkpoints / "final")
+        await write_final(learner, run_dir, progress)
         summary = RunSummary(
             run_dir=str(run_dir.path),
             steps=state.step,

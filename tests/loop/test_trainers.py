@@ -176,6 +176,54 @@ def test_a_plugin_brings_a_trainer_that_a_run_steps_saves_resumes_and_exports(
     assert last["train/seen"] == 2.0 * last["ledger"]["trained"] > seen[-1]
 
 
+ROUNDING = """
+
+from safetensors.numpy import load_file, save_file
+
+from areal_sdk.models.rounding import Rounding
+from tests.loop.scripted import Idler
+
+
+class Coarse(Idler):
+    # Its engine samples weights in which nearly all of what was learnt is rounded away.
+
+    async def publish(self, version):
+        return areal_sdk.WeightUpdate(version, None, share_seen=0.05)
+
+    async def export(self, directory):
+        await super().export(directory)
+        path = directory / "model.safetensors"
+        lost = Rounding("bfloat16", seen=0.07, error=0.9)
+        save_file(load_file(path), path, {"format": "pt", **lost.notes()})
+
+
+@areal_sdk.hookimpl
+def register_trainers(register):
+    register("coarse", Coarse)
+"""
+
+
+def test_an_engine_that_hardly_sees_what_was_learnt_is_told_once_and_at_the_end(
+    tmp_path: Path,
+) -> None:
+    agent = tmp_path / "rounding.py"
+    agent.write_text(AGENT.read_text() + ROUNDING)
+    output = finish(
+        start_training(
+            tmp_path,
+            *SCRIPTED,
+            *("--set", "trainer.name=coarse"),
+            agent=agent,
+            run__steps=12,
+        )
+    )
+    steps = run_dir(tmp_path).read_steps()
+    assert [step["train/share_seen"] for step in steps] == [0.05] * 12
+    assert output.count("the engine samples rounded weights: 95 % of those") == 1
+    assert "checkpoints/final: in bfloat16 93 % of the weights that training changed" in output
+    assert "--step 12 --dtype float32" in output
+
+
 def test_a_trainer_that_nobody_brings_is_named_before_anything_starts(tmp_path: Path) -> None:
     output = refused(*training(tmp_path, trainer__name="fspd"))
     assert "unknown trainer 'fspd'" in output
