@@ -22,7 +22,7 @@ from areal_sdk.telemetry.waits import waiting
 
 CONNECT_TIMEOUT_S = 600.0
 SLACK_S = 30.0
-"""Added to the deadlines of the listener, so that its error is the one that is raised."""
+"""The listener's error is the one that is raised."""
 
 
 async def open_torchrun(setup: LauncherSetup) -> "TorchrunLauncher":
@@ -66,7 +66,10 @@ class TorchrunLauncher:
             return await self._here.launch(specs)
         ranks = {rank_name(rank): spec for rank, spec in enumerate(specs)}
         what = f"{len(ranks)} ranks from torchrun to connect to {self._listener.address}"
-        async with waiting(what, timeout_s=self._timeout_s + self.start_timeout_s + SLACK_S):
+        async with waiting(what, timeout_s=self._timeout_s, slack_s=SLACK_S):
+            await self._listener.wait_for(ranks, timeout_s=self._timeout_s)
+        what = f"{len(ranks)} ranks from torchrun to start"
+        async with waiting(what, timeout_s=self.start_timeout_s, slack_s=SLACK_S):
             return await self._listener.accept(
                 ranks, timeout_s=self._timeout_s, start_timeout_s=self.start_timeout_s
             )

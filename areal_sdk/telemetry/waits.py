@@ -69,11 +69,17 @@ _ids = itertools.count()
 
 
 @asynccontextmanager
-async def waiting(name: str, *, timeout_s: float, is_throttle: bool = False) -> AsyncIterator[None]:
-    """Bound the awaits inside by `timeout_s`; after it, `WaitTimeoutError` names the wait."""
+async def waiting(
+    name: str, *, timeout_s: float, slack_s: float = 0.0, is_throttle: bool = False
+) -> AsyncIterator[None]:
+    """Bound the awaits inside by `timeout_s`; after it, `WaitTimeoutError` names the wait.
+
+    `slack_s` is for awaits that keep `timeout_s` themselves and have a better error: they get so much longer
+    to raise it. It is not shown.
+    """
     wait_id = next(_ids)
     _current[wait_id] = Wait(name, time.monotonic(), timeout_s, is_throttle)
-    deadline = asyncio.timeout(timeout_s)
+    deadline = asyncio.timeout(timeout_s + slack_s)
     try:
         async with deadline:
             yield

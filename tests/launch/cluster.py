@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +47,10 @@ def ray_cluster(nodes: int, *, cpus: int, head_cpus: int | None = None) -> Itera
 
 
 @contextmanager
-def open_cluster(nodes: int, *, cpus: int, head_cpus: int | None = None) -> Iterator[RayCluster]:
-    """A cluster whose `nodes` have `cpus` processors each, the head among them."""
+def open_cluster(
+    nodes: int, *, cpus: int, head_cpus: int | None = None, env: Mapping[str, str] | None = None
+) -> Iterator[RayCluster]:
+    """A cluster whose `nodes` have `cpus` processors each, the head among them; `env` is for all that it starts."""
     numbers = (nodes, cpus, cpus if head_cpus is None else head_cpus)
     command = [sys.executable, "-m", "tests.launch.cluster", *map(str, numbers)]
     process = subprocess.Popen(
@@ -59,6 +61,7 @@ def open_cluster(nodes: int, *, cpus: int, head_cpus: int | None = None) -> Iter
         env={
             **os.environ,
             "RAY_worker_niceness": "0",
+            **(env or {}),
         },  # the default, 15, starves on a busy machine
     )
     assert process.stdin is not None
@@ -91,22 +94,31 @@ def raylet_of(pid: int) -> int:
     while pid > 1:
         if Path(f"/proc/{pid}/comm").read_text().strip() == "raylet":
             return pid
-        pid = _parent(pid)
+        pid = parent_of(pid)
     return 0
+
+
+def raylets_of(address: str) -> list[int]:
+    """The raylets of the cluster at `address`, in the order of their start."""
+    return sorted(
+        pid
+        for pid, words in commands()
+        if words[0].endswith("/raylet") and f"--gcs-address={address}" in words
+    )
 
 
 def lose_node(raylet: int) -> None:
     """Kill the raylet of a node and all that runs there, at once."""
     lost, found = [raylet], [raylet]
     while found:
-        found = [pid for pid, _ in commands() if pid not in lost and _parent(pid) in lost]
+        found = [pid for pid, _ in commands() if pid not in lost and parent_of(pid) in lost]
         lost += found
     for pid in lost:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
     """0 where the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

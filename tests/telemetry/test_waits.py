@@ -24,6 +24,22 @@ async def test_current_waits_are_listed_longest_first() -> None:
     assert current_waits() == []
 
 
+async def test_an_await_with_the_same_deadline_raises_its_own_error() -> None:
+    async def give_up() -> None:
+        shown.append(current_waits()[0].timeout_s)
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            raise ValueError("no room") from None
+
+    shown: list[float] = []
+    with pytest.raises(ValueError, match="no room"):
+        async with waiting("room", timeout_s=0.01, slack_s=60):
+            await give_up()
+    assert shown == [0.01]
+
+
 async def test_an_inner_deadline_is_not_claimed() -> None:
     with pytest.raises(TimeoutError):
         async with waiting("outer", timeout_s=60), asyncio.timeout(0.01):

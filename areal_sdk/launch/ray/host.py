@@ -8,9 +8,12 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ from areal_sdk.process.logs import open_log
 from areal_sdk.process.network.ports import KeptPort
 
 LAST_BYTES = 2000
+IDLE_S = 600.0
+"""How long a host stays without a running process: the launcher starts one, and frees the host, long before."""
 
 
 class RayHost:
@@ -31,6 +36,10 @@ class RayHost:
         self._log = Path()
         self._port = KeptPort()
         """As long as this host lives: what it starts may listen there at any time."""
+        watch = threading.Thread(
+            target=self._end_alone, args=(os.getppid(),), name="end-alone", daemon=True
+        )
+        watch.start()
 
     def facts(self, packages: Sequence[str]) -> dict[str, Any]:
         """This node's address, a free port of it, and the versions of what the run needs here."""
@@ -70,6 +79,19 @@ class RayHost:
         if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+    def _end_alone(self, raylet: int) -> None:
+        """End this host and its process when the raylet that started it is gone, or when it is of no use.
+
+        Ray's worker was seen to outlive its raylet by 15 minutes, as long as the method `wait` ran.
+        """
+        used = time.monotonic()
+        while os.getppid() == raylet and time.monotonic() - used < IDLE_S:
+            time.sleep(1.0)
+            if self._process is not None and self._process.poll() is None:
+                used = time.monotonic()
+        self.signal(signal.SIGKILL)
+        os._exit(os.EX_UNAVAILABLE)
 
     def last_words(self) -> str:
         try:

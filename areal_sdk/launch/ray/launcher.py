@@ -26,6 +26,11 @@ from areal_sdk.telemetry.waits import waiting
 PLACER = "areal_sdk.launch.ray.placer:main"
 PLACER_START_S = 120.0
 ANSWER_S = 300.0
+WORKER_START_S = 300.0
+"""How long Ray may take to reserve room that is free, and then to start a Python process for each host: minutes,
+on a crowded machine."""
+SLACK_S = 30.0
+"""The placer's error is the one that is raised."""
 CONNECT_S = 90.0
 
 
@@ -111,12 +116,19 @@ class RayLauncher:
     async def _place(
         self, job: str, specs: Sequence[ProcessSpec], *, timeout_s: float
     ) -> Sequence[Mapping[str, JSON]]:
-        payload = {"job": job, "processes": _wanted(specs), "timeout_s": timeout_s}
-        what = f"Ray: room for {', '.join(spec.name for spec in specs)}"
-        async with waiting(what, timeout_s=timeout_s + ANSWER_S):
-            nodes: Sequence[Mapping[str, JSON]] = await self._ask(
-                "place", payload, timeout_s=timeout_s + ANSWER_S
-            )
+        """Reserve room for all `specs`, close together, and put a host there for each. Returns their nodes."""
+        names = ", ".join(spec.name for spec in specs)
+
+        async def ask(method: str, what: str, within_s: float, **payload: JSON) -> Any:
+            async with waiting(f"Ray: {what}", timeout_s=within_s, slack_s=SLACK_S):
+                asked = {"job": job, "timeout_s": within_s, **payload}
+                return await self._ask(method, asked, timeout_s=within_s + SLACK_S)
+
+        if not await ask("reserve", f"room for {names}", timeout_s, processes=_wanted(specs)):
+            await ask("reserved", f"its nodes to reserve free room for {names}", WORKER_START_S)
+        nodes: Sequence[Mapping[str, JSON]] = await ask(
+            "host", f"a worker to start for {names}", WORKER_START_S
+        )
         return nodes
 
     async def _start(self, job: str, specs: Sequence[ProcessSpec]) -> Mapping[str, Starter]:

@@ -5,14 +5,19 @@ Ray ends the hosts when this process ends, however that happens; each process en
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
-from ray.util.placement_group import placement_group, remove_placement_group
+from ray.exceptions import RayError
+from ray.util.placement_group import (
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from areal_sdk.errors import ConfigError, ProcessError
@@ -22,8 +27,10 @@ from areal_sdk.process import JSON, Channel, ChannelClosedError, Request
 from areal_sdk.process.network.handshake import split_address
 
 REACH_S = 10.0
-HOST_TIMEOUT_S = 120.0
-"""Ray starts a Python process for each host."""
+STARTED_S = 120.0
+"""How long a host that runs may take to start its process."""
+SHORTAGES = ("NO_RESOURCES", "INFEASIBLE")
+"""What Ray's scheduler says of a group that waits for room. Others wait for the scheduler, or for a node's answer."""
 COMPARED = ("areal-sdk", "torch", "transformers", "numpy")
 """A node with other versions of these could compute something else, or not understand the run's frames."""
 
@@ -66,7 +73,9 @@ def _reach(address: str) -> None:
 def _answer(placer: "Placer", request: Request) -> None:
     handlers: dict[str, Callable[..., JSON]] = {
         "shortage": placer.shortage,
-        "place": placer.place,
+        "reserve": placer.reserve,
+        "reserved": placer.reserved,
+        "host": placer.host,
         "start": placer.start,
         "first_exit": placer.first_exit,
         "signal": placer.signal,
@@ -85,7 +94,27 @@ def _answer(placer: "Placer", request: Request) -> None:
 @dataclass(slots=True)
 class _Job:
     group: Any
+    demands: Sequence[Demand]
     hosts: dict[str, Any] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        return self.demands[0].name if len(self.demands) == 1 else f"{len(self.demands)} processes"
+
+    @property
+    def waited_s(self) -> float:
+        return time.monotonic() - self.began
+
+    def check_for_shortage(self) -> None:
+        """`ProcessError` if Ray's scheduler says that the job waits for room."""
+        if placement_group_table(self.group)["stats"]["scheduling_state"] in SHORTAGES:
+            free = ray.available_resources()
+            raise ProcessError(
+                f"the Ray cluster had no room for {self.name} within {self.waited_s:.0f} s: other jobs, or the rest of "
+                f"this run, hold its processors ({free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free). "
+                "Wait for them, or raise cluster.placement_timeout_s"
+            )
 
 
 class Placer:
@@ -99,50 +128,70 @@ class Placer:
         """Why the cluster could never hold all processes, whoever uses it now; empty if it could."""
         return shortage(demanded(processes, everywhere := rooms()), everywhere)
 
-    def place(
-        self, job: str, processes: Sequence[Mapping[str, JSON]], timeout_s: float
-    ) -> list[dict[str, Any]]:
-        """Reserve room for all processes, close together, and put a host there for each. Returns their nodes."""
+    def reserve(self, job: str, processes: Sequence[Mapping[str, JSON]], timeout_s: float) -> bool:
+        """Reserve room for all processes, close together; False if Ray has the room, and has not given it yet."""
         demands = demanded(processes, everywhere := rooms())
         if missing := shortage(demands, everywhere):
             raise ProcessError(f"the Ray cluster cannot hold the run: {missing}")
-        name = f"{self._run}/{job}"
         bundles = [{"CPU": demand.cpus, "GPU": demand.gpus} for demand in demands]
         group = placement_group(
             [{what: count for what, count in bundle.items() if count} for bundle in bundles],
             strategy="PACK",
-            name=name,
+            name=f"{self._run}/{job}",
         )
-        self._jobs[job] = _Job(group)
-        try:
-            _wait_for_room(group, demands, timeout_s)
-            for index, demand in enumerate(demands):
-                self._jobs[job].hosts[demand.name] = (
-                    ray.remote(RayHost)
-                    .options(
-                        name=f"{name}/{demand.name}",
-                        num_cpus=demand.cpus,
-                        num_gpus=demand.gpus,
-                        max_concurrency=8,
-                        scheduling_strategy=PlacementGroupSchedulingStrategy(group, index),
-                    )
-                    .remote()
+        self._jobs[job] = asked = _Job(group, demands)
+        while not group.wait(1):  # this takes no worker, as `ready` may
+            if asked.waited_s >= timeout_s:
+                asked.check_for_shortage()
+                return False
+        return True
+
+    def reserved(self, job: str, timeout_s: float) -> None:
+        """Wait for room that Ray has and has not given yet."""
+        deadline = time.monotonic() + timeout_s
+        while not (asked := self._jobs[job]).group.wait(1):
+            asked.check_for_shortage()
+            if time.monotonic() >= deadline:
+                raise ProcessError(
+                    f"Ray reserved no room for {asked.name} within {asked.waited_s:.0f} s, though its scheduler misses "
+                    "none: a node that does not answer holds it up. `ray status` lists the nodes"
                 )
-            asked = [host.facts.remote(COMPARED) for host in self._jobs[job].hosts.values()]
-            facts: list[dict[str, Any]] = ray.get(asked, timeout=HOST_TIMEOUT_S)
-            check_versions(facts, own_versions())
-        except BaseException:
-            self.free(job)
-            raise
-        return [{**fact, "gpus": demand.gpus} for fact, demand in zip(facts, demands, strict=True)]
+
+    def host(self, job: str, timeout_s: float) -> list[dict[str, Any]]:
+        """Put a host on each reserved place. Returns their nodes."""
+        found = self._jobs[job]
+        for index, demand in enumerate(found.demands):
+            found.hosts[demand.name] = (
+                ray.remote(RayHost)
+                .options(
+                    name=f"{self._run}/{job}/{demand.name}",
+                    num_cpus=demand.cpus,
+                    num_gpus=demand.gpus,
+                    max_concurrency=8,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(found.group, index),
+                )
+                .remote()
+            )
+        asked = {host.facts.remote(COMPARED): name for name, host in found.hosts.items()}
+        done, missing = ray.wait(list(asked), num_returns=len(asked), timeout=timeout_s)
+        ray.get(done)  # a host that failed says why
+        if missing:
+            raise ProcessError(
+                f"Ray has reserved room for {found.name}, but started no worker for "
+                f"{', '.join(asked[late] for late in missing)} within {timeout_s:g} s: the node may be crowded; its "
+                "/tmp/ray/session_latest/logs/raylet.out says more"
+            )
+        facts: list[dict[str, Any]] = ray.get(list(asked))
+        check_versions(facts, own_versions())
+        return [
+            {**fact, "gpus": demand.gpus} for fact, demand in zip(facts, found.demands, strict=True)
+        ]
 
     def start(self, job: str, processes: Mapping[str, Mapping[str, JSON]]) -> dict[str, Any]:
         """Start each process on its host. Returns its pid and its log."""
         hosts = self._jobs[job].hosts
         started = {name: hosts[name].start.remote(**how) for name, how in processes.items()}
-        return dict(
-            zip(started, ray.get(list(started.values()), timeout=HOST_TIMEOUT_S), strict=True)
-        )
+        return dict(zip(started, ray.get(list(started.values()), timeout=STARTED_S), strict=True))
 
     def first_exit(self, job: str) -> str:
         """Wait until a process of the job has ended; returns how."""
@@ -189,19 +238,6 @@ def rooms() -> list[NodeRoom]:
         for node in ray.nodes()
         if node["Alive"]
     ]
-
-
-def _wait_for_room(group: Any, demands: Sequence[Demand], timeout_s: float) -> None:
-    try:
-        ray.get(group.ready(), timeout=timeout_s)
-    except GetTimeoutError:
-        free = ray.available_resources()
-        whom = demands[0].name if len(demands) == 1 else f"{len(demands)} processes"
-        raise ProcessError(
-            f"the Ray cluster had no room for {whom} within {timeout_s:g} s: other jobs, or the rest of this run, hold "
-            f"its processors ({free.get('CPU', 0):g} CPUs and {free.get('GPU', 0):g} GPUs are free). Wait for "
-            f"them, or raise cluster.placement_timeout_s"
-        ) from None
 
 
 def own_versions() -> dict[str, str]:

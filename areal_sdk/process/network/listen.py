@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -106,6 +106,16 @@ class Listener:
         host, port = self._socket.getsockname()[:2]
         return join_address(host, port)
 
+    async def wait_for(self, names: Collection[str], *, timeout_s: float) -> None:
+        """Wait until a peer of each name has connected."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(name in self._waiting for name in names):
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            raise ProcessError(self._who_is_missing(names, timeout_s)) from None
+
     async def accept(
         self,
         specs: Mapping[str, ProcessSpec],
@@ -115,17 +125,10 @@ class Listener:
         starters: Mapping[str, Starter] | None = None,
     ) -> list[Child]:
         """Wait for a peer of each name, have each run its spec's entry, wait until all are up."""
-        names = list(specs)
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not all(name in self._waiting for name in names):
-                    self._arrived.clear()
-                    await self._arrived.wait()
-        except TimeoutError:
-            raise ProcessError(self._who_is_missing(names, timeout_s)) from None
+        await self.wait_for(specs, timeout_s=timeout_s)
         children = [
             await self._adopt(self._waiting.pop(name), specs[name], (starters or {}).get(name))
-            for name in names
+            for name in specs
         ]
         try:
             async with asyncio.TaskGroup() as starting:
@@ -218,7 +221,7 @@ class Listener:
         child.start(env=spec.environment(), proof=prove(self.token, "main", peer.nonce, spec.entry))
         return child
 
-    def _who_is_missing(self, names: Sequence[str], timeout_s: float) -> str:
+    def _who_is_missing(self, names: Collection[str], timeout_s: float) -> str:
         missing = [name for name in names if name not in self._waiting]
         others = sorted(set(self._waiting) - set(names))
         return (
