@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from areal_sdk.gateway.errors import TemplateRefusalError
 from areal_sdk.gateway.tokens.demonstrations import WEIGHT, to_demonstrations
 from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.loop.plan.demonstrations import Remarks, for_template, lines_of
 from areal_sdk.loop.plan.rows import Conversation, Pair
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Message
@@ -35,11 +36,15 @@ class Dataset(Generic[T]):
     rows: list[T] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     """By reason, where the rows came from."""
+    remarks: Remarks = field(default_factory=dict)
+    """What is said of rows that are trained, or would be if they were not left out."""
 
     def add(self, more: "Dataset[T]") -> None:
         self.rows += more.rows
         for why, places in more.left_out.items():
             self.left_out.setdefault(why, []).extend(places)
+        for what, places in more.remarks.items():
+            self.remarks.setdefault(what, []).extend(places)
 
     def leave_out(self, why: str, where: str) -> None:
         self.left_out.setdefault(why, []).append(where)
@@ -61,11 +66,9 @@ class Dataset(Generic[T]):
             self.rows.append(row)
 
     def notes(self) -> list[str]:
-        """A line for each reason that rows were left out for, with the first of them."""
-        return [
-            f"{len(places)} {'row' if len(places) == 1 else 'rows'} left out, {why}; first: {places[0]}"
-            for why, places in self.left_out.items()
-        ]
+        """A line for each reason that rows were left out for, and for each remark, with the first row."""
+        left_out = {f"left out, {why}": places for why, places in self.left_out.items()}
+        return lines_of({**left_out, **self.remarks})
 
 
 def _num_trained(row: Demonstration | TokenPair) -> int:
@@ -76,7 +79,8 @@ def render_conversations(
     rows: Iterable[Conversation], renderer: Renderer, *, max_tokens: int
 ) -> Dataset[Demonstration]:
     found: Dataset[Demonstration] = Dataset()
-    for row in rows:
+    for given in rows:
+        row = for_template(given, renderer, found.remarks)
         try:
             sequences = to_demonstrations(row.messages, renderer, tools=row.tools)
         except TemplateRefusalError as exc:
@@ -93,7 +97,8 @@ def render_pairs(
     rows: Iterable[Pair], renderer: Renderer, *, max_tokens: int
 ) -> Dataset[TokenPair]:
     found: Dataset[TokenPair] = Dataset()
-    for row in rows:
+    for given in rows:
+        row = for_template(given, renderer, found.remarks)
         try:
             pair = TokenPair(
                 _answered(row, row.chosen, renderer), _answered(row, row.rejected, renderer)

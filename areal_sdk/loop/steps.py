@@ -270,10 +270,12 @@ async def warm_up(
     """Train on demonstrations, and serve the result as version 0: nothing was sampled before."""
     section, state, trainer = services.config.sft, learner.state, learner.trainer
     progress.enter(f"supervised warm-up: {section.steps} steps")
-    rows = await in_thread(
+    rows, notes = await in_thread(
         lambda: as_demonstrations(demonstrations, services.model.renderer),
         name="demonstrations",
     )
+    for note in notes:
+        progress.say(note)
     generator = random.Random(services.config.run.seed)
     batches = [generator.sample(rows, min(section.batch, len(rows))) for _ in range(section.steps)]
     await hand_to_trainer(services.engine)

@@ -16,6 +16,7 @@ from areal_sdk.models.tiny import make_tiny_model
 from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Episode, Exclusion, FinishReason, Outcome
+from tests.gateway.model_dirs import make_model_dir
 
 from .recorded_runs import ASKED, run_with, said, sampled, told
 
@@ -270,6 +271,54 @@ def test_tokens_of_another_tokenizer_are_refused(model_dir: Path, tmp_path: Path
     run = run_with(tmp_path / "run", [sampled("2", 1.0)], model=str(other))
     with pytest.raises(ConfigError, match="tokens of another tokenizer"):
         sources(model_dir).demonstrations([str(run.path)])
+
+
+THOUGHT = {"messages": [ASKED, {**said("2"), "reasoning_content": "One and one."}]}
+TOLD = {"messages": [ASKED, said("2")], "system": "Be brief."}
+
+
+def text_of(row: Demonstration, model_dir: Path, *, trained: bool = False) -> str:
+    kept = [t for t, m in zip(row.tokens, row.loss_mask, strict=True) if m or not trained]
+    return Renderer.load(model_dir).tokenizer.decode(kept)
+
+
+def test_thoughts_and_a_system_column_are_rendered_where_the_template_has_a_place(
+    tmp_path: Path,
+) -> None:
+    model_dir = make_model_dir(tmp_path / "qwen3", "qwen3")
+    found = sources(model_dir).demonstrations([written(tmp_path / "rows.jsonl", THOUGHT, TOLD)])
+    thought, told = found.rows
+    assert "One and one." in text_of(thought, model_dir, trained=True)
+    assert "Be brief." in text_of(told, model_dir)
+    assert "Be brief." not in text_of(told, model_dir, trained=True)
+    [note] = found.notes()
+    assert note.startswith('1 row with a "system" column, which is the system message; first: ')
+
+
+def test_thoughts_and_a_system_column_without_a_place_are_named_and_counted(
+    tmp_path: Path,
+) -> None:
+    model_dir = make_tiny_model(tmp_path / "plain")
+    (model_dir / "chat_template.jinja").write_text(
+        "{% for message in messages %}{% if message.role != 'system' %}"
+        "{{ '<' + message.role + '>' + message.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    read = sources(model_dir)
+    found = read.demonstrations([written(tmp_path / "rows.jsonl", THOUGHT, TOLD, THOUGHT)])
+    texts = [text_of(row, model_dir) for row in found.rows]
+    assert texts == ["<user>1+1?<assistant>2"] * 3
+    place = f"{tmp_path / 'rows.jsonl'}, line"
+    assert found.notes() == [
+        "2 rows with thoughts (reasoning_content), which are left out: the chat template has no place for "
+        f"them; first: {place} 1",
+        '1 row with a "system" column, which is left out: the chat template has no place for it; '
+        f"first: {place} 2",
+    ]
+    thought = {**said("2"), "reasoning_content": "One and one."}
+    pair = {"system": "Be brief.", "messages": [ASKED], "chosen": thought, "rejected": "3"}
+    compared = read.pairs([written(tmp_path / "pairs.jsonl", pair)])
+    assert [note.split(" with ")[1][:8] for note in compared.notes()] == ["thoughts", 'a "syste']
 
 
 def test_long_and_equal_rows_are_counted(model_dir: Path, tmp_path: Path) -> None:

@@ -41,11 +41,11 @@ def test_the_model_is_shown_the_tools_that_a_demonstration_was_made_with(tmp_pat
             SftSection(steps=1), program=yielding({"messages": MESSAGES, "tools": [TOOL]})
         ),
     ]
-    [without] = as_demonstrations(
+    [without], _ = as_demonstrations(
         load_demonstrations(SftSection(steps=1), program=yielding(MESSAGES)), renderer
     )
     for found in ways:
-        [row] = as_demonstrations(found, renderer)
+        [row], _ = as_demonstrations(found, renderer)
         assert "convert" in renderer.tokenizer.decode(row.tokens)
         assert len(row.tokens) > len(without.tokens)
         assert row.num_trained == without.num_trained
@@ -63,3 +63,14 @@ def test_the_model_is_shown_the_tools_that_a_demonstration_was_made_with(tmp_pat
 def test_what_is_no_conversation_is_refused_with_its_number(row: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         load_demonstrations(SftSection(steps=1), program=yielding(row))
+
+
+def test_a_column_that_the_template_has_no_place_for_is_named(tmp_path: Path) -> None:
+    directory = resolve_model("tiny")
+    renderer = Renderer(Tokenizer.load(directory), ChatTemplate.load(directory))
+    thoughtful = [MESSAGES[0], {**MESSAGES[1], "reasoning_content": "3 * 2.54"}]
+    given = load_demonstrations(SftSection(steps=1), program=yielding(thoughtful, MESSAGES))
+    rows, notes = as_demonstrations(given, renderer)
+    assert len(rows) == 2
+    [note] = notes
+    assert note.startswith("1 row with thoughts (reasoning_content), which are left out")

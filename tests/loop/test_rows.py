@@ -50,6 +50,28 @@ def test_a_pair_is_written_in_any_usual_way(tmp_path: Path, row: object) -> None
     assert pair.rejected[0]["content"] == "3"
 
 
+def test_a_system_column_is_kept_unless_the_messages_say_the_same(tmp_path: Path) -> None:
+    told = {"role": "system", "content": "Be brief."}
+    rows = [
+        {"system": "Be brief.", "messages": [ASKED, SAID]},
+        {"system": "Be brief.", "messages": [told, ASKED, SAID]},
+        {"system": "", "prompt": "1+1?", "completion": "2"},
+        {"system": None, "messages": [ASKED, SAID]},
+    ]
+    found = read_conversations(written(tmp_path / "rows.jsonl", *rows))
+    assert [row.system for row in found] == ["Be brief.", "", "", ""]
+    pair = {"system": "Be brief.", "prompt": "1+1?", "chosen": "2", "rejected": "3"}
+    [compared] = read_pairs(written(tmp_path / "pairs.jsonl", pair))
+    assert compared.system == "Be brief."
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "thinking"])
+def test_thoughts_are_read_under_any_usual_name(tmp_path: Path, name: str) -> None:
+    row = {"messages": [ASKED, {**SAID, name: "One and one."}]}
+    [found] = read_conversations(written(tmp_path / "rows.jsonl", row))
+    assert found.messages[1]["reasoning_content"] == "One and one."
+
+
 SYSTEM = {"role": "system", "content": "Be brief."}
 AGAIN = {"role": "user", "content": "2+1?"}
 WRONG = {"role": "assistant", "content": "3"}
@@ -107,6 +129,15 @@ def test_turns_after_the_prompt_belong_to_the_answers(tmp_path: Path) -> None:
             "messages[1] has a tool call without",
         ),
         ({"messages": [ASKED, SAID], "tools": "add"}, '"tools" is not a list'),
+        ({"messages": [ASKED, SAID], "system": 1}, '"system" is not a text'),
+        (
+            {"messages": [{"role": "system", "content": "a"}, ASKED, SAID], "system": "b"},
+            '"system" is not what the system message says: keep one of them',
+        ),
+        (
+            {"messages": [ASKED, {**SAID, "thinking": ["a"]}]},
+            "messages[1] has a thinking that is not",
+        ),
     ],
 )
 def test_a_bad_conversation_is_refused_with_its_line(

@@ -78,6 +78,10 @@ class Renderer:
         self._disarm = as_it_is  # probes hold no special tokens
         self.end_of_turn = self._probe_end_of_turn()
         """The special token that the template writes after an answer; empty if there is none."""
+        user = {"role": "user", "content": "."}
+        self.writes_system = self._writes({"role": "system", "content": _SENTINEL}, user)
+        thoughtful = {"role": "assistant", "content": ".", "reasoning_content": _SENTINEL}
+        self.writes_reasoning = self._writes(user, thoughtful)
         self._is_local = self._probe_locality()
         self._disarm = self._defuse
 
@@ -225,6 +229,15 @@ class Renderer:
         """The leading system messages and one user message, enough for most templates."""
         systems = itertools.takewhile(lambda m: m.get("role") in _SYSTEM_ROLES, messages)
         return [*systems, {"role": "user", "content": "."}]
+
+    def _writes(self, *messages: Message) -> bool:
+        """Whether the sentinel, somewhere in `messages`, reaches the text."""
+        try:
+            return _SENTINEL in self._render(
+                messages, TemplateInput(()), add_generation_prompt=False
+            )
+        except TemplateRefusalError:
+            return False
 
     def _probe_end_of_turn(self) -> str:
         messages = ({"role": "user", "content": "."}, {"role": "assistant", "content": _SENTINEL})

@@ -1,8 +1,9 @@
 """Demonstrations for supervised warm-up: a JSONL file, or `demonstrations()` beside the agent."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from areal_sdk.config import SftSection
 from areal_sdk.errors import ConfigError
@@ -11,12 +12,27 @@ from areal_sdk.gateway.tokens.renderer import Renderer
 from areal_sdk.loop.plan.program import Program
 from areal_sdk.loop.plan.rows import (
     CONVERSATION,
+    THOUGHTS,
     BadRowError,
     Conversation,
+    Pair,
     read_conversations,
     to_conversation,
 )
+from areal_sdk.telemetry.terminal import counted
 from areal_sdk.trainer import Demonstration
+from areal_sdk.types import Message
+
+Row = TypeVar("Row", Conversation, Pair)
+
+Remarks = dict[str, list[str]]
+"""What is said of rows, and which rows those are."""
+
+SYSTEM_READ = 'with a "system" column, which is the system message'
+SYSTEM_LOST = 'with a "system" column, which is left out: the chat template has no place for it'
+THOUGHTS_LOST = (
+    f"with thoughts ({THOUGHTS[0]}), which are left out: the chat template has no place for them"
+)
 
 
 def load_demonstrations(section: SftSection, *, program: Program) -> list[Conversation]:
@@ -51,10 +67,36 @@ def _conversation(given: Any, where: str) -> Conversation:
 
 def as_demonstrations(
     conversations: Iterable[Conversation], renderer: Renderer
-) -> list[Demonstration]:
-    """The conversations in tokens, exactly as the gateway would render them."""
+) -> tuple[list[Demonstration], list[str]]:
+    """The conversations in tokens, exactly as the gateway would render them, and notes about them."""
+    remarks: Remarks = {}
+    rows: list[Demonstration] = []
+    for given in conversations:
+        row = for_template(given, renderer, remarks)
+        rows += to_demonstrations(row.messages, renderer, tools=row.tools)
+    return rows, lines_of(remarks)
+
+
+def for_template(row: Row, renderer: Renderer, remarks: Remarks) -> Row:
+    """The row with its system message, if the template writes any. Adds to `remarks` what it does not write."""
+    said: tuple[tuple[Message, ...], ...] = ()
+    if isinstance(row, Pair):
+        said = (row.chosen, row.rejected)
+    has_thoughts = any(m.get(THOUGHTS[0]) for part in (row.messages, *said) for m in part)
+    if has_thoughts and not renderer.writes_reasoning:
+        remarks.setdefault(THOUGHTS_LOST, []).append(row.where)
+    if not row.system:
+        return row
+    why = SYSTEM_READ if renderer.writes_system else SYSTEM_LOST
+    remarks.setdefault(why, []).append(row.where)
+    if not renderer.writes_system:
+        return row
+    return replace(row, messages=({"role": "system", "content": row.system}, *row.messages))
+
+
+def lines_of(remarks: Mapping[str, Sequence[str]]) -> list[str]:
+    """A line for each remark, with the number of its rows and the first of them."""
     return [
-        row
-        for given in conversations
-        for row in to_demonstrations(given.messages, renderer, tools=given.tools)
+        f"{counted(len(places), 'row')} {what}; first: {places[0]}"
+        for what, places in remarks.items()
     ]

@@ -17,6 +17,8 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 SYSTEM_ROLES = ("system", "developer")
 ANSWERING = ("assistant", "tool")
 """Roles that an answer may begin with."""
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+"""Names of an assistant's thoughts in data; the first is the one that is read on."""
 
 CONVERSATION = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}'
 PAIR = '{"messages": [...], "chosen": "...", "rejected": "..."}'
@@ -32,6 +34,8 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
     where: str = ""
     """The file and the line, or the episode, for what is said about it."""
+    system: str = ""
+    """A system message beside the messages, which have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Pair:
     rejected: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     where: str = ""
+    system: str = ""
 
 
 class BadRowError(ValueError):
@@ -105,7 +110,7 @@ def to_conversation(row: Mapping[str, Any], where: str) -> Conversation:
         raise BadRowError("no assistant message to learn from")
     if messages[0]["role"] == "assistant":
         raise BadRowError("it begins with the assistant: nothing was asked")
-    return Conversation(messages, _tools(row), where)
+    return Conversation(messages, _tools(row), where, _system(row, messages))
 
 
 def _pair(row: Mapping[str, Any], where: str) -> Pair:
@@ -119,12 +124,16 @@ def _pair(row: Mapping[str, Any], where: str) -> Pair:
         wholes = [one for one in (before, before_rejected) if one is not prompt] or [prompt]
         if not _alike(wholes[0], wholes[-1]):
             raise BadRowError("'chosen' and 'rejected' begin differently, before they answer")
-        return Pair(wholes[0], chosen, rejected, _tools(row), where)
+        system = _system(row, wholes[0])
+        return Pair(wholes[0], chosen, rejected, _tools(row), where, system)
     chosen, rejected = (_answer(row[half], half) for half in ("chosen", "rejected"))
     shared = _num_shared(chosen, rejected)
     if not shared:
         raise BadRowError('no "messages" that come before the answers')
-    return Pair(chosen[:shared], chosen[shared:], rejected[shared:], _tools(row), where)
+    before = chosen[:shared]
+    return Pair(
+        before, chosen[shared:], rejected[shared:], _tools(row), where, _system(row, before)
+    )
 
 
 def _without_prompt(
@@ -215,12 +224,33 @@ def read_messages(value: Any, key: str) -> tuple[Message, ...]:
                 raise BadRowError(
                     f'{what} has a tool call without {{"function": {{"name", "arguments"}}}}'
                 )
-    return tuple(dict(message) for message in value)
+    return tuple(_with_thoughts(message, f"{key}[{i}]") for i, message in enumerate(value))
+
+
+def _with_thoughts(message: Mapping[str, Any], what: str) -> Message:
+    name = next((name for name in THOUGHTS if message.get(name)), None)
+    if name is None:
+        return dict(message)
+    if not isinstance(message[name], str):
+        raise BadRowError(f"{what} has a {name} that is not a text")
+    return {**message, THOUGHTS[0]: message[name]}
 
 
 def _is_call(call: Any) -> bool:
     function = call.get("function") if isinstance(call, Mapping) else None
     return isinstance(function, Mapping) and "name" in function and "arguments" in function
+
+
+def _system(row: Mapping[str, Any], messages: Sequence[Message]) -> str:
+    """The column `system`, unless the messages begin with the same."""
+    system = row.get("system") or ""
+    if not isinstance(system, str):
+        raise BadRowError('"system" is not a text')
+    if not system or messages[0]["role"] not in SYSTEM_ROLES:
+        return system
+    if not _alike(messages[:1], [{**messages[0], "content": system}]):
+        raise BadRowError('"system" is not what the system message says: keep one of them')
+    return ""
 
 
 def _tools(row: Mapping[str, Any]) -> tuple[Tool, ...]:
