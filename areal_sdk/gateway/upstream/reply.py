@@ -1,19 +1,25 @@
 """Answers of another provider, in any wire format, whole or streamed: for traces, not for training."""
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
-from areal_sdk.gateway.untrusted import loads
+from areal_sdk.gateway.untrusted import is_too_deep, loads
 from areal_sdk.gateway.upstream.request import (
+    assistant_message,
     make_message,
     message_of_blocks,
     message_of_items,
 )
+from areal_sdk.gateway.wire.http import without_surrogates
 from areal_sdk.types import FinishReason, Message
 
+_LONGEST_INTEGER = 18
+"""Digits that 64 bits surely hold: longer integers can be written into no file."""
 _LENGTH = ("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded")
 
 
@@ -35,11 +41,11 @@ class UpstreamReply:
 
 
 def read_reply(raw: bytes, *, is_stream: bool) -> UpstreamReply | None:
-    """The reply that `raw` holds, whole or as events; None for what cannot be read."""
-    try:
-        return _join(list(_events(raw))) if is_stream else _whole(loads(raw))
-    except (orjson.JSONDecodeError, TypeError, KeyError, AttributeError, ValueError):
-        return None
+    """The reply that `raw` holds, whole or as events; None where it holds none.
+
+    Errors of many kinds where it is something else.
+    """
+    return _join(list(_events(raw))) if is_stream else _whole(_read_json(raw))
 
 
 def _whole(body: Mapping[str, Any]) -> UpstreamReply:
@@ -47,19 +53,27 @@ def _whole(body: Mapping[str, Any]) -> UpstreamReply:
     usage = body.get("usage") or {}
     if "choices" in body:
         given = sorted(body["choices"], key=lambda choice: choice.get("index") or 0)
-        return UpstreamReply(body["id"], tuple(_chat_choice(choice) for choice in given), usage)
+        return UpstreamReply(_id_of(body), tuple(_chat_choice(choice) for choice in given), usage)
     if "output" in body:
         message = message_of_items(body["output"])
-        return UpstreamReply(body["id"], (UpstreamChoice(message, _response_reason(body)),), usage)
+        return UpstreamReply(
+            _id_of(body), (UpstreamChoice(message, _response_reason(body)),), usage
+        )
     message = message_of_blocks(body["content"])
     return UpstreamReply(
-        body["id"], (UpstreamChoice(message, _reason(body.get("stop_reason"))),), usage
+        _id_of(body), (UpstreamChoice(message, _reason(body.get("stop_reason"))),), usage
     )
+
+
+def _id_of(body: Mapping[str, Any]) -> str:
+    """Empty where the provider gives none."""
+    found = body.get("id")
+    return found if isinstance(found, str) else ""
 
 
 def _chat_choice(choice: Mapping[str, Any]) -> UpstreamChoice:
     message = choice.get("message") or {"content": choice.get("text", "")}
-    return UpstreamChoice({"role": "assistant", **message}, _reason(choice.get("finish_reason")))
+    return UpstreamChoice(assistant_message(message), _reason(choice.get("finish_reason")))
 
 
 def _reason(name: str | None) -> FinishReason:
@@ -78,12 +92,40 @@ def _response_reason(response: Mapping[str, Any]) -> FinishReason:
             return FinishReason.ABORT
 
 
+def _read_json(raw: bytes) -> Any:
+    """JSON as providers write it, who may be laxer than its standard: an odd value costs that value alone.
+
+    >>> _read_json(b'{"a": NaN, "b": 1}')
+    {'a': None, 'b': 1}
+    """
+    try:
+        return loads(raw)
+    except orjson.JSONDecodeError:
+        value = without_surrogates(_LAX.decode(raw.decode("utf-8-sig", errors="replace")))
+        if is_too_deep(value):
+            raise
+        return value
+
+
+def _number(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+_LAX = json.JSONDecoder(
+    strict=False,
+    parse_constant=lambda word: None,
+    parse_float=_number,
+    parse_int=lambda text: int(text) if len(text) <= _LONGEST_INTEGER else _number(text),
+)
+
+
 def _events(raw: bytes) -> Iterator[dict[str, Any]]:
     for line in raw.splitlines():
         if line.startswith(b"data:"):
             try:
-                data = loads(line[5:])
-            except (orjson.JSONDecodeError, ValueError):
+                data = _read_json(line[5:])
+            except (ValueError, RecursionError):
                 continue  # `[DONE]`, or an event that was cut off
             if isinstance(data, dict):
                 yield data
@@ -104,12 +146,12 @@ def _join_chat(events: Iterable[Mapping[str, Any]]) -> UpstreamReply | None:
     usage: Mapping[str, Any] = {}
     parts: dict[int, _Parts] = {}
     for event in events:
-        reply_id = event.get("id") or reply_id
+        reply_id = _id_of(event) or reply_id
         usage = event.get("usage") or usage
         for choice in event.get("choices") or ():
             parts.setdefault(choice.get("index") or 0, _Parts()).add(choice)
     choices = tuple(parts[index].choice() for index in sorted(parts))
-    return UpstreamReply(reply_id, choices, usage) if reply_id else None
+    return UpstreamReply(reply_id, choices, usage) if choices else None
 
 
 class _Parts:
@@ -127,7 +169,8 @@ class _Parts:
             if isinstance(piece, str) and name != "role":
                 self._texts[name] = self._texts.get(name, "") + piece
         for call in delta.get("tool_calls") or ():
-            _add_call(self._calls, call)
+            if isinstance(call, dict):
+                _add_call(self._calls, call)
 
     def choice(self) -> UpstreamChoice:
         calls = [self._calls[index] for index in sorted(self._calls)]

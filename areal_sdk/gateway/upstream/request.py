@@ -113,11 +113,38 @@ def _messages_of_blocks(messages: Sequence[Mapping[str, Any]]) -> list[Message]:
             call = block.get("tool_use_id")
             found.append({"role": "tool", "tool_call_id": call, "content": text, **failed})
         rest = [block for block in blocks if block not in results]
-        if message.get("role") == "assistant" and blocks:
-            found.append(message_of_blocks(rest) | _without(message, "content"))
+        if message.get("role") == "assistant":
+            found.append(assistant_message({**message, "content": rest if blocks else content}))
         elif rest or not results:
             found.append({**message, "content": plain_text(rest if blocks else content)})
     return found
+
+
+def assistant_message(given: Mapping[str, Any]) -> Message:
+    """An answer as a chat message. Parts that are not what their names say become its `blocks`."""
+    content, calls = given.get("content"), given.get("tool_calls")
+    odd: list[Any] = []
+    if content is None or isinstance(content, str):
+        said: Message = {"content": content}
+    else:
+        said = message_of_blocks(content if isinstance(content, list) else [content])
+        odd += said.pop("blocks", ())
+    if calls is not None:
+        listed = calls if isinstance(calls, list) else [calls]
+        said["tool_calls"] = [call for call in listed if _is_call(call)]
+        odd += [call for call in listed if not _is_call(call)]
+    rest = _without(given, "content", "tool_calls", "role")
+    return {"role": "assistant", **rest, **said, **({"blocks": odd} if odd else {})}
+
+
+def _is_call(call: Any) -> bool:
+    match call:
+        case {"function": {"name": str(), "arguments": str() | dict() | None}}:
+            return True
+        case {"type": "custom", "custom": dict()}:
+            return True
+        case _:
+            return False
 
 
 def message_of_blocks(blocks: Sequence[Any]) -> Message:

@@ -113,7 +113,7 @@ def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
         wrong = exc.args[0]
     if b"\\u" in raw:
         try:
-            return loads(json.dumps(_without_surrogates(json.loads(raw))))
+            return loads(json.dumps(without_surrogates(json.loads(raw))))
         except RecursionError:
             wrong = "it is nested too deep"
         except orjson.JSONDecodeError as exc:
@@ -123,13 +123,14 @@ def parse_body(raw: bytes, *, most: int = MOST_VALUES) -> Any:
     raise bad_request(f"We could not parse the JSON body of your request: {wrong}")
 
 
-def _without_surrogates(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
+    """A JSON value with halves of surrogate pairs replaced in its texts."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
+        return [without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+        return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
     return value
 
 

@@ -1,0 +1,134 @@
+"""The other provider: it is asked with the server's key, and what it answers is bounded and without that key."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import web
+
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.session import Session
+
+_PASSED_ON = frozenset(
+    {"content-type", "accept", "openai-beta", "anthropic-version", "anthropic-beta"}
+)
+"""Headers of a request that the provider sees. Others, such as those that name an organisation or a project,
+would count there for the server's key, which all callers share."""
+
+_PASSED_BACK = frozenset(
+    {
+        *("content-type", "retry-after", "x-should-retry", "x-request-id", "request-id"),
+        *("openai-version", "openai-model", "openai-processing-ms"),
+    }
+)
+_PASSED_BACK_BEGIN = ("x-ratelimit-", "anthropic-ratelimit-")
+
+_MOST_ANSWER_BYTES = 32 * 1024 * 1024
+"""Of an answer that is read as a whole, decoded."""
+
+_LEAST_KEY = 16
+"""A shorter key, such as `EMPTY`, is a word that answers may hold."""
+
+_INSTEAD_OF_KEY = b"[the server's key]"
+
+
+class Provider:
+    """Asks one provider, with the server's own key."""
+
+    def __init__(self, url: str, *, api_key: str, max_request_s: float) -> None:
+        self._url = url.rstrip("/")
+        self._api_key = api_key
+        self._secret = api_key.encode() if len(api_key) >= _LEAST_KEY else b""
+        self._timeout = aiohttp.ClientTimeout(total=max_request_s)
+        self._http: aiohttp.ClientSession | None = None
+
+    async def open(self, app: web.Application) -> AsyncIterator[None]:
+        """A cleanup context of the application that asks."""
+        jar = aiohttp.DummyCookieJar()  # no cookies of one user's for another
+        async with aiohttp.ClientSession(timeout=self._timeout, cookie_jar=jar) as self._http:
+            yield
+
+    @asynccontextmanager
+    async def asked(
+        self, request: web.Request, path: str, raw: bytes, session: Session | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The provider's reply. What goes wrong on the way is a fault, and names no key."""
+        assert self._http is not None, "the server has started"
+        headers = {name: v for name, v in request.headers.items() if _passes_on(name)}
+        headers["Accept-Encoding"] = "identity"
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+            if path.startswith("messages"):
+                headers["x-api-key"] = self._api_key
+        try:
+            async with self._http.request(
+                request.method,
+                f"{self._url}/{quote(path)}",
+                params=request.query,
+                data=raw or None,
+                headers=headers,
+                allow_redirects=False,  # they would take the key elsewhere
+            ) as reply:
+                if reply.status in (401, 403):
+                    raise fault(session, f"the provider answered {reply.status} to our key")
+                yield reply
+        except TimeoutError as exc:
+            raise fault(session, "the provider did not answer in time", status=504) from exc
+        except aiohttp.ClientError as exc:
+            kind = type(exc).__name__
+            raise fault(session, f"the provider cannot be reached ({kind})") from exc
+
+    def headers_of(self, reply: aiohttp.ClientResponse) -> dict[str, str]:
+        """The headers of a reply that its caller sees: none that name the operator or hold the key."""
+        return {
+            name: value
+            for name, value in reply.headers.items()
+            if _passes_back(name) and not (self._secret and self._api_key in value)
+        }
+
+    async def pieces(self, reply: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+        """The body of a reply as it comes, without the server's key, which an error may quote."""
+        held = b""
+        async for piece in reply.content.iter_any():
+            data = held + piece
+            if self._secret:
+                data = data.replace(self._secret, _INSTEAD_OF_KEY)
+            end = len(data) - _num_begun(data, self._secret)
+            data, held = data[:end], data[end:]
+            if data:
+                yield data
+        if held:
+            yield held
+
+    async def whole(self, reply: aiohttp.ClientResponse, session: Session | None) -> bytes:
+        """The body of a reply that is no stream; a fault where it is too long."""
+        parts, size = list[bytes](), 0
+        async for piece in self.pieces(reply):
+            size += len(piece)
+            if size > _MOST_ANSWER_BYTES:
+                limit = f"{_MOST_ANSWER_BYTES / 2**20:.3g} MiB"
+                raise fault(session, f"the provider's answer is over {limit}")
+            parts.append(piece)
+        return b"".join(parts)
+
+
+def fault(session: Session | None, what: str, *, status: int = 502) -> ApiError:
+    """The error for what went wrong with the provider, which is noted on the session."""
+    if session is not None:
+        session.faults.append(what)
+    return ApiError(status, f"{what[0].upper()}{what[1:]}.", code="upstream_error")
+
+
+def _passes_on(name: str) -> bool:
+    return name.lower() in _PASSED_ON or name.lower().startswith("x-stainless-")
+
+
+def _passes_back(name: str) -> bool:
+    return name.lower() in _PASSED_BACK or name.lower().startswith(_PASSED_BACK_BEGIN)
+
+
+def _num_begun(data: bytes, secret: bytes) -> int:
+    """Bytes at the end of `data` that may be the beginning of the secret."""
+    longest = min(len(secret) - 1, len(data))
+    return next((n for n in range(longest, 0, -1) if data.endswith(secret[:n])), 0)

@@ -1,0 +1,113 @@
+"""One call to another provider, as its session keeps it."""
+
+import secrets
+import time
+
+from areal_sdk.gateway.errors import ApiError
+from areal_sdk.gateway.sessions.history import History, Placement
+from areal_sdk.gateway.sessions.session import Session
+from areal_sdk.gateway.untrusted import LARGE, LargeWork
+from areal_sdk.gateway.upstream.provider import fault
+from areal_sdk.gateway.upstream.reply import UpstreamReply, read_reply
+from areal_sdk.gateway.upstream.request import UpstreamRequest, read_request
+from areal_sdk.gateway.wire.http import parse_body
+from areal_sdk.types import Turn
+
+
+class Trace:
+    """One call as the session keeps it. There are no tokens: only its text can be learnt from."""
+
+    def __init__(self, session: Session, raw: bytes, large: LargeWork) -> None:
+        self.reply_id = f"reply-{secrets.token_hex(16)}"
+        """Our own name for the reply, in a header: a provider's ids may repeat."""
+        self._session = session
+        self._raw = raw
+        self._large = large
+        self._began = time.monotonic()
+
+    def fault(self, what: str) -> ApiError:
+        """The error for what went wrong with the provider."""
+        return fault(self._session, what)
+
+    async def record(self, raw: bytes, *, is_stream: bool) -> None:
+        """Keep the provider's answer, a turn for each choice. A closed session keeps nothing."""
+        session = self._session
+        async with session.placing:
+            size = len(self._raw) + len(raw)
+            found = await self._large.run(size, lambda: self._read_safely(raw, is_stream=is_stream))
+            if session.is_closed:
+                return  # the client has its answer
+            if found is None:
+                session.notice(
+                    "an answer of the provider could not be read, and is not in the trace"
+                )
+                return
+            reply_id, turns = found
+            reply_id = reply_id or self.reply_id
+            if reply_id in session.turns_of_reply:
+                session.repeated_replies.add(reply_id)
+            for choice, turn in enumerate(turns):
+                index = session.record(turn)
+                session.note_reply(reply_id, index, choice=choice)
+                session.note_reply(self.reply_id, index, choice=choice)
+
+    def _read_safely(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
+        """None where the call cannot be read. The client has its answer all the same."""
+        try:
+            return self._read(raw, is_stream=is_stream)
+        except (ApiError, TypeError, KeyError, AttributeError, ValueError, RecursionError):
+            return None
+
+    def _read(self, raw: bytes, *, is_stream: bool) -> tuple[str, list[Turn]] | None:
+        """The reply's id and its turns, which `history` knows from here on; None for a reply without any."""
+        answer = read_reply(raw, is_stream=is_stream)
+        if answer is None:
+            return None
+        question, history = self._question(), self._session.history
+        read = [
+            self._read_choice(history, question, answer, index)
+            for index in range(len(answer.choices))
+        ]
+        for index, (placement, turn) in enumerate(read):
+            history.add(placement, turn.message, len(self._session.turns) + index)
+        return answer.id, [turn for _, turn in read]
+
+    def _question(self) -> UpstreamRequest:
+        known, raw = self._session.body, self._raw
+        try:
+            if len(raw) > LARGE and known.num_new(raw) > LARGE:
+                return read_request(parse_body(raw))
+            body, _ = known.read(raw, parse=parse_body)
+        except ApiError:  # the provider could read it
+            self._session.notice("a request could not be read: the trace has its answer alone")
+            return UpstreamRequest(())
+        return read_request(body)
+
+    def _read_choice(
+        self, history: History, question: UpstreamRequest, answer: UpstreamReply, index: int
+    ) -> tuple[Placement, Turn]:
+        session, choice = self._session, answer.choices[index]
+        messages = question.prompt_of(index, len(answer.choices))
+        placement = history.place(messages, tools=question.tools, options={})
+        parent = placement.parent
+        if (before := session.turns_of_reply.get(question.previous_id or "")) is not None:
+            parent = max(before.values())  # the provider keeps what was said until then
+        turn = Turn(
+            (),
+            (),
+            (),
+            (),
+            message=choice.message,
+            new_messages=messages[placement.num_matched :],
+            finish_reason=choice.finish_reason,
+            parent=parent,
+            fork=history.reason(placement) if parent == placement.parent else None,
+            duration_s=time.monotonic() - self._began,
+            began_s=max(0.0, self._began - session.opened_at),
+            details={
+                **({"request": dict(question.asked)} if question.asked else {}),
+                **({"tools": list(question.tools)} if question.tools and parent is None else {}),
+                **({"usage": dict(answer.usage)} if answer.usage else {}),
+            },
+        )
+        return placement, turn
