@@ -5,8 +5,9 @@
 Frozen dataclasses, as in `types`. Values per token are in arrays, because a batch may have millions.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,6 +194,65 @@ class Trajectory:
         """None when no token is trained."""
         trained = self.versions[self.loss_mask]
         return int(trained.min()) if len(trained) else None
+
+
+class SampledTurn(Protocol):
+    """A turn as far as the per-token fields of a trajectory follow from it."""
+
+    @property
+    def num_prompt(self) -> int: ...
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def logprobs(self) -> Sequence[float]: ...
+    @property
+    def versions(self) -> Sequence[int]: ...
+    @property
+    def temperature(self) -> float: ...
+
+
+def trajectory_on(
+    branch: Branch,
+    trained: Mapping[int, SampledTurn],
+    *,
+    episode_id: str,
+    task_id: str,
+    reward: float,
+    turn_rewards: tuple[float | None, ...],
+    turn_alternatives: tuple[tuple[int, ...], ...] = (),
+    num_turns: int,
+    num_sampled: int,
+) -> Trajectory:
+    """The trajectory on `branch` that trains the outputs of these turns, by their indices in the episode."""
+    length, start = len(branch.tokens), branch.num_before
+    loss_mask = np.zeros(length, dtype=np.bool_)
+    logprobs = np.zeros(length, dtype=np.float32)
+    versions = np.full(length, -1, dtype=np.int32)
+    temperatures = np.ones(length, dtype=np.float32)
+    turn_of_token = np.full(length, -1, dtype=np.int32)
+    for index, turn in trained.items():
+        span = slice(turn.num_prompt - start, turn.num_tokens - start)
+        loss_mask[span] = True
+        logprobs[span] = turn.logprobs
+        versions[span] = turn.versions
+        temperatures[span] = turn.temperature
+        turn_of_token[span] = index
+    return Trajectory(
+        episode_id=episode_id,
+        task_id=task_id,
+        tokens=branch.tokens,
+        loss_mask=loss_mask,
+        logprobs=logprobs,
+        versions=versions,
+        temperatures=temperatures,
+        turn_of_token=turn_of_token,
+        reward=reward,
+        turn_rewards=turn_rewards,
+        turn_alternatives=turn_alternatives,
+        num_turns=num_turns,
+        num_sampled=num_sampled,
+        branch=branch,
+    )
 
 
 def branches_of(trajectories: Iterable[Trajectory]) -> list[Branch]:

@@ -219,13 +219,13 @@ def _after(turns: tuple[Turn, ...], directory: Path) -> dict[str, float]:
     plan = planner.plan(decoded, algorithm, estimate, evidence, version=1)
     planned = time.process_time() - began
     batches = [batch for minibatch in plan.minibatches for batch in minibatch.batches]
-    [line] = directory.glob("*.jsonl")
+    [record] = directory.glob("*.episodes")
     return {
         "sampled": plan.num_terms,
         "stored": sum(len(turn.new_tokens) + len(turn.output_tokens) for turn in turns),
         "trained": sum(len(t.tokens) for t in trajectories),
         "computed": sum(len(batch.tokens_N) for batch in batches),
-        "json": line.stat().st_size,
+        "json": record.stat().st_size,
         "pickle": len(pickle.dumps(episode, protocol=pickle.HIGHEST_PROTOCOL)),
         "wire": len(json.dumps(payload)) + sum(len(bytes(buffer)) for buffer in buffers),
         "afterwards": afterwards,

@@ -173,6 +173,8 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         click.echo(line)
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")
+    if deleted := run_dir.num_deleted():
+        click.echo(f"deleted    the oldest {deleted:,} episodes (run.keep_episodes)")
     if not episodes:
         click.echo(f"no episodes yet{f': {WHEN_RECORDED}' if only_records else ''}")
         return

@@ -4,6 +4,7 @@ The gateway stands in front of the teacher's endpoint, so each episode has a ses
 turns of the teacher are recorded as text, and rewards are given as in any evaluation.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
@@ -23,6 +24,8 @@ from areal_sdk.types import Episode, Task
 
 SPLIT = "train"
 
+logger = logging.getLogger(__name__)
+
 
 async def play_teacher(
     config: Config,
@@ -39,7 +42,9 @@ async def play_teacher(
     """Play `tasks` on `model` of the endpoint, and keep every episode in `run_dir`."""
     rollout = config.rollout
     async with AsyncExitStack() as stack:
-        writer = EpisodeWriter(run_dir.episodes)
+        writer = EpisodeWriter(
+            run_dir.episodes, keep_bytes=config.run.keep_bytes, say=logger.warning
+        )
         stack.callback(writer.close)
         gateway = UpstreamGateway(
             endpoint.base_url,

@@ -4,6 +4,7 @@ Episodes of an engine of this SDK have recorded tokens, which are trained and ne
 of another provider (`serve --upstream`, a teacher) are text, and are rendered.
 """
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -12,17 +13,16 @@ from areal_sdk.gateway.tokens.demonstrations import WEIGHT
 from areal_sdk.loop.plan.rows import Conversation
 from areal_sdk.rollout.trajectory import branches
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.episode_log import EpisodeSummary, read_episode
+from areal_sdk.telemetry.episode_log import LEARNT, EpisodeSummary, read_episode
 from areal_sdk.trainer import Demonstration
 from areal_sdk.types import Episode, Exclusion, FinishReason, Message, Tool, Turn
 
-_Place = tuple[str, int]
+logger = logging.getLogger(__name__)
 
 CUT_OFF = "a written answer that was cut off"
 """Why such an answer is left out: it has no end, and a template writes one."""
 
-LEARNT = ("train", "live")
-"""The splits to learn from. Those that were measured stay unseen."""
+_Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,12 @@ def best_episodes(run_dir: RunDir, selection: EpisodeChoice) -> list[Episode]:
 
 def learnt_episodes(run_dir: RunDir) -> list[EpisodeSummary]:
     """All episodes to learn from, newest first; ConfigError if none of them has a reward."""
+    if deleted := run_dir.num_deleted():
+        logger.warning(
+            "%s has deleted its oldest %d episodes (run.keep_episodes): the others are learnt from",
+            run_dir.path,
+            deleted,
+        )
     seen = [episode for episode in run_dir.list_episodes() if episode.split in LEARNT]
     why = ""
     if not seen:

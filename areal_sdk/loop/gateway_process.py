@@ -154,8 +154,8 @@ def _pack_episode(live: ExternalSession) -> Sequence[Buffer]:
 
 
 def _pack_record(live: ExternalSession) -> Sequence[Buffer]:
-    """The lines of its record; nothing of a session without turns."""
+    """Its record and its index line; nothing of a session without turns."""
     if not live.session.turns:
         return ()
     record = prepare(to_episode(live), split=SPLIT)
-    return record.line, record.index
+    return record.record, record.index

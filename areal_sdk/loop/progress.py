@@ -1,6 +1,7 @@
 """Reports of a run, to its directory and to the terminal."""
 
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -36,9 +37,10 @@ class Progress:
         writer: StatusWriter | None,
         notify: Observers,
         split: str = "eval",
+        keep_bytes: float = math.inf,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
-        """`split`: the one whose success is shown."""
+        """`split`: the one whose success is shown. `keep_bytes`: so much room have the episodes."""
         self._run_dir = run_dir
         self._split = split
         self._name = name
@@ -48,7 +50,7 @@ class Progress:
         )
         self._notify = notify
         self._metrics = MetricsLog(run_dir.metrics)
-        self._episodes = EpisodeWriter(run_dir.episodes)
+        self._episodes = EpisodeWriter(run_dir.episodes, keep_bytes=keep_bytes, say=self._note)
         self._sampled, self._trained = Rate(), Rate()
         self._rewards: deque[float | None] = deque(maxlen=CURVE_POINTS)
         self._success: float | None = None
@@ -100,6 +102,11 @@ class Progress:
     def say(self, text: str) -> None:
         """A line that stays."""
         self._view.say(text)
+
+    def _note(self, text: str) -> None:
+        """A line that stays, and an event."""
+        self._metrics.log("note", {"text": text})
+        self.say(f"note: {text}")
 
     def enter(self, phase: str) -> None:
         """Name the activity of the run from now on; a line of its own where nothing is repainted."""

@@ -343,6 +343,7 @@ def _progress(plan: Plan, run_dir: RunDir, *, quiet: bool) -> Progress:
         writer=None if quiet else status_writer(),
         notify=plan.plugins.notify,
         split=next(iter(plan.splits), ""),
+        keep_bytes=run.keep_bytes,
     )
     progress.say(f"run: {run_dir.path} (areal-sdk inspect {run_dir.path} --live)")
     for change in changed_plugins:

@@ -5,6 +5,7 @@ With a run directory, every session of callers is recorded in the directory.
 
 import asyncio
 import json
+import logging
 import os
 import shlex
 import tempfile
@@ -37,6 +38,8 @@ from areal_sdk.telemetry.episode_log import PreparedRecord
 UPSTREAM_KEY = "AREAL_SDK_UPSTREAM_KEY"
 """The environment variable with the provider's key: no file of the run holds the key."""
 
+logger = logging.getLogger(__name__)
+
 
 async def run_server(
     config: Config,
@@ -61,7 +64,9 @@ async def run_server(
         served = await stack.enter_async_context(supervised(engine, say=say))
         recorder = None
         if run_dir is not None:
-            recorder = stack.enter_context(Recorder(run_dir, served))
+            recorder = stack.enter_context(
+                Recorder(run_dir, served, keep_bytes=config.run.keep_bytes)
+            )
         gateway: Gateway | GatewayPool
         if config.serve.processes > 1:
             gateway = await stack.enter_async_context(
@@ -99,7 +104,9 @@ async def run_upstream(
     )
     async with AsyncExitStack() as stack:
         if run_dir is not None:
-            gateway.external.observe(stack.enter_context(Recorder(run_dir)))
+            gateway.external.observe(
+                stack.enter_context(Recorder(run_dir, keep_bytes=config.run.keep_bytes))
+            )
         stack.push_async_callback(gateway.aclose)
         await gateway.start(host=config.gateway.host, port=config.gateway.port)
         if run_dir is not None:
@@ -147,8 +154,10 @@ def announce(
 class Recorder:
     """Writes sessions as they end."""
 
-    def __init__(self, run_dir: RunDir, engine: InferenceEngine | None = None) -> None:
-        self._episodes = EpisodeWriter(run_dir.episodes)
+    def __init__(
+        self, run_dir: RunDir, engine: InferenceEngine | None = None, *, keep_bytes: float
+    ) -> None:
+        self._episodes = EpisodeWriter(run_dir.episodes, keep_bytes=keep_bytes, say=logger.warning)
         self._engine = engine
 
     def __enter__(self) -> Self:
@@ -168,7 +177,8 @@ class Recorder:
     def finished(self, live: CallerSession) -> None:
         if isinstance(live, GatewaySession):
             if live.packed:
-                record = PreparedRecord(*(bytes(part) for part in live.packed))
+                packed, index = map(bytes, live.packed)
+                record = PreparedRecord(packed, index, SPLIT)
                 self._episodes.append(record, version=live.version)
         elif live.session.turns:
             version = self._engine.version if self._engine is not None else None

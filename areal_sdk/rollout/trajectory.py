@@ -15,9 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from areal_sdk.trajectory import Branch, Trajectory
+from areal_sdk.trajectory import Branch, Trajectory, trajectory_on
 from areal_sdk.types import Episode, Exclusion, Turn
 
 
@@ -32,6 +30,7 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
         raise ValueError(f"episode {episode.id} has no reward: {episode.outcome.kind}")
     check_parents(episode.turns)
     turn_alternatives = alternatives(episode.turns) if episode.outcome.turn_rewards else ()
+    num_sampled = sum(len(t.output_tokens) for t in episode.turns if t.excluded is None)
     trained_turns: set[int] = set()
     trajectories: list[Trajectory] = []
     homes = _Homes(episode.turns)
@@ -48,8 +47,18 @@ def to_trajectories(episode: Episode, *, train: bool = True) -> tuple[Trajectory
             # Later tokens are context of no trained token; earlier ones may be another sequence's.
             most_shared = episode.turns[fresh[0]].num_prompt
             sequence = homes.settle(branch, last=fresh[-1], most_shared=most_shared)
-            made = _trajectory(episode, sequence, fresh if train else (), reward)
-            trajectories.append(replace(made, turn_alternatives=turn_alternatives))
+            made = trajectory_on(
+                sequence,
+                {index: episode.turns[index] for index in fresh if train},
+                episode_id=episode.id,
+                task_id=episode.task.id,
+                reward=reward,
+                turn_rewards=episode.outcome.turn_rewards,
+                turn_alternatives=turn_alternatives,
+                num_turns=len(episode.turns),
+                num_sampled=num_sampled,
+            )
+            trajectories.append(made)
     return tuple(trajectories)
 
 
@@ -188,40 +197,6 @@ class _Homes:
             shared = min(shared, turn.num_tokens)
             yield index, int(shared)
             shared, index = min(shared, turn.num_shared), turn.shares_with
-
-
-def _trajectory(
-    episode: Episode, branch: Branch, trained: Sequence[int], reward: float
-) -> Trajectory:
-    length, start = len(branch.tokens), branch.num_before
-    loss_mask = np.zeros(length, dtype=np.bool_)
-    logprobs = np.zeros(length, dtype=np.float32)
-    versions = np.full(length, -1, dtype=np.int32)
-    temperatures = np.ones(length, dtype=np.float32)
-    turn_of_token = np.full(length, -1, dtype=np.int32)
-    for index in trained:
-        turn = episode.turns[index]
-        span = slice(turn.num_prompt - start, turn.num_tokens - start)
-        loss_mask[span] = True
-        logprobs[span] = turn.logprobs
-        versions[span] = turn.versions
-        temperatures[span] = turn.temperature
-        turn_of_token[span] = index
-    return Trajectory(
-        episode_id=episode.id,
-        task_id=episode.task.id,
-        tokens=branch.tokens,
-        loss_mask=loss_mask,
-        logprobs=logprobs,
-        versions=versions,
-        temperatures=temperatures,
-        turn_of_token=turn_of_token,
-        reward=reward,
-        turn_rewards=episode.outcome.turn_rewards,
-        num_turns=len(episode.turns),
-        num_sampled=sum(len(t.output_tokens) for t in episode.turns if t.excluded is None),
-        branch=branch,
-    )
 
 
 def alternatives(turns: Sequence[Turn]) -> tuple[tuple[int, ...], ...]:

@@ -1,37 +1,51 @@
 """The episodes of a run on disk: appended as they end, found by id.
 
-`episodes/000001.jsonl` holds one episode a line, `episodes/000001.index` one short line for each
-with the episode's place. Each step adds two lines to the index, after the lines of the episodes that it
-trained: one says which groups are still waiting in the state that a checkpoint of this step holds, the
-other names the episodes. A resume adds a line with the step that it goes on after: it plays again what
-was not trained by then. When the directory grows past its limit, the oldest pair goes.
+`episode_files` says how records and their index are stored. Evaluations have files of their own, so that a long
+run does not push out what was measured before it. Each step adds two lines to the index, after the lines of
+the episodes that it trained: one says which groups are still waiting in the state that a checkpoint of
+this step holds, the other names the episodes. A resume adds a line with the step that it goes on after:
+it plays again what was not trained by then.
 """
 
+import heapq
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from areal_sdk.telemetry.episode_files import (
+    FILE_BYTES,
+    INDEX,
+    RECORDS,
+    EpisodeFiles,
+    count_deleted,
+    file_stems,
+    pack_large,
+    read_lines,
+    read_record,
+    unpacked,
+)
 from areal_sdk.telemetry.episode_rows import (
     episode_row,
-    from_json,
     read_episode_row,
     read_trajectory_rows,
     trajectory_rows,
 )
-from areal_sdk.telemetry.files import JsonLines, read_json_lines, to_json
+from areal_sdk.telemetry.files import to_json
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.trajectory import Credit, Trajectory
 from areal_sdk.types import Episode, OutcomeKind
 
-FILE_BYTES = 16 * 1024 * 1024
-KEEP_BYTES = 1024 * 1024 * 1024
+LEARNT = ("train", "live")
+"""The splits that runs learn from. Episodes of all others are evaluations."""
 TEXT_LENGTH = 160
 """Characters of an episode's last answer in the index."""
+_PLAYED, _MEASURED = "", "eval-"
+"""How the files of episodes that are learnt from, and of evaluations, begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +99,25 @@ class EpisodeSummary:
     turn_advantages: tuple[float | None, ...] = ()
 
 
+_FIELDS = frozenset(field.name for field in fields(EpisodeSummary))
+_EMPTY = dict.fromkeys(("version", "reward", "success", "dropped", "error"))
+"""The fields that a line leaves out if an episode has no value."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedRecord:
-    """An episode as the writer appends it: two JSON objects without what only the writer knows.
+    """An episode as the writer appends it. Any process can `prepare` it, so that the main process need not."""
 
-    Any process can `prepare` it, so that the main process need not.
-    """
-
-    line: bytes
-    """Up to the closing brace, as in `index`."""
+    record: bytes
     index: bytes
+    """A JSON object without what only the writer knows, and without its closing brace."""
+    split: str = "train"
+
+    @property
+    def episode(self) -> Mapping[str, Any]:
+        """The row of the episode."""
+        row: Mapping[str, Any] = orjson.loads(unpacked(self.record))["episode"]
+        return row
 
 
 def prepare(
@@ -105,28 +128,43 @@ def prepare(
     split: str = "train",
 ) -> PreparedRecord:
     """The record of an episode, for `EpisodeWriter.append`."""
-    line = {
+    record = {
         "episode": episode_row(episode),
-        "trajectories": trajectory_rows(trajectories),
-        "dropped": dropped,
-        "split": split,
+        "trajectories": trajectory_rows(trajectories, episode),
     }
     index = _summary_row(episode, dropped=dropped, split=split)
-    return PreparedRecord(to_json(line)[:-1], to_json(index)[:-1])
+    return PreparedRecord(pack_large(to_json(record)), to_json(index)[:-1], split)
 
 
 class EpisodeWriter:
     """Appends episodes to a directory. One writer a run; any number of readers, live."""
 
     def __init__(
-        self, directory: Path, *, keep_bytes: int = KEEP_BYTES, file_bytes: int = FILE_BYTES
+        self,
+        directory: Path,
+        *,
+        keep_bytes: float = math.inf,
+        file_bytes: int = FILE_BYTES,
+        say: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self._directory = directory
-        self._keep_bytes = keep_bytes
-        self._file_bytes = file_bytes
-        numbers = [int(path.stem) for path in directory.glob("*.jsonl")]
-        self._number = max(numbers, default=1)
-        self._open_files()
+        """When more than `keep_bytes` are written, the oldest episodes go, and `say` is told once. Evaluations are
+        counted apart."""
+
+        def files_of(prefix: str, what: str) -> EpisodeFiles:
+            told = (
+                f"its {what} fill {keep_bytes / 1e9:g} GB (run.keep_episodes): from now on the oldest "
+                "are deleted"
+            )
+            return EpisodeFiles(
+                directory,
+                prefix=prefix,
+                keep_bytes=keep_bytes,
+                file_bytes=file_bytes,
+                on_first_deleted=lambda: say(told),
+            )
+
+        self._played = files_of(_PLAYED, "episodes")
+        self._measured = files_of(_MEASURED, "evaluations")
 
     def write(
         self,
@@ -146,51 +184,31 @@ class EpisodeWriter:
         self, record: PreparedRecord, *, version: int | None, measures: int | None = None
     ) -> None:
         """Append what `prepare` made of an episode; `version` is the policy's when it ended."""
-        if self._lines.size >= self._file_bytes:
-            self._rotate()
-        now = {"version": version, "time": time.time()}
-        offset, length = self._lines.append_line(record.line + b"," + to_json(now)[1:])
-        place = {"file": self._lines.path.name, "offset": offset, "length": length}
-        if measures is not None:
-            place["measures"] = measures
-        self._index.append_line(record.index + b"," + to_json({**now, **place})[1:])
+        now = {"version": version, "time": time.time(), "measures": measures}
+        known = to_json({name: value for name, value in now.items() if value is not None})
+        files = self._played if record.split in LEARNT else self._measured
+        files.append(record.record, record.index + b"," + known[1:-1])
 
     def mark_taken(self, step: int, *, waiting: Sequence[str]) -> None:
         """Note the groups that are not consumed in the state after `step`: a resume plays them again."""
-        self._index.append({"taken": step, "waiting": waiting})
+        self._played.note({"taken": step, "waiting": waiting})
 
     def mark_resumed(self, step: int | None) -> None:
         """Note that the run goes on after `step`; None: it begins anew."""
-        # What was measured before the first step is measured again as well.
-        self._index.append({"resumed": step or -1})
+        for files in (self._played, self._measured):
+            if not files.is_empty:
+                # What was measured before the first step is measured again as well.
+                files.note({"resumed": step or -1})
 
     def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
         """Note which episodes `step` trained: each by its id, with what the step made of it."""
         if credit:
             marks = {name: [c.advantage, c.by_turn] for name, c in credit.items()}
-            self._index.append({"trained": step, "credit": marks})
+            self._played.note({"trained": step, "credit": marks})
 
     def close(self) -> None:
-        self._lines.close()
-        self._index.close()
-
-    def _open_files(self) -> None:
-        stem = self._directory / f"{self._number:06d}"
-        self._lines = JsonLines(stem.with_suffix(".jsonl"))
-        self._index = JsonLines(stem.with_suffix(".index"))
-
-    def _rotate(self) -> None:
-        self.close()
-        self._number += 1
-        self._open_files()
-        finished = sorted(self._directory.glob("*.jsonl"))[:-1]
-        total = sum(path.stat().st_size for path in finished)
-        for oldest in finished:
-            if total <= self._keep_bytes:
-                return
-            total -= oldest.stat().st_size
-            oldest.with_suffix(".index").unlink(missing_ok=True)
-            oldest.unlink()
+        self._played.close()
+        self._measured.close()
 
 
 def list_episodes(directory: Path) -> Iterator[EpisodeSummary]:
@@ -201,7 +219,7 @@ def list_episodes(directory: Path) -> Iterator[EpisodeSummary]:
 def find_episode(directory: Path, episode_id: str) -> EpisodeRecord | None:
     """The newest episode whose id is `episode_id`; one that a resume undid only if there is no other."""
     undone: EpisodeSummary | None = None
-    for summary, is_undone in _all_episodes(directory):
+    for summary, is_undone in _all_episodes(directory, about=episode_id):
         if summary.id != episode_id:
             continue
         if not is_undone:
@@ -247,13 +265,21 @@ class _Undoing:
         return step is not None and step > self.after
 
 
-def _all_episodes(directory: Path) -> Iterator[tuple[EpisodeSummary, bool]]:
-    """The episodes newest first, and whether a resume undid each."""
+def _all_episodes(
+    directory: Path, *, about: str | None = None
+) -> Iterator[tuple[EpisodeSummary, bool]]:
+    """The episodes newest first, and whether a resume undid each; those of other ids may be left out."""
+    logs = [_episodes_of(directory, prefix, about) for prefix in (_PLAYED, _MEASURED)]
+    return heapq.merge(*logs, key=lambda found: -found[0].time)
+
+
+def _episodes_of(
+    directory: Path, prefix: str, about: str | None
+) -> Iterator[tuple[EpisodeSummary, bool]]:
     trained: dict[str, dict[str, Any]] = {}  # the marks of episodes that are yet to come
     undoing = _Undoing()
-    for path in sorted(directory.glob("*.index"), reverse=True):
-        rows = [row for _, row in read_json_lines(path)]
-        for row in reversed(rows):
+    for stem in reversed(file_stems(directory, prefix)):
+        for row in read_lines(directory / f"{stem}{INDEX}", about=about):
             if "id" not in row:
                 undoing.meet(row)
                 if "trained" in row:
@@ -263,32 +289,41 @@ def _all_episodes(directory: Path) -> Iterator[tuple[EpisodeSummary, bool]]:
             is_undone = undoing.undoes(row, mark.get("step"))
             if not is_undone and undoing.is_undone(mark.get("step")):
                 mark = {}  # a caller's episode, which no step of the run has trained
-            summary = from_json(EpisodeSummary, {**row, **mark}, dropped=_reason(row["dropped"]))
-            yield summary, is_undone
+            yield _summary({"file": f"{stem}{RECORDS}", **row, **mark}), is_undone
+
+
+def growing_files(directory: Path) -> set[str]:
+    """The names, without suffix, of the files that episodes are appended to now if a run writes there."""
+    logs = (file_stems(directory, prefix) for prefix in (_PLAYED, _MEASURED))
+    return {stems[-1] for stems in logs if stems}
+
+
+def num_deleted(directory: Path) -> int:
+    """How many of the oldest episodes were deleted, evaluations among them."""
+    return sum(count_deleted(directory, prefix) for prefix in (_PLAYED, _MEASURED))
 
 
 def read_episode(directory: Path, summary: EpisodeSummary) -> EpisodeRecord:
     """The full record of the episode that `summary` describes."""
-    with (directory / summary.file).open("rb") as file:
-        file.seek(summary.offset)
-        row = orjson.loads(file.read(summary.length))
+    row = orjson.loads(read_record(directory / summary.file, summary.offset, summary.length))
     credit = Credit(summary.advantage, summary.turn_advantages)
+    episode = read_episode_row(row["episode"])
     return EpisodeRecord(
-        episode=read_episode_row(row["episode"]),
-        trajectories=read_trajectory_rows(row["trajectories"]),
-        dropped=_reason(row["dropped"]),
-        version=row["version"],
-        split=row["split"],
-        time=row["time"],
+        episode=episode,
+        trajectories=read_trajectory_rows(row["trajectories"], episode),
+        dropped=summary.dropped,
+        version=summary.version,
+        split=summary.split,
+        time=summary.time,
         step=summary.step,
         credit=None if summary.step is None else credit,
     )
 
 
 def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) -> dict[str, Any]:
-    """The fields of an `EpisodeSummary` that the episode itself has."""
+    """The fields of an `EpisodeSummary` that the episode itself has; without those that are empty."""
     outcome = episode.outcome
-    return {
+    row = {
         "id": episode.id,
         "task_id": episode.task.id,
         "group": episode.group,
@@ -299,15 +334,21 @@ def _summary_row(episode: Episode, *, dropped: DropReason | None, split: str) ->
         "error": outcome.message if outcome.kind is OutcomeKind.ERROR else None,
         "num_turns": len(episode.turns),
         "num_tokens": sum(len(turn.output_tokens) for turn in episode.turns),
-        "duration_s": episode.duration_s,
-        "text": _beginning(episode),
+        "duration_s": round(episode.duration_s, 6),
+        "text": _beginning(episode) or None,
     }
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _summary(row: Mapping[str, Any]) -> EpisodeSummary:
+    known = {name: value for name, value in row.items() if name in _FIELDS}
+    return EpisodeSummary(**{**_EMPTY, **known, "dropped": _reason(row.get("dropped"))})
 
 
 def _marks(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The fields of a summary that a step knows of each episode that it trained."""
     return {
-        name: {"step": row["trained"], "advantage": advantage, "turn_advantages": by_turn}
+        name: {"step": row["trained"], "advantage": advantage, "turn_advantages": tuple(by_turn)}
         for name, (advantage, by_turn) in row["credit"].items()
     }
 

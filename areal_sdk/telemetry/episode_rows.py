@@ -1,16 +1,20 @@
-"""An episode and its trajectories as JSON: what turns and branches have in common is written once.
+"""An episode and its trajectories as JSON: what turns, branches and trajectories have in common is written once.
 
-Messages stand in one list; a turn names those that are new in it as ranges of that list.
+Messages stand in one list; a turn names those that are new in it as ranges of that list. A field that has its
+default is left out. A trajectory names the turns whose tokens it trains: the rest of it follows from them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar
 
+import numpy as np
 import orjson
 
 from areal_sdk.telemetry.files import to_json
-from areal_sdk.trajectory import Branch, Trajectory
+from areal_sdk.trajectory import Branch, Trajectory, trajectory_on
 from areal_sdk.types import (
     Episode,
     ErrorKind,
@@ -28,57 +32,132 @@ _T = TypeVar("_T")
 
 Row = Mapping[str, Any]
 
-_TRAJECTORY_FIELDS = [f.name for f in fields(Trajectory) if f.name != "branch"]
-_PUBLIC = {
-    cls: [f.name for f in fields(cls) if not f.name.startswith("_")] for cls in (Turn, Episode)
+_KINDS: Mapping[str, type[StrEnum]] = {
+    "kind": OutcomeKind,
+    "error": ErrorKind,
+    "finish_reason": FinishReason,
+    "fork": ForkReason,
+    "excluded": Exclusion,
 }
+"""The fields whose text is one of a closed set."""
+_DERIVED = ("num_prompt",)
 
 
 def episode_row(episode: Episode) -> dict[str, Any]:
     messages = _Messages()
-    turns = [
-        {**_public(turn), "new_messages": messages.ranges(turn.new_messages)}
-        for turn in episode.turns
-    ]
-    return {**_public(episode), "turns": turns, "messages": messages.written}
+    row = _given(episode)
+    row["task"] = _given(episode.task)
+    row["outcome"] = _given(episode.outcome)
+    row["turns"] = [_turn_row(turn, messages) for turn in episode.turns]
+    row["messages"] = messages.written
+    return row
+
+
+def _turn_row(turn: Turn, messages: "_Messages") -> dict[str, Any]:
+    row = _given(turn)
+    row["new_messages"] = messages.ranges(turn.new_messages)
+    if len({*turn.versions}) == 1:
+        row["versions"] = turn.versions[0]
+    logprobs = np.array(turn.logprobs, np.float32)
+    if tuple(logprobs.tolist()) == turn.logprobs and np.isfinite(logprobs).all():
+        row["float32_logprobs"] = logprobs  # in half the digits
+        del row["logprobs"]
+    return row
 
 
 def read_episode_row(row: Row, *, task: Task | None = None) -> Episode:
     """The episode of a row; of `task`, unless JSON is to say what was in its data."""
-    outcome = row["outcome"]
     return from_json(
         Episode,
         row,
-        task=task or Task(row["task"]["id"], row["task"]["data"]),
+        task=task or Task(row["task"]["id"], row["task"].get("data", {})),
         turns=tuple(_turns(row["turns"], row.get("messages"))),
-        outcome=from_json(
-            Outcome,
-            outcome,
-            kind=OutcomeKind(outcome["kind"]),
-            error=ErrorKind(outcome["error"]) if outcome["error"] else None,
-        ),
+        outcome=from_json(Outcome, row["outcome"]),
     )
 
 
-def trajectory_rows(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
+def trajectory_rows(trajectories: Sequence[Trajectory], episode: Episode) -> list[dict[str, Any]]:
     """Each trajectory names by `before` the one that it begins like, for `num_before` tokens."""
     places = {id(trajectory.branch): place for place, trajectory in enumerate(trajectories)}
-    return [
-        {
-            **{name: getattr(t, name) for name in _TRAJECTORY_FIELDS},
-            "before": None if t.branch.before is None else places[id(t.branch.before)],
-            "num_before": t.branch.num_before,
-        }
-        for t in trajectories
-    ]
+    rows = []
+    for t in trajectories:
+        row = _by_turns(t, episode) or _in_full(t)
+        if t.branch.before is not None:
+            row |= {"before": places[id(t.branch.before)], "num_before": t.branch.num_before}
+        rows.append(row)
+    return rows
 
 
-def read_trajectory_rows(rows: Sequence[Row]) -> tuple[Trajectory, ...]:
+def _in_full(trajectory: Trajectory) -> dict[str, Any]:
+    return {f.name: getattr(trajectory, f.name) for f in fields(Trajectory) if f.name != "branch"}
+
+
+def _by_turns(trajectory: Trajectory, episode: Episode) -> dict[str, Any] | None:
+    """The trajectory as the turn with which it ends and the turns that it trains; None where that is not all."""
+    branch, turns, outcome = trajectory.branch, episode.turns, episode.outcome
+    trained = [place for place, turn in enumerate(turns) if _is_trained(trajectory, place, turn)]
+    num_outputs = sum(len(turns[place].output_tokens) for place in trained)
+    ends = trained[-1:] or range(len(turns))
+    end = next((place for place in ends if turns[place].num_tokens == len(branch)), None)
+    if (
+        end is None
+        or not trajectory.num_trained == int((trajectory.turn_of_token >= 0).sum()) == num_outputs
+        or trajectory.tokens.tolist() != [*turns[end].tokens_from(branch.num_before)]
+        or (trajectory.episode_id, trajectory.task_id) != (episode.id, episode.task.id)
+        or (trajectory.reward, trajectory.turn_rewards) != (outcome.reward, outcome.turn_rewards)
+    ):
+        return None
+    row = {
+        "end": end,
+        "trained": trained,
+        "num_turns": trajectory.num_turns,
+        "num_sampled": trajectory.num_sampled,
+    }
+    if trajectory.turn_alternatives:
+        row["turn_alternatives"] = [[*others] for others in trajectory.turn_alternatives]
+    return row
+
+
+def _is_trained(trajectory: Trajectory, place: int, turn: Turn) -> bool:
+    """Whether it trains the output of the turn, exactly as the turn has it."""
+    first = turn.num_prompt - trajectory.branch.num_before
+    span = slice(first, first + len(turn.output_tokens))
+    return (
+        0 <= first < len(trajectory.tokens)
+        and trajectory.turn_of_token[first] == place
+        and trajectory.turn_of_token[span].tolist() == len(turn.output_tokens) * [place]
+        and bool(trajectory.loss_mask[span].all())
+        and bool((trajectory.temperatures[span] == np.float32(turn.temperature)).all())
+        and trajectory.versions[span].tolist() == [*turn.versions]
+        and np.array_equal(trajectory.logprobs[span], np.array(turn.logprobs, np.float32))
+    )
+
+
+def _from_turns(row: Row, episode: Episode, before: Branch | None, num_before: int) -> Trajectory:
+    tokens = episode.turns[row["end"]].tokens_from(num_before)
+    branch = Branch(tokens, before=before, num_before=num_before)
+    return trajectory_on(
+        branch,
+        {place: episode.turns[place] for place in row["trained"]},
+        episode_id=episode.id,
+        task_id=episode.task.id,
+        reward=episode.outcome.reward or 0.0,
+        turn_rewards=episode.outcome.turn_rewards,
+        turn_alternatives=_tuples(row.get("turn_alternatives", [])),
+        num_turns=row["num_turns"],
+        num_sampled=row["num_sampled"],
+    )
+
+
+def read_trajectory_rows(rows: Sequence[Row], episode: Episode) -> tuple[Trajectory, ...]:
     found: list[Trajectory] = []
     for row in rows:
-        place = row.get("before")  # older runs have none
+        place, num_before = row.get("before"), row.get("num_before", 0)  # older runs have none
         before = None if place is None else found[place].branch
-        branch = Branch(row["tokens"], before=before, num_before=row.get("num_before", 0))
+        if "end" in row:
+            found.append(_from_turns(row, episode, before, num_before))
+            continue
+        branch = Branch(row["tokens"], before=before, num_before=num_before)
         found.append(from_json(Trajectory, row, tokens=branch.tokens, branch=branch))
     return tuple(found)
 
@@ -86,11 +165,32 @@ def read_trajectory_rows(rows: Sequence[Row]) -> tuple[Trajectory, ...]:
 def from_json(cls: type[_T], row: Row, **converted: Any) -> _T:
     """Rebuild a flat dataclass: lists become tuples, fields it does not know are left out."""
     assert is_dataclass(cls)
-    known = {field.name: row[field.name] for field in fields(cls) if field.name in row}
+    known = {name: row[name] for name, _ in _fields(cls) if name in row and name not in converted}
     values = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in known.items()
+        name: _KINDS[name](value) if name in _KINDS and value else _tuples(value)
+        for name, value in known.items()
     }
-    return cls(**{**values, **converted})
+    return cls(**values, **converted)
+
+
+@cache
+def _fields(cls: Any) -> tuple[tuple[str, Any], ...]:
+    """The public fields of a dataclass, each with its default; `MISSING` for one that has none."""
+    return tuple(
+        (f.name, f.default if f.default_factory is MISSING else f.default_factory())
+        for f in fields(cls)
+        if not f.name.startswith("_") and f.name not in _DERIVED
+    )
+
+
+def _given(item: Any) -> dict[str, Any]:
+    """The public fields that do not have their default."""
+    found = ((name, getattr(item, name), default) for name, default in _fields(item.__class__))
+    return {name: value for name, value, default in found if value != default}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 class _Messages:
@@ -122,28 +222,28 @@ class _Messages:
         return place
 
 
-def _public(item: Turn | Episode) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in _PUBLIC[type(item)]}
-
-
 def _turns(rows: Sequence[Row], messages: Sequence[Message] | None) -> Iterator[Turn]:
     """The turns, sharing tokens as they did when they were written."""
     turns: list[Turn] = []
     for row in rows:
         new = row["new_tokens"] if "new_tokens" in row else row["prompt_tokens"]  # older runs
-        num_shared = row.get("num_prompt", len(new)) - len(new)
-        keeper = row.get("shares_with", row["parent"] if num_shared else None)
+        num_shared = row.get("num_shared", row.get("num_prompt", len(new)) - len(new))
+        keeper = row.get("shares_with", row.get("parent") if num_shared else None)
         asked = row["new_messages"]
         if messages is not None:
             asked = [message for first, last in asked for message in messages[first:last]]
+        versions, logprobs = row["versions"], row.get("logprobs")
+        if isinstance(versions, int):
+            versions = len(row["output_tokens"]) * [versions]
+        if logprobs is None:
+            logprobs = np.array(row["float32_logprobs"], np.float32).tolist()
         turn = from_json(
             Turn,
-            {name: value for name, value in row.items() if name != "num_prompt"},
+            row,
             new_tokens=tuple(new),
             new_messages=tuple(asked),
-            finish_reason=FinishReason(row["finish_reason"]),
-            fork=ForkReason(row["fork"]) if row["fork"] else None,
-            excluded=Exclusion(row["excluded"]) if row["excluded"] else None,
+            versions=tuple(versions),
+            logprobs=tuple(logprobs),
             num_shared=num_shared,
             shares_with=keeper,
             _before=None if keeper is None else turns[keeper],

@@ -59,46 +59,60 @@ def private(path: str | Path, flags: int) -> int:
     return os.open(path, flags, PRIVATE)
 
 
-class JsonLines:
-    """An append-only file with one JSON document a line.
-
-    Each line is one write: a reader of a growing file sees whole lines and at most one torn tail,
-    which `read_json_lines` leaves out. A tail torn by a crash is cut off when writing goes on.
-    """
+class AppendedFile:
+    """A file that grows at its end by whole records, each in one write. A write that fails leaves no part of its record."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             path.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             self._file = private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            self.size = _end_of_last_line(self._file)
+            self.size = self._whole_size(self._file)
             os.ftruncate(self._file, self.size)
             os.lseek(self._file, self.size, os.SEEK_SET)
         except OSError as exc:
             raise cannot_write(path, exc) from exc
 
-    def append(self, record: Any) -> tuple[int, int]:
-        """Write one line; returns where it begins and how long it is."""
-        return self.append_line(to_json(record))
+    def _whole_size(self, file: int) -> int:
+        """The size of `file` without a record that a crash has torn."""
+        return os.fstat(file).st_size
 
-    def append_line(self, text: bytes) -> tuple[int, int]:
-        """The same for a record that is JSON already."""
-        line = text + b"\n"
+    def append_bytes(self, record: bytes) -> tuple[int, int]:
+        """Write one record; returns where it begins and how long it is."""
         start = self.size
         try:
-            _write_all(self._file, line)
-        except OSError as exc:  # no space: leave whole lines behind
+            _write_all(self._file, record)
+        except OSError as exc:  # no space: leave whole records behind
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, start)
                 os.lseek(self._file, start, os.SEEK_SET)
             raise cannot_write(self.path, exc) from exc
-        self.size += len(line)
-        return start, len(line)
+        self.size += len(record)
+        return start, len(record)
 
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class JsonLines(AppendedFile):
+    """An append-only file with one JSON document a line.
+
+    A reader of a growing file sees whole lines and at most one torn tail, which `read_json_lines` leaves
+    out. A tail torn by a crash is cut off when writing goes on.
+    """
+
+    def _whole_size(self, file: int) -> int:
+        return _end_of_last_line(file)
+
+    def append(self, record: Any) -> None:
+        """Write one line."""
+        self.append_line(to_json(record))
+
+    def append_line(self, text: bytes) -> None:
+        """The same for a record that is JSON already."""
+        self.append_bytes(text + b"\n")
 
 
 def cannot_write(path: Path, error: OSError) -> StorageError:

@@ -322,6 +322,10 @@ class RunDir:
         """Newest first."""
         return episodes.list_episodes(self.episodes)
 
+    def num_deleted(self) -> int:
+        """How many of the oldest episodes were deleted (`run.keep_episodes`)."""
+        return episodes.num_deleted(self.episodes)
+
     def find_episode(self, episode_id: str) -> EpisodeRecord:
         """The whole episode; ConfigError names the newest ones if there is none of that id.
 
@@ -335,6 +339,8 @@ class RunDir:
             return episodes.read_episode(self.episodes, named[0])
         newest = [summary.id for summary, _ in zip(self.list_episodes(), range(3), strict=False)]
         hint = f"the newest are {', '.join(newest)}" if newest else "it has none yet"
+        if deleted := self.num_deleted():
+            hint += f", and the oldest {deleted:,} are deleted (run.keep_episodes)"
         raise ConfigError(f"no episode {episode_id!r} in {self.path}; {hint}")
 
 

@@ -146,6 +146,16 @@ def test_an_episode_that_failed_shows_the_traceback_of_the_users_code(run_dir: P
     assert "\x1b" not in shown
 
 
+def test_episodes_that_were_deleted_are_told(run_dir: Path) -> None:
+    assert "deleted" not in output_of(str(run_dir))
+    writer = EpisodeWriter(RunDir.open(run_dir).episodes, keep_bytes=4000)
+    for number in range(100):
+        writer.write(Episode(f"new-{number}", Task("t"), (), Outcome.scored(1.0)))
+    writer.close()
+    kept = len(list(RunDir.open(run_dir).list_episodes()))
+    assert f"the oldest {101 - kept} episodes (run.keep_episodes)" in output_of(str(run_dir))
+
+
 def test_an_episode_that_a_resume_undid_is_not_listed_and_says_so(run_dir: Path) -> None:
     before = output_of(str(run_dir))
     writer = EpisodeWriter(RunDir.open(run_dir).episodes)

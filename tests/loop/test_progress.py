@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import math
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,7 +33,12 @@ class Terminal(io.StringIO):
 
 @asynccontextmanager
 async def shown(
-    directory: Path, stream: io.StringIO, *, heartbeat_s: float = 3600.0, split: str = "eval"
+    directory: Path,
+    stream: io.StringIO,
+    *,
+    heartbeat_s: float = 3600.0,
+    split: str = "eval",
+    keep_bytes: float = math.inf,
 ) -> AsyncIterator[Progress]:
     (directory / "run").mkdir(exist_ok=True)
     progress = Progress(
@@ -42,6 +48,7 @@ async def shown(
         writer=TerminalView(stream, environ={}),
         notify=load_plugins().notify,
         split=split,
+        keep_bytes=keep_bytes,
         heartbeat_s=heartbeat_s,
     )
     progress.begin(RunState())
@@ -68,6 +75,20 @@ async def test_a_terminal_shows_each_part_of_the_start(tmp_path: Path) -> None:
         evaluated = progress.evaluating("before", "eval", total=100, step=0)
         evaluated(EPISODE)
         await until(lambda: "evaluating before: 1 of 100" in terminal.getvalue())
+
+
+async def test_a_run_that_begins_to_delete_its_oldest_episodes_says_so_once(
+    tmp_path: Path,
+) -> None:
+    terminal = Terminal()
+    async with shown(tmp_path, terminal, keep_bytes=4000) as progress:
+        for _ in range(100):
+            progress.untrained(EPISODE, "live")
+    run = RunDir(tmp_path / "run")
+    (event,) = run.read_metrics(kind="note")
+    assert "(run.keep_episodes): from now on the oldest are deleted" in event["text"]
+    assert terminal.getvalue().count(f"note: {event['text']}") == 1
+    assert run.num_deleted() == 100 - len(list(run.list_episodes())) > 50
 
 
 async def test_the_last_view_of_a_run_that_ended_well_claims_no_work(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Rollout nodes in real processes: episodes come back once, whatever happens to the nodes."""
 
 import asyncio
-import json
 import os
 import pickle
 import signal
@@ -224,7 +223,7 @@ async def test_the_record_of_a_task_that_cannot_be_read_names_its_episode(
     assert isinstance(ended, TriagedEpisode)
     assert isinstance(ended.triaged, Rejection)
     assert "a task cannot be read in a rollout node (ValueError" in ended.triaged.message
-    row = json.loads(ended.record.line + b"}")["episode"]
+    row = ended.record.episode
     assert (row["id"], row["task"]["id"], row["group"]) == ("task.0.0", "task", "task.0")
 
 

@@ -11,6 +11,8 @@ import pytest
 from areal_sdk.fsdp.wire import decode_groups, encode_groups
 from areal_sdk.rollout.trajectory import to_trajectories
 from areal_sdk.telemetry.episode_log import EpisodeWriter, find_episode
+from areal_sdk.telemetry.episode_rows import episode_row, read_episode_row, trajectory_rows
+from areal_sdk.telemetry.files import to_json
 from areal_sdk.trajectory import TrajectoryGroup
 from areal_sdk.types import (
     Episode,
@@ -99,8 +101,7 @@ def test_what_is_written_of_an_episode_grows_with_its_tokens(tmp_path: Path) -> 
         assert record is not None
         assert record.episode == before
         assert record.episode.turns[-1].tokens == before.turns[-1].tokens
-        (file,) = (tmp_path / str(length)).glob("*.jsonl")
-        assert file.stat().st_size < 4000 + 500 * length
+        assert len(to_json(episode_row(before))) < 4000 + 500 * length
 
 
 def test_turns_taken_out_of_their_conversation_keep_their_prompts() -> None:
@@ -120,21 +121,14 @@ def test_a_turn_that_keeps_its_whole_prompt_still_extends_its_parent() -> None:
     assert not replace(whole, new_tokens=(9, *whole.new_tokens[1:])).extends(first)
 
 
-def test_episodes_of_older_runs_which_hold_whole_prompts_are_read(tmp_path: Path) -> None:
-    writer = EpisodeWriter(tmp_path)
-    writer.write(episode(tuple(conversation(3))))
-    writer.close()
-    (file,) = tmp_path.glob("*.jsonl")
-    (index,) = tmp_path.glob("*.index")
-    row, summary = json.loads(file.read_text()), json.loads(index.read_text())
-    for turn, known in zip(row["episode"]["turns"], conversation(3), strict=True):
-        del turn["new_tokens"], turn["num_prompt"], turn["num_shared"], turn["shares_with"]
+def test_episodes_of_older_runs_which_hold_whole_prompts_are_read() -> None:
+    row = json.loads(to_json(episode_row(episode(tuple(conversation(3))))))
+    for turn, known in zip(row["turns"], conversation(3), strict=True):
+        for name in ("new_tokens", "num_shared", "shares_with"):
+            turn.pop(name, None)
         turn["prompt_tokens"] = known.prompt_tokens
-    file.write_text(json.dumps(row) + "\n")
-    index.write_text(json.dumps(summary | {"length": file.stat().st_size}) + "\n")
-    record = find_episode(tmp_path, "e")
-    assert record is not None
-    for turn, known in zip(record.episode.turns, conversation(3), strict=True):
+    read = read_episode_row(row)
+    for turn, known in zip(read.turns, conversation(3), strict=True):
         assert turn.tokens == known.tokens
 
 
@@ -178,8 +172,8 @@ def test_forks_of_an_episode_store_their_common_prefix_once(tmp_path: Path) -> N
         writer = EpisodeWriter(tmp_path / str(length))
         writer.write(before, trajectories=trajectories)
         writer.close()
-        (file,) = (tmp_path / str(length)).glob("*.jsonl")
-        assert file.stat().st_size < 5000 + 2500 * length
+        rows = episode_row(before), trajectory_rows(trajectories, before)
+        assert len(to_json(rows)) < 5000 + 900 * length + references
         record = find_episode(tmp_path / str(length), "e")
         assert record is not None
         assert record.episode == before

@@ -269,20 +269,20 @@ def test_no_index_at_the_mirror_names_a_line_that_is_not_there(run: RunDir, tmp_
     class Growing(FolderStore):
         def put(self, source: Path, key: str) -> None:
             super().put(source, key)
-            if source.suffix == ".jsonl" and key.startswith("episodes"):
+            if source.suffix == ".episodes" and key.startswith("episodes"):
                 grow()
 
     def grow() -> None:
         with (run.episodes / "000001.index").open("a") as index:
             index.write("a line\n")
-        with (run.episodes / "000001.jsonl").open("a") as lines:
+        with (run.episodes / "000001.episodes").open("a") as lines:
             lines.write("an episode\n")
 
     run.episodes.mkdir(exist_ok=True)
     grow()
     store = Growing(tmp_path / "shared")
     copier_of(run, store).copy(is_last=True)
-    lines, index = (store.read(f"episodes/000001{suffix}") for suffix in (".jsonl", ".index"))
+    lines, index = (store.read(f"episodes/000001{suffix}") for suffix in (".episodes", ".index"))
     assert lines is not None
     assert index is not None
     assert index.count(b"\n") <= lines.count(b"\n")

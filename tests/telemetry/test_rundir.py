@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 
 from areal_sdk.errors import ConfigError
@@ -115,22 +114,6 @@ def test_the_index_has_the_beginning_of_the_last_answer(tmp_path: Path) -> None:
     assert len(said) == 160
 
 
-def test_an_index_of_an_older_version_is_read_with_empty_fields(tmp_path: Path) -> None:
-    writer = EpisodeWriter(tmp_path)
-    writer.write(episode(1), trajectories=[TRAJECTORY], version=8)
-    writer.close()
-    index = tmp_path / "000001.index"
-    row = orjson.loads(index.read_bytes())
-    for name in ("text", "step", "advantage", "turn_advantages"):
-        row.pop(name, None)
-    index.write_bytes(orjson.dumps(row) + b"\n")
-    [summary] = list_episodes(tmp_path)
-    assert (summary.text, summary.step, summary.advantage) == ("", None, None)
-    record = find_episode(tmp_path, "episode-1")
-    assert record is not None
-    assert (record.step, record.credit, record.episode) == (None, None, episode(1))
-
-
 def _bottomless() -> dict[str, Any]:
     data: dict[str, Any] = {}
     data["itself"] = data
@@ -159,21 +142,6 @@ def test_an_episode_with_a_task_that_is_no_json_is_written_all_the_same(
     assert record.episode.outcome.reward == 1.0
     if stored is not None:
         assert record.episode.task.data == stored
-
-
-def test_the_episodes_directory_stays_within_its_limit(tmp_path: Path) -> None:
-    run = RunDir.create(tmp_path, "run")
-    writer = EpisodeWriter(run.episodes, keep_bytes=200_000, file_bytes=50_000)
-    for number in range(200):
-        writer.write(episode(number, size=2000))
-        total = sum(path.stat().st_size for path in run.episodes.iterdir())
-        assert total < 200_000 + 2 * 60_000
-    writer.close()
-    assert run.find_episode("episode-199").episode == episode(199, size=2000)
-    with pytest.raises(ConfigError, match=r"no episode 'episode-0'.*the newest are episode-199"):
-        run.find_episode("episode-0")
-    kept = [int(summary.id.partition("-")[2]) for summary in run.list_episodes()]
-    assert kept == list(range(199, 199 - len(kept), -1))
 
 
 def test_writing_goes_on_after_a_crash_in_the_middle_of_a_line(tmp_path: Path) -> None:

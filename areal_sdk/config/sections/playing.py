@@ -53,6 +53,9 @@ class RunSection(Section):
     """Steps between checkpoints; 0: only one at the end."""
     keep_checkpoints: Positive = 2
     """Number of latest checkpoints to keep; older ones are deleted."""
+    keep_episodes: Annotated[float, Field(gt=0)] = 10.0
+    """Gigabytes of episodes to keep on disk. Beyond that the oldest are deleted, also at the mirror, and the run says so
+    once. Evaluations are counted apart, and may take as much. `inf`: all are kept."""
     restarts: NonNegative = 0
     """How often a run that lost a process (a trainer rank, an engine that died too often) goes on from its last
     checkpoint by itself, or begins again if it has none. 0: the loss ends the run, and says how to go on."""
@@ -69,6 +72,10 @@ class RunSection(Section):
     @property
     def is_endless(self) -> bool:
         return self.steps >= ENDLESS
+
+    @property
+    def keep_bytes(self) -> float:
+        return self.keep_episodes * 1e9
 
 
 class MixtureSection(Section):

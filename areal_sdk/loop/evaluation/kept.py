@@ -3,6 +3,7 @@
 It is a run directory without steps: `inspect` and `runs` read it, and nothing resumes it.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, RunDir
 from areal_sdk.types import Episode
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,10 @@ def keep_evaluation(
     with removed_if_refused(run_dir), report_at_end(run_dir), run_dir.in_use():
         write_config(run_dir, config, plugins)
         run_dir.record_plugins(plugins.installed_versions())
-        metrics, episodes = MetricsLog(run_dir.metrics), EpisodeWriter(run_dir.episodes)
+        metrics = MetricsLog(run_dir.metrics)
+        episodes = EpisodeWriter(
+            run_dir.episodes, keep_bytes=config.run.keep_bytes, say=logger.warning
+        )
         try:
             metrics.log("measure", {"split": split, "agent": program.name})
             yield KeptEvaluation(run_dir, split, metrics, episodes)

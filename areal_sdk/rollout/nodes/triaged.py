@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from areal_sdk.process.frames import Buffer
@@ -57,13 +56,13 @@ def pack_triaged(episode: Episode, *, truncated: Truncated) -> list[Buffer]:
         )
     about = (episode.duration_s, num_sampled, numbers)
     head = pickle.dumps(about, protocol=pickle.HIGHEST_PROTOCOL)
-    return [head, record.line, record.index, arrays]
+    return [head, record.record, record.index, arrays]
 
 
 def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> TriagedEpisode:
-    head, line, index, arrays = buffers
+    head, packed, index, arrays = buffers
     duration_s, num_sampled, numbers = pickle.loads(head)
-    record = PreparedRecord(bytes(line), bytes(index))
+    record = PreparedRecord(bytes(packed), bytes(index))
     triaged: ScoredEpisode | Rejection
     if len(numbers) == 2:
         reason, message = numbers
@@ -148,5 +147,4 @@ def _unpacked(
 
 
 def _episode(request: EpisodeRequest, record: PreparedRecord) -> Episode:
-    row = orjson.loads(record.line + b"}")["episode"]
-    return read_episode_row(row, task=request.task)
+    return read_episode_row(record.episode, task=request.task)

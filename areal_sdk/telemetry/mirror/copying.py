@@ -10,6 +10,7 @@ from pathlib import Path
 
 from areal_sdk.telemetry.checksums import describe, files_below
 from areal_sdk.telemetry.directories import DamagedError
+from areal_sdk.telemetry.episode_log import growing_files
 from areal_sdk.telemetry.files import read_json, write_atomically
 from areal_sdk.telemetry.mirror.layout import (
     CHECKPOINTS,
@@ -126,18 +127,18 @@ class Copier:
     def _books(self, *, grows: bool) -> Iterator[tuple[str, Path]]:
         """The other files by their keys; with `grows`, also those to which episodes are appended now.
 
-        The lines of episodes come before the index that names their places.
+        Episodes come before the index that names their places.
         """
         root = self._run_dir.path
         for path in sorted(root.iterdir()):
             if _is_kept(path) and path not in (self._run_dir.live, root / ID_FILE):
                 yield path.name, path
-        newest = max((path.stem for path in self._run_dir.episodes.glob("*.jsonl")), default="")
+        growing = growing_files(self._run_dir.episodes)
         for folder in FOLDERS:
             for path in sorted(
                 (root / folder).glob("*"), key=lambda path: (path.stem, _is_index(path))
             ):
-                if _is_kept(path) and (grows or folder != EPISODES or path.stem != newest):
+                if _is_kept(path) and (grows or folder != EPISODES or path.stem not in growing):
                     yield f"{folder}/{path.name}", path
 
     def _put_books(self, *, grows: bool) -> None:
@@ -145,7 +146,7 @@ class Copier:
         for key, path in self._books(grows=grows):
             if self._is_new(path, stamp := _stamp(path), key=key):
                 new.append((key, path, stamp))
-        # An index that is read now names no line that is appended while the lines are copied.
+        # An index that is read now names no episode that is appended while the episodes are copied.
         indices = {path: _content(path) for _, path, _ in new if _is_index(path)}
         for key, path, stamp in new:
             try:
