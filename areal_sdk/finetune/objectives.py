@@ -9,7 +9,7 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.finetune.preferences import DPO, PairLoss, PairScores, bradley_terry, summary
@@ -25,10 +25,16 @@ Reference = list[list[float]]
 
 class FinetuneObjective(Protocol):
     @property
-    def num_rows(self) -> int: ...
+    def rows(self) -> Sequence[Demonstration | TokenPair]: ...
+
+    @property
+    def held_out(self) -> Sequence[Demonstration | TokenPair]: ...
+
+    def with_rows(self, rows: Sequence[int], held_out: Sequence[int]) -> Self:
+        """The same objective on the rows at these places."""
 
     async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
-        """Before the first step; `known` is what `prepare` returned before the run was interrupted."""
+        """Before the first step; `known` is what `prepare` returned for these rows when the run began."""
 
     async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
         """One step on these rows; the metrics have `loss` and `num_updates`."""
@@ -45,9 +51,12 @@ class Imitation:
     rows: Sequence[Demonstration]
     held_out: Sequence[Demonstration] = ()
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.rows)
+    def with_rows(self, rows: Sequence[int], held_out: Sequence[int]) -> Self:
+        return replace(
+            self,
+            rows=[self.rows[place] for place in rows],
+            held_out=[self.held_out[place] for place in held_out],
+        )
 
     async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
         return []
@@ -72,14 +81,17 @@ class _Pairs(ABC):
     """Learning from pairs: the mean loss over pairs."""
 
     settings: TrainerSection
-    pairs: Sequence[TokenPair]
+    rows: Sequence[TokenPair]
     held_out: Sequence[TokenPair] = ()
     _reference: Reference = field(default_factory=list)
     """Of the pairs, and after them of the held-out ones."""
 
-    @property
-    def num_rows(self) -> int:
-        return len(self.pairs)
+    def with_rows(self, rows: Sequence[int], held_out: Sequence[int]) -> Self:
+        return replace(
+            self,
+            rows=[self.rows[place] for place in rows],
+            held_out=[self.held_out[place] for place in held_out],
+        )
 
     @abstractmethod
     def loss(self, pair: TokenPair, scores: PairScores, reference: PairScores) -> PairLoss:
@@ -89,7 +101,7 @@ class _Pairs(ABC):
         return []
 
     async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
-        pairs = [self.pairs[row] for row in rows]
+        pairs = [self.rows[row] for row in rows]
         losses = await self._losses(trainer, pairs, rows)
         weighted = [
             half
@@ -110,14 +122,14 @@ class _Pairs(ABC):
     async def measure(self, trainer: Trainer) -> Mapping[str, float]:
         if not self.held_out:
             return {}
-        places = range(len(self.pairs), len(self.pairs) + len(self.held_out))
+        places = range(len(self.rows), len(self.rows) + len(self.held_out))
         return summary(await self._losses(trainer, self.held_out, places))
 
     async def _losses(
         self, trainer: Trainer, pairs: Sequence[TokenPair], places: Sequence[int]
     ) -> list[PairLoss]:
         scores = await _pair_scores(trainer, pairs, self.settings)
-        known = self._reference or [[0.0, 0.0]] * (len(self.pairs) + len(self.held_out))
+        known = self._reference or [[0.0, 0.0]] * (len(self.rows) + len(self.held_out))
         return [
             self.loss(pair, PairScores(*of_pair), PairScores(*known[place]))
             for pair, of_pair, place in zip(pairs, scores, places, strict=True)
@@ -140,11 +152,10 @@ class Preference(_Pairs):
 
     async def prepare(self, trainer: Trainer, known: Reference) -> Reference:
         """Score every pair under the weights that the run begins with: no second model is kept."""
-        everything = [*self.pairs, *self.held_out]
-        if len(known) != len(everything):
-            known = await _pair_scores(trainer, everything, self.settings)
-        self._reference = known
-        return known
+        everything = [*self.rows, *self.held_out]
+        self._reference = known or await _pair_scores(trainer, everything, self.settings)
+        assert len(self._reference) == len(everything)
+        return self._reference
 
     def loss(self, pair: TokenPair, scores: PairScores, reference: PairScores) -> PairLoss:
         return self.dpo(scores, reference, pair.lengths)

@@ -17,12 +17,12 @@ from typing import Any
 
 from areal_sdk.config import Config
 from areal_sdk.errors import ConfigError, DivergedError
+from areal_sdk.finetune.begun import BegunWith
 from areal_sdk.finetune.objectives import (
     FinetuneObjective,
     Imitation,
     Order,
     Preference,
-    Reference,
     RewardModelling,
 )
 from areal_sdk.finetune.preferences import DPO
@@ -51,15 +51,11 @@ from areal_sdk.plugins import Plugins
 from areal_sdk.process.threads import in_thread
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import recover
-from areal_sdk.telemetry.files import read_json, to_json, write_atomically
 from areal_sdk.telemetry.terminal import counted
 from areal_sdk.trainer import PresetSpec
 from areal_sdk.types import WeightUpdate
 
 logger = logging.getLogger(__name__)
-
-REFERENCE_FILE = "reference.json"
-"""In the run directory: what `FinetuneObjective.prepare` found before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +114,7 @@ def make_plan(config: Config, *, plugins: Plugins) -> FinetunePlan:
     )
     model = check_served(config, model_dir, plugins)
     objective, notes = _objective(config, model)
-    config = _with_steps(config, objective.num_rows)
+    config = _with_steps(config, len(objective.rows))
     program = None
     if config.agent or config.env or config.command:
         if section.objective == "reward_model":
@@ -249,12 +245,11 @@ async def _learn(
     checkpoint: Path | None,
 ) -> tuple[str, Mapping[str, float]]:
     """Take the steps and write the final weights; returns why they ended, and the held-out loss."""
-    objective = plan.objective
     async with _open_learner(plan, run_dir, state, progress) as learner:
         if checkpoint is not None:
             await learner.load(checkpoint)
-        await _prepare(objective, learner, run_dir, progress)
-        steps = _Steps(plan, learner, progress)
+        objective = await _prepare(plan.objective, learner, run_dir, progress)
+        steps = _Steps(replace(plan, objective=objective), learner, progress)
         if plan.config.finetune.eval_data:
             progress.enter("measuring the loss on held-out data")
         before = recorded_loss(run_dir, BEFORE) if state.step else await steps.measure(BEFORE)
@@ -294,20 +289,22 @@ async def _open_learner(
 
 async def _prepare(
     objective: FinetuneObjective, learner: Learner, run_dir: RunDir, progress: Progress
-) -> None:
-    """Find the reference of the run's beginning, or read what an earlier part of the run found."""
-    path = run_dir.path / REFERENCE_FILE
-    known: Reference = await in_thread(lambda: read_json(path) or [], name="read reference")
-    if learner.state.step and isinstance(objective, Preference) and not known:
-        raise ConfigError(
-            f"{run_dir.path} has no {REFERENCE_FILE}, and its weights are not those it began with: "
-            "begin another run"
-        )
-    if isinstance(objective, Preference) and not known:
+) -> FinetuneObjective:
+    """Record the rows and find the reference, or go on with those of the run's beginning."""
+    if learner.state.step:
+        begun = await in_thread(lambda: BegunWith.read(run_dir), name="read data record")
+        objective, note = await in_thread(lambda: begun.find_in(objective), name="find rows")
+        if note is not None:
+            progress.say(note)
+        await objective.prepare(learner.trainer, begun.reference)
+        return objective
+    if isinstance(objective, Preference):
         progress.enter("scoring the pairs under the weights that the run begins with")
-    found = await objective.prepare(learner.trainer, known)
-    if found and found is not known:
-        await in_thread(lambda: write_atomically(path, to_json(found)), name="write reference")
+    reference = await objective.prepare(learner.trainer, [])
+    await in_thread(
+        lambda: BegunWith.of(objective, reference).write(run_dir), name="write data record"
+    )
+    return objective
 
 
 @dataclass(slots=True)
@@ -327,7 +324,7 @@ class _Steps:
         state, config = self.learner.state, self.plan.config
         self._began = time.monotonic() - state.train_seconds
         self.learner.on_settled = self._report
-        order = Order(self.plan.objective.num_rows, config.finetune.batch, seed=config.run.seed)
+        order = Order(len(self.plan.objective.rows), config.finetune.batch, seed=config.run.seed)
         self.progress.enter(f"learning: step {state.step + 1} of {config.run.steps}")
         while state.step < config.run.steps:
             minutes = config.run.max_minutes

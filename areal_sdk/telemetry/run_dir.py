@@ -11,7 +11,7 @@ metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names
                 itself, a `failed` line the error that ended it. A `measure` line begins an evaluation
                 that belongs to no training run
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
-reference.json  of a run of `dpo`: the logprobs of its pairs before the first step
+data.json       of a fine-tuning run: digests of the rows that it began with, and for `dpo` their logprobs then
 episodes/       conversations, tokens, masks, rewards, versions
 checkpoints/    weights, optimiser, and the state to resume from
 model/          config, tokenizer and template of the trained model: all its files but the weights

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from areal_sdk.config import TrainerSection
+from areal_sdk.errors import ConfigError
+from areal_sdk.finetune.begun import BegunWith
 from areal_sdk.finetune.objectives import FinetuneObjective, Imitation, Preference, RewardModelling
 from areal_sdk.finetune.preferences import DPO
 from areal_sdk.finetune.rendering import TokenPair
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.telemetry import RunDir
 from areal_sdk.trainer import Demonstration, Trainer
 
 SETTINGS = TrainerSection(precision="float32", warmup_steps=0, learning_rate=3e-3)
@@ -70,7 +73,7 @@ class InThisProcess(Trainer):
 
 async def losses(objective: FinetuneObjective, trainer: Trainer, *, steps: int = 3) -> list[float]:
     await objective.prepare(trainer, [])
-    rows = range(objective.num_rows)
+    rows = range(len(objective.rows))
     return [(await objective.learn(trainer, rows))["loss"] for _ in range(steps)]
 
 
@@ -105,6 +108,61 @@ async def test_dpo_goes_on_from_the_reference_of_its_beginning(model_dir: Path) 
     again = Preference(SETTINGS, PAIRS, dpo=DPO(beta=0.5))
     assert await again.prepare(trainer, reference) is reference
     assert (await again.learn(trainer, range(4)))["loss"] < 0.69
+
+
+async def test_rows_that_changed_places_keep_their_reference(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    """The pairs, two of them equal, are turned round between others when the run goes on."""
+    trainer, dpo, run_dir = InThisProcess(model_dir), DPO(beta=0.5), RunDir.create(tmp_path, "run")
+    begun = Preference(SETTINGS, [*PAIRS, PAIRS[1]], PAIRS[:1], dpo=dpo)
+    reference = await begun.prepare(trainer, [])
+    assert len({tuple(scores) for scores in reference}) > 2
+    BegunWith.of(begun, reference).write(run_dir)
+    await begun.learn(trainer, range(4))
+    new = TokenPair(answered("e", "yes"), answered("e", "no"))
+    turned = Preference(SETTINGS, [new, *reversed(begun.rows), new], PAIRS[:1], dpo=dpo)
+    found, note = BegunWith.read(run_dir).find_in(turned)
+    assert list(found.rows) == [*PAIRS, PAIRS[1]]
+    assert note is not None
+    assert note.startswith(
+        "2 rows of the data came after the beginning of the run, and are left out"
+    )
+    assert await found.prepare(trainer, BegunWith.read(run_dir).reference) == reference
+    assert await found.measure(trainer) == await begun.measure(trainer)
+    assert BegunWith.read(run_dir).find_in(begun)[1] is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "held_out", "problem"),
+    [
+        (PAIRS[1:], PAIRS[:1], "1 of the 4 rows that the run began with are gone from its data"),
+        (PAIRS, (), "1 of the 1 held-out rows that the run began with are gone"),
+        ([PAIRS[0]] * 4, PAIRS[:1], "3 of the 4 rows"),
+    ],
+)
+def test_a_run_does_not_go_on_without_a_row_that_it_began_with(
+    kept: Sequence[TokenPair], held_out: Sequence[TokenPair], problem: str
+) -> None:
+    begun = BegunWith.of(RewardModelling(SETTINGS, PAIRS, PAIRS[:1]), [])
+    with pytest.raises(ConfigError, match=problem):
+        begun.find_in(RewardModelling(SETTINGS, kept, held_out))
+
+
+def test_rows_differ_by_what_is_trained_of_them_and_where_their_halves_end() -> None:
+    row = answered("ab", "cd")
+    rows = [
+        row,
+        replace(row, loss_mask=(False, True, True, True)),
+        answered("ab", "c"),
+        answered("abc", "d"),
+    ]
+    pairs = [
+        TokenPair(answered("a", "bc"), answered("a", "b")),
+        TokenPair(answered("a", "b"), answered("a", "bc")),
+    ]
+    assert len({*BegunWith.of(Imitation(SETTINGS, rows), []).rows}) == 4
+    assert len({*BegunWith.of(RewardModelling(SETTINGS, pairs), []).rows}) == 2
 
 
 async def test_a_reward_model_learns_pairs_and_has_no_reference(model_dir: Path) -> None:

@@ -16,8 +16,9 @@ from areal_sdk.cli.main import cli
 from areal_sdk.config import Config, parse_config
 from areal_sdk.errors import ConfigError
 from areal_sdk.finetune import Teacher, ask_teacher, check, finetune, resume_finetuning
+from areal_sdk.finetune.begun import DATA_FILE
 from areal_sdk.finetune.objectives import Order
-from areal_sdk.finetune.training import REFERENCE_FILE, _Steps
+from areal_sdk.finetune.training import _Steps
 from areal_sdk.loop import resume_training, train_config
 from areal_sdk.loop.plan.models import find_model, find_served_model
 from areal_sdk.loop.progress import Progress
@@ -131,14 +132,18 @@ def test_an_adapter_learns_from_data_and_goes_on_bit_by_bit(tmp_path: Path, obje
 
 @pytest.mark.slow
 def test_an_interrupted_run_takes_the_steps_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    """Also where its file was turned round meanwhile, and a row came before the others."""
     data = pairs(tmp_path / "pairs.jsonl")
     whole = settings(tmp_path, "dpo", data, run={"name": "whole", "steps": 4})
     finetune(whole, quiet=True)
     cut = settings(tmp_path, "dpo", data, run={"name": "cut", "steps": 2})
     finetune(cut, quiet=True)
-    reference = (tmp_path / "cut" / REFERENCE_FILE).read_bytes()
+    record = (tmp_path / "cut" / DATA_FILE).read_bytes()
+    lines = Path(data).read_text().splitlines()
+    added = lines[0].replace("aa", "new")
+    Path(data).write_text("\n".join([added, *reversed(lines)]))
     resume_finetuning(tmp_path / "cut", overrides={"run.steps": 4}, quiet=True)
-    assert (tmp_path / "cut" / REFERENCE_FILE).read_bytes() == reference
+    assert (tmp_path / "cut" / DATA_FILE).read_bytes() == record
     losses = [
         [step["train/loss"] for step in RunDir.open(tmp_path / name).read_steps()]
         for name in ("whole", "cut")
@@ -304,7 +309,7 @@ async def test_what_a_run_says_in_its_first_step_is_no_longer_that_it_loads(tmp_
     said: list[str] = []
 
     class Objective:
-        num_rows = 2
+        rows = (0, 1)
 
         async def learn(self, trainer: object, rows: Sequence[int]) -> dict[str, float]:
             said.append(progress._live().note)
