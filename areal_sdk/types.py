@@ -111,6 +111,8 @@ class Turn:
     """Seconds from the request to its first token: the wait for a slot, and prefill."""
     num_cached: int = field(default=0, compare=False)
     """Tokens of the prompt that the engine did not compute again."""
+    offers_tools: bool = field(default=False, compare=False)
+    """Whether the request had tools that the model could call."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Of a call that another provider answered: `request` (model, sampling, metadata), `tools` where
     a conversation begins, `usage`. Empty for turns of our own engines."""

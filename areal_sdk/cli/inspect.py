@@ -26,6 +26,7 @@ STEP_NUMBERS = (
     "batch/reward",
     "batch/success",
     "batch/turns",
+    "batch/called_tools",
     "batch/sampled_tokens",
     "batch/staleness_max",
     "train/loss",
@@ -136,6 +137,7 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
         return
     from areal_sdk.cli.report import best_weights, table
     from areal_sdk.telemetry.terminal import counted, curve
+    from areal_sdk.telemetry.tool_use import cold_start
 
     only_records = _only_records(config)
     an_object = run_dir.read_call().get("agent", "?")
@@ -159,6 +161,8 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
             click.echo(f"by source  {rewards}")
         if outcomes := _first_and_last(steps, "batch/outcome/"):
             click.echo(f"outcome    {outcomes}")
+        if never_called := cold_start(steps):
+            click.echo(f"note       {never_called}")
     if lost := run_dir.lost_metrics():
         click.echo(f"warning    {lost}")
     for resume in run_dir.read_metrics(kind="resume"):

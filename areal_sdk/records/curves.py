@@ -43,6 +43,7 @@ STEPS: Mapping[str, Mapping[str, str]] = {
     "gradient norm": {"train/grad_norm": "norm"},
     "KL": {"train/kl_behaviour": "to the sampler", "train/kl_reference": "to the reference"},
     "turns an episode": {"batch/turns": "turns"},
+    "episodes that called a tool": {"batch/called_tools": "of those that were offered one"},
     "tokens sampled a second": {"sampled_per_s": "tokens"},
     "seconds a step": {"train/step_s": "step", "batch/waited_s": "waited for episodes"},
 }

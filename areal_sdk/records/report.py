@@ -21,6 +21,7 @@ from areal_sdk.records.svg import draw
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import read_episode
 from areal_sdk.telemetry.files import write_atomically
+from areal_sdk.telemetry.tool_use import cold_start
 from areal_sdk.types import Message
 
 NUM_EPISODES = 4
@@ -44,11 +45,11 @@ def report_of(run_dir: RunDir) -> str:
         why = overview.problem if overview else "its settings name no model"
         raise ConfigError(f"{run_dir.path} cannot be read as a run: {why}")
     template = Template(files(__package__).joinpath("report.html").read_text("utf-8"))
-    problem = f'<p class="problem">{escape(overview.problem)}</p>' if overview.problem else ""
+    problems = filter(None, (overview.problem, cold_start(run_dir.read_steps())))
     return template.substitute(
         name=escape(overview.name),
         about=_about(overview),
-        problem=problem,
+        problems="".join(f'<p class="problem">{escape(one)}</p>' for one in problems),
         figures=_figures(figures_of(run_dir)),
         panels="".join(map(_panel, panels_of(run_dir))) or "<p>No steps yet.</p>",
         best=_episodes(run_dir, Selection(NUM_EPISODES, "best")),

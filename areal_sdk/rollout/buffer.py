@@ -170,7 +170,9 @@ class TrajectoryBuffer:
         self._num_running -= 1
         group.members.append(member)
         self.ledger.buffer(1)
-        self.recent.kept(member.duration_s, truncated=member.truncated)
+        self.recent.kept(
+            member.duration_s, truncated=member.truncated, called_tools=member.called_tools
+        )
         self._notify()
 
     def reject(self, group: PendingGroup, rejection: Rejection, *, ran_s: float = 0.0) -> None:

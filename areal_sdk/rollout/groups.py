@@ -46,6 +46,8 @@ class ScoredEpisode:
     """Version of the oldest trained token; None if the episode counts only in its group's baseline."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Of its outcome."""
+    called_tools: bool | None = None
+    """Whether the model called a tool; None if it was offered none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,14 @@ def triage(episode: Episode, *, truncated: Truncated = "score") -> ScoredEpisode
         truncated=episode.truncated,
         oldest_version=oldest_version(trajectories),
         metrics=outcome.metrics,
+        called_tools=called_tools(episode),
     )
+
+
+def called_tools(episode: Episode) -> bool | None:
+    """Whether the model called a tool; None if no request offered one."""
+    offers = [turn for turn in episode.turns if turn.offers_tools]
+    return any(turn.message.get("tool_calls") for turn in offers) if offers else None
 
 
 def is_success(episode: Episode) -> bool:

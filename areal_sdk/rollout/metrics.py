@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
+from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS, never_called
 
 WINDOW = 512
 """Number of latest episodes that the rates cover."""
@@ -58,10 +59,14 @@ class RecentEpisodes:
         self._cut: deque[bool] = deque(maxlen=WINDOW)
         """Whether a limit ended them, of the episodes with a reward."""
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
+        self._num_offered_tools = self._num_called_tools = 0
+        """Episodes of the whole run, from its beginning or its resume."""
         self._said: set[str] = set()
 
-    def kept(self, duration_s: float, *, truncated: bool) -> None:
+    def kept(self, duration_s: float, *, truncated: bool, called_tools: bool | None = None) -> None:
         """An episode ended with a reward, perhaps at a limit."""
+        self._num_offered_tools += called_tools is not None
+        self._num_called_tools += called_tools is True
         self._ended.append(None)
         self._cut.append(truncated)
         self._durations.append(duration_s)
@@ -127,6 +132,8 @@ class RecentEpisodes:
                 "context before they had ended: raise rollout.max_turns, rollout.max_new_tokens or "
                 "rollout.max_episode_tokens, or choose what rollout.truncated does with them"
             )
+        if self._num_offered_tools >= MIN_EPISODES and not self._num_called_tools:
+            found["tools"] = never_called(self._num_offered_tools)
         new = {key: text for key, text in found.items() if key not in self._said}
         self._said.update(new)
         return tuple(new.values())
@@ -150,10 +157,17 @@ def batch_metrics(groups: Sequence[FinishedGroup], *, version: int) -> Mapping[s
         "turns": fmean(m.num_turns for m in members),
         "sampled_tokens": fmean(m.num_sampled for m in members),
         "truncated": fmean(m.truncated for m in members),
+        **_tool_use([m.called_tools for m in members]),
         **_percentiles("duration_s", [m.duration_s for m in members]),
         **outcome_metrics(m.metrics for m in members),
         **_by_source(groups),
     }
+
+
+def _tool_use(called: Iterable[bool | None]) -> Mapping[str, float]:
+    """How many episodes were offered tools, and which share of these called one."""
+    offered = [does for does in called if does is not None]
+    return {OFFERED_TOOLS: float(len(offered)), CALLED_TOOLS: _share(offered)} if offered else {}
 
 
 MAX_OUTCOME_METRICS = 32

@@ -95,6 +95,18 @@ def test_the_shares_of_a_mixture_are_shown_where_a_curriculum_moves_them(run_dir
     assert "shares     easy 50 %, hard 50 % -> easy 12 %, hard 88 %" in output_of(str(run_dir))
 
 
+def test_a_run_that_never_called_a_tool_is_told_what_helps(run_dir: Path) -> None:
+    told = "tools were offered in 40 episodes and never called: warm up with `sft`, or show an"
+    metrics = MetricsLog(RunDir(run_dir).metrics)
+    offered = {"batch/offered_tools": 32.0, "batch/called_tools": 0.0}
+    metrics.log("step", {"step": 4, **offered})
+    metrics.log("step", {"step": 5, **offered, "batch/offered_tools": 8.0})
+    assert told in output_of(str(run_dir))
+    metrics.log("step", {"step": 6, **offered, "batch/called_tools": 1 / 32})
+    metrics.close()
+    assert "never called" not in output_of(str(run_dir))
+
+
 def test_the_means_of_what_outcomes_carry_are_shown(run_dir: Path) -> None:
     metrics = MetricsLog(RunDir(run_dir).metrics)
     for step, searches in ((4, 3.0), (5, 1.5)):

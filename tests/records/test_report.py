@@ -60,6 +60,16 @@ def test_the_page_shows_figures_curves_episodes_and_settings(run: RunDir) -> Non
     assert "algorithm.namegrpo" in page.text
 
 
+def test_a_run_that_never_called_a_tool_is_told_what_helps(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run")
+    assert "never called" not in report_of(run)
+    metrics = MetricsLog(run.metrics)
+    offered = {"batch/offered_tools": 32.0, "batch/called_tools": 0.0}
+    metrics.log("step", {"step": 7, "batch/reward": 0.0, **offered})
+    metrics.close()
+    assert "tools were offered in 32 episodes and never called: warm up with" in report_of(run)
+
+
 def test_what_an_agent_said_is_inert(tmp_path: Path) -> None:
     settings = {**SETTINGS, "agent": ATTACK, "model": ATTACK, "algorithm": {ATTACK: ATTACK}}
     run = write_run(tmp_path, "run", settings=settings)

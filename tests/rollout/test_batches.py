@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -137,6 +138,27 @@ def test_a_batch_has_the_means_of_what_its_outcomes_carry() -> None:
     group = FinishedGroup("g", IssuedTask(Task("t"), epoch=0, position=0), tuple(members))
     numbers = batch_metrics([group], version=0)
     assert (numbers["outcome/searches"], numbers["outcome/found"]) == (2.5, 1.0)
+
+
+def test_a_batch_says_how_many_episodes_called_a_tool_of_those_that_were_offered_one() -> None:
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "add"}}]}
+    without, with_tools = turn(0), replace(turn(0), offers_tools=True)
+    episodes = [
+        (without,),
+        (replace(without, message=call),),  # text that looked like a call, say
+        (with_tools,),
+        (with_tools, replace(turn(0, prompt=(1, 2, 3, 100)), offers_tools=True, message=call)),
+    ]
+    members = []
+    for sibling, turns in enumerate(episodes):
+        scored = triage(Episode("e", Task("t"), turns, Outcome.scored(1.0), sibling=sibling))
+        assert isinstance(scored, ScoredEpisode)
+        members.append(scored)
+    issued = IssuedTask(Task("t"), epoch=0, position=0)
+    numbers = batch_metrics([FinishedGroup("g", issued, tuple(members))], version=0)
+    assert (numbers["offered_tools"], numbers["called_tools"]) == (2.0, 0.5)
+    without_tools = batch_metrics([FinishedGroup("g", issued, tuple(members[:2]))], version=0)
+    assert not {"offered_tools", "called_tools"} & without_tools.keys()
 
 
 def test_no_more_names_are_kept_than_metrics_have() -> None:

@@ -382,6 +382,25 @@ def test_the_run_hears_that_most_episodes_end_at_a_limit() -> None:
     assert "rollout.max_turns" in notice
 
 
+def test_the_run_hears_that_tools_are_never_called() -> None:
+    recent = RecentEpisodes()
+    for _ in range(63):
+        recent.kept(1.0, truncated=False, called_tools=False)
+    for _ in range(9):
+        recent.kept(1.0, truncated=False)  # without tools
+    assert recent.notices() == ()
+    recent.kept(1.0, truncated=False, called_tools=False)
+    assert recent.notices() == (
+        "tools were offered in 64 episodes and never called: warm up with `sft`, or show an example in "
+        "the prompt",
+    )
+    assert recent.notices() == ()
+    once = RecentEpisodes()
+    for number in range(640):
+        once.kept(1.0, truncated=False, called_tools=number == 0)
+    assert once.notices() == ()
+
+
 def test_the_run_hears_that_long_episodes_are_dropped_and_how_to_stop_it() -> None:
     slow = {"straggler_rate": 0.3, "straggler_s": 30.0}
     run = Run(eta=1, stale="drop", runner=slow, batch=8, group_size=2, max_inflight=32)

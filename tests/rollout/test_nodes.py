@@ -6,6 +6,7 @@ import pickle
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def test_an_episode_without_turns_comes_back(tmp_path: Path) -> None:
 def test_a_training_episode_comes_back_triaged_as_here(truncated: Truncated) -> None:
     first = Turn((1, 2, 3), (4, 5), (-0.5, -0.1), (3, 4), {"role": "assistant", "content": "é"})
     second = Turn((9,), (6,), (-1.0,), (5,), num_shared=5, shares_with=0, parent=0, _before=first)
+    second = replace(second, offers_tools=True)
     fork = Turn((8,), (7, 7), (-1.0, -2.0), (5, 5), num_shared=3, shares_with=0, _before=first)
     for sent in (
         episode(first, second, fork),

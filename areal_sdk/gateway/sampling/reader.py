@@ -159,6 +159,7 @@ class CompletionReader:
         reads_tools = bool(request.tools) and request.tool_choice.use is not ToolUse.NONE
         self.is_done = False
         self._streams = streams
+        self._offers_tools = reads_tools
         self._session = session
         self._tokenizer = tokenizer
         self._prepared = prepared
@@ -302,6 +303,7 @@ class CompletionReader:
             began_s=max(0.0, time.monotonic() - duration_s - session.opened_at),
             first_token_s=self.first_token_s,
             num_cached=last.num_cached if last else 0,
+            offers_tools=self._offers_tools,
             num_shared=num_shared,
             shares_with=keeper,
             _before=None if keeper is None else session.turns[keeper],

@@ -53,6 +53,7 @@ def pack_triaged(episode: Episode, *, truncated: Truncated) -> list[Buffer]:
             triaged.truncated,
             triaged.oldest_version,
             dict(triaged.metrics),
+            triaged.called_tools,
         )
     about = (episode.duration_s, num_sampled, numbers)
     head = pickle.dumps(about, protocol=pickle.HIGHEST_PROTOCOL)
@@ -68,7 +69,7 @@ def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Tr
         reason, message = numbers
         triaged = Rejection(DropReason(reason), message)
     else:
-        rows, reward, turn_rewards, success, num_turns, truncated, oldest, metrics = numbers
+        rows, reward, turn_rewards, success, num_turns, truncated, oldest, metrics, called = numbers
         triaged = ScoredEpisode(
             request.sibling,
             _unpacked(request, rows, reward, turn_rewards, arrays),
@@ -80,6 +81,7 @@ def unpack_triaged(request: EpisodeRequest, buffers: Sequence[memoryview]) -> Tr
             truncated,
             oldest,
             metrics,
+            called,
         )
     return TriagedEpisode(
         request.id,

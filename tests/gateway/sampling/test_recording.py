@@ -394,6 +394,8 @@ async def test_an_invalid_call_stays_text_with_a_notice(start_gateway: StartGate
     session = gateway.sessions.open("e")
     turn = await session.generate(HI, tools=TOOLS)
     assert turn.text == broken
+    assert turn.offers_tools
+    assert not (await session.generate(HI)).offers_tools
     assert "malformed tool call" in session.notices[0]
 
 

@@ -1,0 +1,24 @@
+"""How often the model called a tool that it was offered, and what helps if it never did."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+OFFERED_TOOLS, CALLED_TOOLS = "offered_tools", "called_tools"
+"""Metrics of a batch: the episodes that were offered tools, and the share of these that called one."""
+
+
+def never_called(num_episodes: int) -> str:
+    return (
+        f"tools were offered in {num_episodes} episodes and never called: warm up with `sft`, or show "
+        "an example in the prompt"
+    )
+
+
+def cold_start(steps: Iterable[Mapping[str, Any]]) -> str:
+    """The cure for a run in whose steps no tool was ever called; empty if one was, or none was offered."""
+    offered = called = 0.0
+    for step in steps:
+        num = step.get(f"batch/{OFFERED_TOOLS}", 0.0)
+        offered += num
+        called += num * step.get(f"batch/{CALLED_TOOLS}", 0.0)
+    return never_called(round(offered)) if offered and not called else ""
