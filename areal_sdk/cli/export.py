@@ -3,9 +3,12 @@
 import shlex
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
+
+if TYPE_CHECKING:
+    from areal_sdk.loop.export import Choice, Exported
 
 
 @click.command(name="export")
@@ -29,6 +32,11 @@ import click
     help="Dtype of the weights; default: the one that the run evaluated.",
 )
 @click.option("--adapter", is_flag=True, help="Write the adapter alone, not the merged model.")
+@click.option(
+    "--measure/--no-measure",
+    default=None,
+    help="Play the run's held-out tasks on the exported files; default: where the tasks are at hand.",
+)
 def export(
     run: Path,
     directory: Path | None,
@@ -38,6 +46,7 @@ def export(
     which: Literal["best", "last"] | None,
     dtype: str | None,
     adapter: bool,
+    measure: bool | None,
 ) -> None:
     """Write a model of RUN for others: weights, config, tokenizer, chat template, and a model card.
 
@@ -45,9 +54,9 @@ def export(
     areal-sdk export runs/MyAgent-20261121-101500 --to my-model
     areal-sdk export runs/MyAgent-20261121-101500 --push me/my-model
 
-    transformers loads the result. The upload uses huggingface_hub: its token, and HF_ENDPOINT.
+    transformers loads the result. The card has the success of the files themselves. The upload uses huggingface_hub: its token, and HF_ENDPOINT.
     """
-    from areal_sdk.loop.export import check_name, choose, push, write_export
+    from areal_sdk.loop.export import check_empty, check_name, choose, measuring, push, write_export
     from areal_sdk.telemetry import RunDir
 
     if directory is None and name is None:
@@ -56,16 +65,19 @@ def export(
         raise click.UsageError(f"--step and --{which} are two choices: leave one out")
     if private and name is None:
         raise click.UsageError("--private is an option of --push")
+    if measure and adapter:
+        raise click.UsageError("--adapter leaves nothing that could be measured alone")
     choice = choose(RunDir.open(run), which, step=step)
     if name is not None:
         check_name(name)
     with tempfile.TemporaryDirectory() as scratch:
         target = directory or Path(scratch) / (name or "").rpartition("/")[2]
-        exported = write_export(choice, target, dtype=dtype, adapter=adapter)
+        check_empty(target)  # before anything is loaded
+        figures = measuring(choice.run, asked=False if adapter else measure)
+        exported = write_export(choice, target, dtype=dtype, adapter=adapter, measure=figures)
         if directory is not None:
             click.echo(f"{directory}: the weights are {choice.name}, {exported.dtype}")
-        if exported.rounding is not None:
-            click.echo(str(exported.rounding))
+        _tell(choice, exported)
         if name is not None:
             try:
                 click.echo(push(target, name, private=private))
@@ -73,3 +85,20 @@ def export(
                 if directory is not None:
                     exc.add_note(f"the model is in {shlex.quote(str(directory))}")
                 raise
+
+
+def _tell(choice: "Choice", exported: "Exported") -> None:
+    """What the files are worth beside what the run measured, and what rounding took."""
+    from areal_sdk.loop.export.card import measured_in_run
+
+    if (lost := exported.rounding) is not None:
+        click.echo(str(lost) if exported.is_rounded else f"keep float32: {lost}")
+    in_run = measured_in_run(choice, choice.run.read_history())
+    for split, report in exported.figures.reports.items():
+        known = in_run.get((split, "run"), {}).get("success")
+        beside = "" if known is None else f", in the run {known:.3f}"
+        click.echo(f"{split}: success {report.success or '-'} on these files{beside}")
+        if report.success is not None and known is not None and report.success.high < known:
+            click.echo(f"warning: {split}: these files do less than the run's weights", err=True)
+    if problem := exported.figures.problem:
+        click.echo(f"not measured, so the card has the run's figures: {problem}", err=True)

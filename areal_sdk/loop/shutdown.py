@@ -120,14 +120,20 @@ def refuse_inside_a_loop() -> None:
     )
 
 
+_OURS = "areal_sdk_ends_the_run"
+"""The mark of a handler that stands for Ctrl-C."""
+
+
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
     """While inside, SIGTERM does what Ctrl-C does. Who has a handler of their own keeps it.
 
-    Call what it yields once the loop runs: by then asyncio has put its own handler in place.
+    Call what it yields once the loop runs: by then asyncio has put its own handler in place. Without a loop
+    nothing is to be called. One inside another takes over until it ends.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    outer = signal.getsignal(signal.SIGTERM)
+    if not is_main or (outer is not signal.SIG_DFL and not getattr(outer, _OURS, False)):
         yield lambda: None
         return
     before = signal.getsignal(signal.SIGINT)
@@ -146,11 +152,12 @@ def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
         if callable(handler):
             handler(signal.SIGINT, frame)
 
+    setattr(pass_on, _OURS, True)
     signal.signal(signal.SIGTERM, pass_on)
     try:
         yield note_handler
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, outer)
         if is_deaf:
             signal.signal(signal.SIGINT, before)
 

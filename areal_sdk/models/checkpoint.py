@@ -189,14 +189,33 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.gguf", "*.p
 def copy_all_but_weights(model_dir: Path, directory: Path) -> None:
     """Copy what describes the model: config, tokenizer, chat template. `directory` exists already."""
     mode = stat.S_IMODE(directory.stat().st_mode)
-    shutil.copytree(
-        model_dir,
-        directory,
-        ignore=shutil.ignore_patterns(*_WEIGHTS),
-        copy_function=shutil.copyfile,  # not the modes: a model may be kept read-only
-        dirs_exist_ok=True,
-    )
+    try:
+        shutil.copytree(
+            model_dir,
+            directory,
+            ignore=shutil.ignore_patterns(*_WEIGHTS),
+            copy_function=_copy_file,
+            dirs_exist_ok=True,
+        )
+    except _NotCopiedError as exc:
+        raise exc.error from None
     directory.chmod(mode)
+
+
+class _NotCopiedError(Exception):
+    """Ends `copytree`, which would go on after an OSError and then raise a list of texts."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _copy_file(source: str, target: str) -> None:
+    """The content and not the mode: a model may be kept read-only."""
+    try:
+        shutil.copyfile(source, target)
+    except OSError as exc:
+        raise _NotCopiedError(exc) from exc
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

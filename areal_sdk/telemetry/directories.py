@@ -17,7 +17,7 @@ from areal_sdk.errors import ArealError
 logger = logging.getLogger(__name__)
 
 _PARTIAL, _OLD = ".partial", ".old"
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class CheckpointError(ArealError):
@@ -71,8 +71,8 @@ def partial_of(path: Path) -> Path:
 
 
 def cannot_write(path: Path, error: OSError) -> CheckpointError:
-    if error.errno in _OUT_OF_SPACE:
-        why = f"no space left on its disk ({error.strerror}): free some, or move the run directory"
+    if error.errno in OUT_OF_SPACE:
+        why = f"no space left on its disk ({error.strerror}): free some, or write elsewhere"
     else:
         why = str(error)
     return CheckpointError(f"{path.name} was not saved, earlier checkpoints stay valid: {why}")

@@ -1,6 +1,8 @@
 """A run that has trained two steps and measured both ends, without its processes."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +27,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return make_run(directory, make_tiny_model(directory / "tiny-model"))
 
 
+ON_ANOTHER_MACHINE: Mapping[str, Any] = {
+    "agent": "/home/someone/agents/vowels.py",
+    "tasks": "/home/someone/tasks.jsonl",
+    "rewards": {"exact": 1.0},
+}
+
+
 def make_run(
     root: Path,
     model_dir: Path,
@@ -32,14 +41,13 @@ def make_run(
     lora_rank: int = 0,
     sampled: str = "bfloat16",
     learning_rate: float = 1e-2,
+    plays: Mapping[str, Any] = ON_ANOTHER_MACHINE,
 ) -> RunDir:
     run = RunDir.create(root, "my-run")
     run.write_config(
         {
-            "agent": "/home/someone/agents/vowels.py",
+            **plays,
             "model": str(model_dir),
-            "tasks": "/home/someone/tasks.jsonl",
-            "rewards": {"exact": 1.0},
             "engine": {"dtype": sampled},
             "trainer": {"learning_rate": 0.001, "lora": {"rank": lora_rank}},
             "algorithm": {"name": "grpo"},

@@ -5,7 +5,7 @@ It names no path of the machine that trained: the card may be published.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,25 @@ from areal_sdk.loop.export.choice import Choice
 from areal_sdk.models import HUB_IDS, is_hub_id
 from areal_sdk.models.families import is_reward_model
 from areal_sdk.models.rounding import Rounding
+from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 
 MAX_RUNS = 100
 """Runs that began with one another's weights, from the last back to the model."""
 
 Event = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The held-out tasks of the run, played on the exported files."""
+
+    reports: Mapping[str, EvalReport] = field(default_factory=dict)
+    """By split."""
+    engine: str = ""
+    """The engine that sampled, in words."""
+    problem: str = ""
+    """Why the files were not measured, where that was wanted. The card does not say it: it may name directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,7 @@ class Exported:
     """What rounding took, or would take in bfloat16, of what was learnt; None: not known."""
     is_rounded: bool = False
     """The weights went through the dtype of `rounding`."""
+    figures: Figures = field(default_factory=Figures)
 
 
 def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
@@ -47,7 +61,7 @@ def model_card(choice: Choice, exported: Exported, *, title: str) -> str:
         _front_matter(base, config, is_judge=is_judge, adapter=exported.adapter),
         f"# {title}\n\n{base}, {_whether_trained(choice, config)}.",
         table(_facts(choice, config, events, base, exported), ("", "")),
-        *_held_out(choice, events),
+        *_held_out(choice, events, exported),
         _usage(title, base, exported, is_judge=is_judge),
     ]
     return "\n\n".join(parts) + "\n"
@@ -159,21 +173,21 @@ def _facts(
     return [(name, value) for name, value in facts.items() if value]
 
 
-def _held_out(choice: Choice, events: Sequence[Event]) -> Iterator[str]:
-    """The measurements of exactly these weights, and of the weights before training."""
-    found = {
-        (event["split"], is_before): event
-        for event in events
-        if event["kind"] == "eval"
-        and event["from_version"] == event["to_version"] == event["step"]
-        and ((is_before := event["name"] == BEFORE) or event["step"] == choice.step)
-    }
+def _held_out(choice: Choice, events: Sequence[Event], exported: Exported) -> Iterator[str]:
+    """The measurements of these files, of exactly these weights in the run, and before training."""
+    found = measured_in_run(choice, events)
+    figures = exported.figures
+    for split, report in figures.reports.items():
+        found[split, "files"] = report.metrics()
+    whens = {"before": "before", "run": "in the run", "files": "these files"}
+    if not figures.reports:
+        del whens["files"]
     splits = sorted({split for split, _ in found})
     rows = [
         (
             split,
-            _tasks(found, split),
-            *(_rate(found.get((split, when)), name) for name in _SCORES for when in (True, False)),
+            _tasks([event for when in whens if (event := found.get((split, when)))]),
+            *(_rate(found.get((split, when)), name) for name in _SCORES for when in whens),
         )
         for split in splits
     ]
@@ -185,8 +199,9 @@ def _held_out(choice: Choice, events: Sequence[Event]) -> Iterator[str]:
     if not rows and not losses:
         yield "## Held-out tasks\n\nThese weights were not measured."
     if rows:
-        header = ("split", "tasks", "success before", "after", "reward before", "after")
-        yield "## Held-out tasks\n\n" + table(rows, header)
+        columns = [f"{name} {when}" for name in _SCORES for when in whens.values()]
+        yield "## Held-out tasks\n\n" + table(rows, ("split", "tasks", *columns))
+        yield _whose_figures(exported)
     if losses:
         names = [
             key
@@ -203,9 +218,30 @@ def _held_out(choice: Choice, events: Sequence[Event]) -> Iterator[str]:
 _SCORES = ("success", "reward")
 
 
-def _tasks(found: Mapping[tuple[str, bool], Event], split: str) -> str:
-    event = found.get((split, False)) or found[split, True]
-    return f"{event['tasks']:.0f}"
+def measured_in_run(choice: Choice, events: Sequence[Event]) -> dict[tuple[str, str], Event]:
+    """The evaluations of the chosen weights (`run`), and of those before training (`before`), by split."""
+    return {
+        (event["split"], "before" if is_before else "run"): event
+        for event in events
+        if event["kind"] == "eval"
+        and event["from_version"] == event["to_version"] == event["step"]
+        and ((is_before := event["name"] == BEFORE) or event["step"] == choice.step)
+    }
+
+
+def _whose_figures(exported: Exported) -> str:
+    figures = exported.figures
+    if figures.reports:
+        return (
+            f'"These files" were measured when they were exported, by the {figures.engine} of areal-sdk. '
+            "The other figures are of the run, on the weights that its engine held."
+        )
+    of = "the model that this adapter is merged into" if exported.adapter else "its weights"
+    return f"The figures were measured in the run, on {of}, and not on these files."
+
+
+def _tasks(events: Sequence[Event]) -> str:
+    return f"{events[-1]['tasks']:.0f}"
 
 
 def _rate(event: Event | None, name: str) -> str:

@@ -7,14 +7,16 @@ dtype loses a part of what was learnt; the files and the card say how much.
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ConfigError
-from areal_sdk.loop.export.card import Exported, base_of, lineage, model_card
+from areal_sdk.loop.export.card import Exported, Figures, base_of, lineage, model_card
 from areal_sdk.loop.export.choice import Choice
 from areal_sdk.loop.plan.models import export_checkpoint, first_weights, trainer_of
+from areal_sdk.loop.shutdown import sigterm_as_ctrl_c
 from areal_sdk.loop.state import step_of
 from areal_sdk.models.checkpoint import (
     ADAPTER,
@@ -27,17 +29,22 @@ from areal_sdk.models.checkpoint import (
 from areal_sdk.models.families import read_config, stored_dtype
 from areal_sdk.models.rounding import Rounding, rounding_of
 from areal_sdk.telemetry import RunDir
-from areal_sdk.telemetry.directories import whole_directory
+from areal_sdk.telemetry.directories import OUT_OF_SPACE, CheckpointError, whole_directory
 from areal_sdk.telemetry.run_dir import MEASURED_FILE
 
 
 def write_export(
-    choice: Choice, directory: Path, *, dtype: str | None = None, adapter: bool = False
+    choice: Choice,
+    directory: Path,
+    *,
+    dtype: str | None = None,
+    adapter: bool = False,
+    measure: Callable[[Path], Figures] = lambda _: Figures(),
 ) -> Exported:
     """Write the weights of `choice` to `directory`, which appears whole or not at all.
 
     `dtype`: the one that the run evaluated, unless one is given. `adapter`: the adapter alone, as peft saves
-    it, in place of the model that it is merged into.
+    it, in place of the model that it is merged into. `measure` gets the files as they will be.
     """
     check_empty(directory)
     if adapter and not choice.run.read_config().get("trainer", {}).get("lora", {}).get("rank"):
@@ -45,22 +52,48 @@ def write_export(
             f"{choice.run.path} trained all weights and has no adapter: leave --adapter out"
         )
     wanted = "float32" if adapter else dtype or evaluated_dtype(choice)
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=_parent(directory)) as scratch:
-        weights = choice.weights
-        if step_of(weights) is not None:  # its optimiser's weights are float32
-            weights = Path(scratch) / "model"
-            export_checkpoint(trainer_of(choice.weights, dtype="float32"), choice.weights, weights)
-        with whole_directory(directory) as partial:
-            copy_all_but_weights(weights, partial)
-            (partial / MEASURED_FILE).unlink(missing_ok=True)  # the card has its figures
-            if adapter:
-                _copy_adapter(weights / ADAPTER, partial, base=base_of(choice.run))
-            else:
-                _write_weights(weights, partial, dtype=wanted)
-            exported = Exported(wanted, adapter, *_rounding(choice.run, weights, wanted))
-            card = model_card(choice, exported, title=directory.name)
-            (partial / "README.md").write_text(card, encoding="utf-8")
+    try:
+        with sigterm_as_ctrl_c(), _scratch_beside(directory) as scratch:
+            weights = choice.weights
+            if step_of(weights) is not None:  # its optimiser's weights are float32
+                weights = scratch / "model"
+                trainer = trainer_of(choice.weights, dtype="float32")
+                export_checkpoint(trainer, choice.weights, weights)
+            with whole_directory(directory) as partial:
+                copy_all_but_weights(weights, partial)
+                (partial / MEASURED_FILE).unlink(missing_ok=True)  # the card has its figures
+                if adapter:
+                    _copy_adapter(weights / ADAPTER, partial, base=base_of(choice.run))
+                else:
+                    _write_weights(weights, partial, dtype=wanted)
+                rounding, is_rounded = _rounding(choice.run, weights, wanted)
+                exported = Exported(wanted, adapter, rounding, is_rounded, measure(partial))
+                card = model_card(choice, exported, title=directory.name)
+                (partial / "README.md").write_text(card, encoding="utf-8")
+    except (OSError, CheckpointError) as exc:
+        raise _cannot_write(directory, exc) from exc
     return exported
+
+
+@contextmanager
+def _scratch_beside(directory: Path) -> Iterator[Path]:
+    """Where a model can lie for a moment: on the disk that the export is written to."""
+    parent = directory.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=parent) as scratch:
+        yield Path(scratch)
+
+
+def _cannot_write(directory: Path, error: Exception) -> Exception:
+    """ConfigError for a place where nothing can be written; else `error` itself."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError):
+        return error
+    if cause.errno in OUT_OF_SPACE:
+        why = f"no space is left on its disk ({cause.strerror}): free some, or choose another disk"
+    else:
+        why = f"{cause.strerror or cause}: choose a place where you may write"
+    return ConfigError(f"{directory} cannot be written: {why} (--to DIRECTORY)")
 
 
 def evaluated_dtype(choice: Choice) -> str:
@@ -78,16 +111,6 @@ def check_empty(directory: Path) -> None:
         return
     if directory.exists():
         raise ConfigError(f"{directory} is not empty: choose another directory, or remove it")
-
-
-def _parent(directory: Path) -> Path:
-    """Where a model can lie for a moment: on the disk that the export is written to."""
-    parent = directory.absolute().parent
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise ConfigError(f"{directory} cannot be written: {exc}") from exc
-    return parent
 
 
 def _rounding(run: RunDir, kept: Path, dtype: str) -> tuple[Rounding | None, bool]:
