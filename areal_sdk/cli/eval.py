@@ -6,14 +6,19 @@ from typing import Any
 
 import click
 
-from areal_sdk.cli.main import OnceCommand
+from areal_sdk.cli.main import OnceCommand, key_option
 
 
 @click.command(name="eval", cls=OnceCommand)
 @click.argument("agent", required=False)
 @click.option("--model", help="A directory, a hub id, `smollm2`, `tiny`, or a run directory.")
 @click.option("--base-url", help="Any OpenAI-compatible endpoint instead of a local model.")
-@click.option("--api-key", envvar="OPENAI_API_KEY", help="API key for --base-url.")
+@click.option(
+    "--api-key",
+    envvar="OPENAI_API_KEY",
+    callback=key_option,
+    help="API key for --base-url, better given as OPENAI_API_KEY.",
+)
 @click.option(
     "--tasks",
     help="A file (JSONL, JSON, CSV, Parquet) or a dataset's name; default: the agent file's own.",

@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 import areal_sdk
 from areal_sdk.errors import ArealError, ConfigError, PluginError
@@ -133,8 +134,23 @@ def cli(ctx: click.Context, debug: bool) -> None:
         found_family()
 
 
+def key_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The callback of an option that takes a key: arguments are no place for one."""
+    assert param.name is not None, "options have names"
+    if ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+        click.echo(
+            f"warning: other users of this machine can read {param.opts[0]} in the list of processes (ps): "
+            f"set {param.envvar} instead",
+            err=True,
+        )
+    return value
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run a command; the exit code is 0, 1 (it failed) or 2 (it was asked for wrongly)."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # The background job of a script: who sends it SIGINT, or ends the script by Ctrl-C, means it too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _exit(_run(arguments))
     except KeyboardInterrupt:  # a second Ctrl-C: no more waiting

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from areal_sdk.cli.main import OnceCommand
+from areal_sdk.cli.main import OnceCommand, key_option
 
 if TYPE_CHECKING:
     from areal_sdk.config import Config
@@ -25,7 +25,8 @@ DEFAULT_PORT = 8000
 @click.option(
     "--admin-key",
     envvar="AREAL_SDK_ADMIN_KEY",
-    help="Key of the server; default: made up at start-up.",
+    callback=key_option,
+    help="Key of the server, better given as AREAL_SDK_ADMIN_KEY; default: made up at start-up.",
 )
 @click.option(
     "--learn",

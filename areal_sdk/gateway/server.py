@@ -44,8 +44,8 @@ def check_host(host: str, *, has_given_key: bool) -> None:
     """ConfigError for an address that others reach, where nobody chose a key."""
     if host not in _LOOPBACK and not has_given_key:
         raise ConfigError(
-            f"refusing to listen on {host} with a generated admin key: give one (--admin-key, "
-            "AREAL_SDK_ADMIN_KEY or gateway.admin_key), or listen on 127.0.0.1"
+            f"refusing to listen on {host} with a generated admin key: give one "
+            "(AREAL_SDK_ADMIN_KEY, gateway.admin_key or --admin-key), or listen on 127.0.0.1"
         )
 
 

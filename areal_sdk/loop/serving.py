@@ -136,7 +136,7 @@ def announce(
     """Where it serves, which key opens it, and a first request to paste."""
     url, is_made_up = gateway.base_url, config.gateway.admin_key is None
     say(f"serving {config.serve.upstream or config.model} at {url}")
-    known = "the one you gave (--admin-key, AREAL_SDK_ADMIN_KEY or gateway.admin_key)"
+    known = "the one you gave (AREAL_SDK_ADMIN_KEY, gateway.admin_key or --admin-key)"
     say(f"key: {gateway.admin_key if is_made_up else known}")
     key = gateway.admin_key if is_made_up else "$KEY"
     in_python = f'"{key}"' if is_made_up else 'os.environ["KEY"]'

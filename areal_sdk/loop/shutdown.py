@@ -137,7 +137,7 @@ def sigterm_as_ctrl_c() -> Iterator[Callable[[], None]]:
         yield lambda: None
         return
     before = signal.getsignal(signal.SIGINT)
-    is_deaf = before is signal.SIG_IGN  # a background job of a script: only SIGTERM ends it
+    is_deaf = before is signal.SIG_IGN  # a program that ignores Ctrl-C: only SIGTERM ends it
     if is_deaf:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # what asyncio looks for
     handler = signal.getsignal(signal.SIGINT)

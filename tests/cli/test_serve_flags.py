@@ -25,3 +25,13 @@ def test_a_run_of_serve_goes_on_by_serve(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, stem="serve")
     run.write_config({"model": "tiny", "serve": {"learn": True}})
     assert run.how_to_resume() == f"areal-sdk serve --resume {run.path}"
+
+
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_a_key_in_the_arguments_is_warned_of(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "sk-admin-0123456789abcdef"
+    monkeypatch.setenv("AREAL_SDK_ADMIN_KEY", key if way == "variable" else "")
+    given = ("--admin-key", key) if way == "argument" else ()
+    said = refused("serve", "--model", "tiny", "--steps", "3", *given)
+    assert ("set AREAL_SDK_ADMIN_KEY instead" in said) == (way == "argument")
+    assert key not in said

@@ -9,6 +9,7 @@ import pytest
 from areal_sdk.cli.serve import DEFAULT_PORT, with_port
 from areal_sdk.config import parse_config
 from tests.loop.runs import finish, refused, start_command, told
+from tests.loop.test_interrupts import deaf_to_ctrl_c
 
 
 @pytest.mark.parametrize("way", ["--port", "--set", "--config"])
@@ -31,11 +32,14 @@ def test_a_port_that_was_given_in_any_way_is_listened_on(tmp_path: Path, way: st
     assert finish(server).endswith("stopped\n")
 
 
-def test_a_server_that_passes_calls_on_says_that_it_records_and_has_no_key(tmp_path: Path) -> None:
+def test_the_background_job_of_a_script_says_that_it_records_and_ends_by_ctrl_c(
+    tmp_path: Path,
+) -> None:
     server = start_command(
         *("serve", "--upstream", "http://127.0.0.1:9/v1", "--set", f"run.dir={tmp_path}"),
         *("--port", "0"),
         env={"AREAL_SDK_UPSTREAM_KEY": ""},
+        preexec=deaf_to_ctrl_c,
     )
     assert server.stdout is not None
     try:

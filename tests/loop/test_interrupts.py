@@ -72,9 +72,11 @@ def deaf_to_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-@pytest.mark.parametrize("preexec", [None, deaf_to_ctrl_c])
-def test_sigterm_ends_a_run_as_ctrl_c_does(
-    tmp_path: Path, preexec: Callable[[], None] | None, parts: tuple[str, ...]
+@pytest.mark.parametrize(
+    ("preexec", "number"), [(None, signal.SIGTERM), (deaf_to_ctrl_c, signal.SIGINT)]
+)
+def test_sigterm_and_ctrl_c_of_a_script_end_a_run(
+    tmp_path: Path, preexec: Callable[[], None] | None, number: int, parts: tuple[str, ...]
 ) -> None:
     hold, agent = tmp_path / "hold", tmp_path / "held.py"
     hold.touch()
@@ -83,9 +85,7 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(
         tmp_path, *parts, agent=agent, preexec=preexec, run__steps=3, rollout__shuffle=False
     )
     wait_for_steps(process, tmp_path, 2)
-    if preexec is not None:
-        process.send_signal(signal.SIGINT)  # not for it
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     output = finish(process, code=1)
     assert "step 2 is saved: no step is lost" in output
     assert f"areal-sdk train --resume {tmp_path / 'run'}" in output

@@ -198,3 +198,23 @@ def test_a_client_that_waits_for_the_gateway_it_blocks_is_told_and_ctrl_c_ends_i
     assert "Traceback" not in output
     if command == "train":
         assert f"areal-sdk train --resume {tmp_path / 'run'}" in output, "it unwound"
+
+
+def test_sigterm_ends_the_run_of_a_program_that_ignores_ctrl_c() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignored = threading.Event()
+
+    async def main() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0)
+        ignored.set()
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(3600)
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_to_the_end(main())
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ignored.is_set()
