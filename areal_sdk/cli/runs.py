@@ -87,6 +87,8 @@ def _held_out(run: "RunOverview") -> str:
     if run.held_out is None:
         return "-"
     measured = run.held_out
+    if measured.after is None:
+        return f"{measured.measure} {measured.before:.3f} before"
     before = "" if measured.before is None else f"{measured.before:.3f} -> "
     return f"{measured.measure} {before}{measured.after:.3f}"
 

@@ -30,7 +30,8 @@ class HeldOutChange:
     """`success` or `reward` of the agent, or `loss` of a run that learnt from data."""
     before: float | None
     """None where nothing was measured before the first step."""
-    after: float
+    after: float | None
+    """None where nothing was measured since, as in a run that was interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +107,12 @@ def held_out(events: Sequence[Mapping[str, Any]]) -> HeldOutChange | None:
     split = measured[0].get("split")
     of_split = [event for event in measured if event.get("split") == split]
     for measure in ("success", "reward", "loss"):
-        values = [(e.get("step"), e[measure]) for e in of_split if e.get(measure) is not None]
-        if values:
-            (step, first), (_, last) = values[0], values[-1]
-            return HeldOutChange(measure, first if step == 0 and len(values) > 1 else None, last)
+        known = [event for event in of_split if event.get(measure) is not None]
+        before = [event[measure] for event in known if event.get("name") == "before"]
+        after = [event[measure] for event in known if event.get("name") != "before"]
+        if known:
+            last = after[-1] if after else None
+            return HeldOutChange(measure, before[0] if before else None, last)
     return None
 
 

@@ -70,6 +70,39 @@ def test_a_run_that_never_called_a_tool_is_told_what_helps(tmp_path: Path) -> No
     assert "tools were offered in 32 episodes and never called: warm up with" in report_of(run)
 
 
+def test_what_was_measured_before_training_is_not_shown_as_after_it(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "run", steps=2, success=None, ended=None)
+    metrics = MetricsLog(run.metrics)
+    evaluation = {"name": "before", "split": "eval", "step": 0, "success": 0.0, "reward": 0.0}
+    metrics.log("eval", evaluation)
+    page = Page(report_of(run)).text
+    assert "0held-out before" in page
+    assert "held-out after" not in page
+    metrics.log("eval", {**evaluation, "name": "step-2", "step": 2, "success": 0.5})
+    metrics.close()
+    page = Page(report_of(run)).text
+    assert "0held-out before" in page
+    assert "0.5held-out after" in page
+
+
+def test_length_limits_idle_groups_and_learning_rate_have_curves(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    run.write_config(SETTINGS)
+    metrics = MetricsLog(run.metrics)
+    for step in (1, 2):
+        of_batch = {"batch/sampled_tokens": 40.0 * step, "batch/truncated": 0.25, "batch/groups": 4}
+        idle = {"train/num_idle_groups": 1.0, "train/learning_rate": 1e-5 / step}
+        metrics.log("step", {"step": step, **of_batch, **idle})
+    metrics.close()
+    last = {panel.title: [one.points[-1][1] for one in panel.series] for panel in panels_of(run)}
+    assert last == {
+        "tokens sampled an episode": [80.0],
+        "episodes that a limit ended": [0.25],
+        "groups that taught nothing": [1.0, 4],
+        "learning rate": [5e-6],
+    }
+
+
 def test_what_an_agent_said_is_inert(tmp_path: Path) -> None:
     settings = {**SETTINGS, "agent": ATTACK, "model": ATTACK, "algorithm": {ATTACK: ATTACK}}
     run = write_run(tmp_path, "run", settings=settings)
