@@ -4,6 +4,9 @@
         [--rates 2e-5 1e-3 5e-3] [--seeds 1 2 3] [--steps 120] [--eta 1] [--set trust_region=0.003]
         [--option entropy=0.01] [--save FILE] [--table]
 
+    python benchmarks/gauntlet.py command --keep DIR [--tasks sort_digits json_format] [--seeds 0 1]
+        [--set trainer.learning_rate=1e-3] [--python ../before/.venv/bin/python]
+
 The tasks are the agent files in benchmarks/gauntlet/, and examples/agents/guess_number.py. Each has
 demonstrations of a weak player, which teach the format before reinforcement learning begins.
 
@@ -12,9 +15,13 @@ one-process  A small model (2 layers, 20,000 parameters, random) plays and learn
              package's own, with its default settings: 4 groups of 8 episodes a step, one minibatch.
              `--set` passes other settings of `[trainer]`, `--option` options of the preset. Samples are
              `--eta` versions old. Finished runs in the file `--save` are not repeated.
+command      `areal-sdk train FILE --model tiny` (random, 0.36 M parameters, bytes) or `--model smollm2`, with
+             default settings but for the number of steps, the supervised steps of `tiny` and the
+             evaluations: 10 during the run, of 100 games or a few more. A run that has ended in the
+             directory `--keep` is not repeated. `--python` runs another checkout.
 
-Held-out tasks are never trained, except where a task has fewer than 50: these files say so. A run is
-evaluated 20 times in 200 sampled games (temperature 1), and before training in 600. The success of an
+Held-out tasks are never trained, except where a task has fewer than 50: these files say so. All games of evaluations are
+sampled at temperature 1. In one process a run is evaluated 20 times in 200 games, and before training in 600. The success of an
 evaluation is the true one, also where the reward is noisy.
 
 The rules were written before any run (benchmarks/verdicts.py). `start` is the success before training,
@@ -31,7 +38,8 @@ no signal          none of these, and the rewards of fewer than 5 % of the group
 stalled            none of these, though groups differed
 
 `largest KL` is the largest over steps of the mean KL, in nats a sampled token, of the policy before the
-step from the policy after it: exact, over the whole vocabulary, on the step's own samples.
+step from the policy after it: in one process exact, over the whole vocabulary, on the step's own samples;
+of the command what the trainer reports.
 """
 
 import argparse
@@ -39,6 +47,7 @@ import functools
 import itertools
 import json
 import random
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +56,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import gauntlet_command
 import guessing
 import torch
 import verdicts
@@ -296,9 +306,34 @@ def one_process(options: argparse.Namespace) -> None:
     print(summary(curves))
 
 
+def command(options: argparse.Namespace) -> None:
+    directory = options.keep.absolute()
+    directory.mkdir(parents=True, exist_ok=True)
+    found: dict[str, list[gauntlet_command.Ended]] = {}
+    for name, seed in itertools.product(options.tasks, options.seeds):
+        task = gauntlet_command.BY_NAME[name]
+        ended = gauntlet_command.measure(
+            task, seed=seed, directory=directory, python=options.python, more=options.set
+        )
+        print(ended, flush=True)
+        found.setdefault(name, []).append(ended)
+    rows = [
+        gauntlet_command.row_of(gauntlet_command.BY_NAME[name], of) for name, of in found.items()
+    ]
+    print(table(gauntlet_command.HEADER, rows))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts = parser.add_subparsers(dest="part", required=True)
+    part = parts.add_parser("command", help="the real command")
+    known = [*gauntlet_command.BY_NAME]
+    part.add_argument("--tasks", nargs="+", choices=known, default=known)
+    part.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    part.add_argument("--set", nargs="+", default=[], metavar="SECTION.KEY=VALUE")
+    part.add_argument("--python", default=sys.executable, help="of the checkout that is measured")
+    part.add_argument("--keep", type=Path, required=True, help="a directory for the runs")
+    part.set_defaults(run=command)
     part = parts.add_parser("one-process", help="a small model in one process")
     part.add_argument("--tasks", nargs="+", choices=TASKS, default=[*TASKS])
     part.add_argument("--presets", nargs="+", choices=[*ALGORITHMS], default=["grpo"])
@@ -311,7 +346,9 @@ def main() -> None:
     part.add_argument("--option", nargs="+", default=[], metavar="NAME=VALUE", help="of the preset")
     part.add_argument("--save", type=Path, help="a file of finished runs, which are not repeated")
     part.add_argument("--table", action="store_true", help="only show the runs in the file")
-    one_process(parser.parse_args())
+    part.set_defaults(run=one_process)
+    options = parser.parse_args()
+    options.run(options)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def judge(scores: Sequence[float], *, num_games: int, num_first: int, signal: fl
     `num_games`. `signal` is the share of groups whose rewards differed, in the first quarter of the steps.
     """
     start, *later = scores
+    later = later or [start]
     windows = [mean(later[i : i + WINDOW]) for i in range(max(1, len(later) - WINDOW + 1))]
     best, final = max(start, *windows), windows[-1]
     num_window = min(WINDOW, len(later)) * num_games

@@ -1,54 +1,55 @@
-"""Self-correction: the answer is one of two letters; after a "no" the other one is right."""
+"""Self-correction: each letter stands for two numbers; after a "no" the other one is right."""
 
 import random
 from collections.abc import Iterator, Sequence
-from itertools import permutations
 
 from areal_sdk import Environment, Message, StepResult, Task
 
-LETTERS, NUM_TRIES = "abcdefgh", 2
+NUMBERS = {"a": ("0", "7"), "b": ("1", "4"), "c": ("2", "9"), "d": ("3", "6"), "e": ("5", "8")}
 NUM_DEMONSTRATIONS = 2000
 
 
 class SecondTry(Environment):
-    """Success is the right letter at the first or second try."""
+    """Success is the right number at the first or second try."""
 
     async def reset(self, task: Task) -> Sequence[Message]:
-        self.answer: str = task.data["answer"]
-        self.num_left = NUM_TRIES
-        return [{"role": "user", "content": " ".join(task.data["letters"])}]
+        self.number: str = task.data["number"]
+        self.is_second = False
+        return [{"role": "user", "content": task.data["letter"]}]
 
     async def step(self, message: Message) -> StepResult:
-        self.num_left -= 1
-        if (message.get("content") or "").strip() == self.answer:
+        if (message.get("content") or "").strip() == self.number:
             return StepResult(reward=1.0, done=True, success=True)
-        if self.num_left == 0:
+        if self.is_second:
             return StepResult(reward=0.0, done=True, success=False)
+        self.is_second = True
         return StepResult([{"role": "user", "content": "no"}])
 
 
 def tasks(split: str) -> Iterator[Task]:
-    """Every fifth pair of letters is held out, with both answers."""
-    for number, pair in enumerate(permutations(LETTERS, 2)):
-        if (number % 5 == 0) == (split == "eval"):
-            for answer in pair:
-                yield Task(
-                    id=f"{pair[0]}{pair[1]}-{answer}", data={"letters": pair, "answer": answer}
-                )
+    """There are ten, so the held-out tasks are training tasks too."""
+    for letter, numbers in NUMBERS.items():
+        for number in numbers:
+            yield Task(id=f"{split}-{number}", data={"letter": letter, "number": number})
 
 
 def demonstrations() -> Iterator[list[Message]]:
-    """A player who names any letter at times, and often repeats what was wrong."""
+    """A player who names any number at times, and corrects itself three times in ten."""
     generator = random.Random(0)
     known = list(tasks("train"))
     for _ in range(NUM_DEMONSTRATIONS):
-        task = generator.choice(known)
-        letters = task.data["letters"]
-        messages: list[Message] = [{"role": "user", "content": " ".join(letters)}]
-        for _ in range(NUM_TRIES):
-            guess = generator.choice(letters if generator.random() < 0.6 else LETTERS)
-            messages.append({"role": "assistant", "content": guess})
-            if guess == task.data["answer"]:
-                break
-            messages.append({"role": "user", "content": "no"})
-        yield messages if messages[-1]["role"] == "assistant" else messages[:-1]
+        data = generator.choice(known).data
+        numbers = NUMBERS[data["letter"]]
+        first = generator.choice(numbers if generator.random() < 0.7 else "0123456789")
+        messages: list[Message] = [
+            {"role": "user", "content": data["letter"]},
+            {"role": "assistant", "content": first},
+        ]
+        if first != data["number"]:
+            others = [number for number in numbers if number != first]
+            second = generator.choice(others if generator.random() < 0.3 else "0123456789")
+            messages += [
+                {"role": "user", "content": "no"},
+                {"role": "assistant", "content": second},
+            ]
+        yield messages

@@ -1,9 +1,7 @@
 """Tables and pictures of benchmarks are those of the curves that are committed beside them."""
 
-import importlib
 import json
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,17 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
-
-
-@pytest.fixture
-def load_program(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
-    """Programs import one another by plain names, which other tests should not find."""
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    before = set(sys.modules)
-    yield importlib.import_module
-    for name in set(sys.modules) - before:
-        if (ROOT / "benchmarks" / f"{name}.py").exists():
-            del sys.modules[name]
 
 
 def test_the_cells_of_staleness_are_those_of_the_committed_curves(
