@@ -447,7 +447,11 @@ async def test_a_streams_last_chunk_has_what_the_whole_answer_has(
     body = {"messages": HI, "return_token_ids": True}
     _, whole = await post(session, gateway, body)
     _, raw = await post(session, gateway, {**body, "stream": True})
-    *_, last = [json.loads(e.removeprefix("data: ")) for e in raw.split("\n\n") if "{" in e]
+    first, *_, last = [json.loads(e.removeprefix("data: ")) for e in raw.split("\n\n") if "{" in e]
+    turn, _ = session.turns
+    assert whole["prompt_token_ids"] == first["prompt_token_ids"] == list(turn.prompt_tokens)
+    assert "prompt_token_ids" not in last, "once is enough"
+    assert whole["choices"][0]["token_ids"] == list(turn.output_tokens)
     assert last["choices"][0]["token_ids"] == whole["choices"][0]["token_ids"]
     assert last["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
     for name in ("system_fingerprint", "service_tier"):

@@ -232,11 +232,14 @@ class ChatReply:
         }
         self._logprobs: dict[int, list[dict[str, Any]]] = {}
         self._opened: set[int] = set()
+        self._shown_prompt: dict[str, Any] = {}
+        """The token ids of the prompt, where the client asks for them."""
         if self.stream:
             self._before_choice, self._after_choice = self._around_choice()
 
     def begin(self, choices: Sequence[Prepared]) -> None:
-        """The reply does not depend on the prompts."""
+        if self._call.return_token_ids:
+            self._shown_prompt = {"prompt_token_ids": choices[0].prompt.tokens}
 
     def observe(self, choice: int, delta: Delta) -> None:
         if isinstance(delta, SampledTokens):
@@ -249,6 +252,7 @@ class ChatReply:
             "choices": [self._choice(i, done) for i, done in enumerate(completed)],
             "usage": usage(completed),
             **_served_by(completed),
+            **self._shown_prompt,
         }
 
     def _choice(self, index: int, done: Completed) -> dict[str, Any]:
@@ -289,8 +293,8 @@ class ChatReply:
 
     def events(self, choice: int, delta: Delta) -> Iterator[bytes]:
         if choice not in self._opened:
+            yield self._first_chunk(choice)
             self._opened.add(choice)
-            yield self._chunk(choice, {"role": "assistant", "content": "", "refusal": None})
         match delta:
             case TextDelta(text):
                 yield self._chunk(choice, {"content": text})
@@ -316,6 +320,14 @@ class ChatReply:
 
     def error_event(self, error: ApiError) -> bytes:
         return event(error.openai_body())
+
+    def _first_chunk(self, index: int) -> bytes:
+        """The one that says who speaks, and before the first choice what the prompt was."""
+        delta = {"role": "assistant", "content": "", "refusal": None}
+        if self._opened or not self._shown_prompt:
+            return self._chunk(index, delta)
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self._event_of(choice, self._shown_prompt)
 
     def _last_chunk(self, index: int, done: Completed) -> bytes:
         """The one that says how a choice ended, and by which weights it was said."""

@@ -67,6 +67,7 @@ class CompletionsReply:
         ]
         self.stream = fields.flag("stream")
         self._include_usage = Fields(fields.mapping("stream_options") or {}).flag("include_usage")
+        self._return_token_ids = fields.flag("return_token_ids")
         fields.accept("user")
         fields.refuse("suffix", "the policy continues text and does not fill gaps")
         fields.refuse_unknown()
@@ -79,10 +80,13 @@ class CompletionsReply:
             "model": model,
         }
         self._prompts: list[str] = []
+        self._choices: Sequence[Prepared] = ()
+        self._opened: set[int] = set()
         self._logprobs: dict[int, dict[str, list[Any]]] = {}
         self._offsets: dict[int, int] = {}
 
     def begin(self, choices: Sequence[Prepared]) -> None:
+        self._choices = choices
         if self._echo:
             self._prompts = [self._tokenizer.decode(c.prompt.tokens) for c in choices]
 
@@ -94,15 +98,21 @@ class CompletionsReply:
 
     def body(self, completed: Sequence[Completed]) -> dict[str, Any]:
         choices = [
-            self._choice(i, self._prefix(i) + done.turn.text, finish_reason(done))
+            {
+                **self._choice(i, self._prefix(i) + done.turn.text, finish_reason(done)),
+                **self._prompt_ids(i),
+                **self._output_ids(done),
+            }
             for i, done in enumerate(completed)
         ]
         return {**self._head, "choices": choices, "usage": usage(completed)}
 
     def events(self, choice: int, delta: Delta) -> Iterator[bytes]:
         prefix, self._prompts = self._prefix(choice), self._without(choice)
-        if prefix:
-            yield self._chunk(self._choice(choice, prefix, None))
+        shown = {} if choice in self._opened else self._prompt_ids(choice)
+        self._opened.add(choice)
+        if prefix or shown:
+            yield self._chunk({**self._choice(choice, prefix, None), **shown})
         match delta:
             case TextDelta(text):
                 yield self._chunk(self._choice(choice, text, None))
@@ -110,7 +120,8 @@ class CompletionsReply:
                 logprobs = self._token_logprobs(choice, delta)
                 yield self._chunk({**self._choice(choice, "", None), "logprobs": logprobs})
             case Completed():
-                yield self._chunk(self._choice(choice, "", finish_reason(delta)))
+                last = self._choice(choice, "", finish_reason(delta))
+                yield self._chunk({**last, **self._output_ids(delta)})
             case _:
                 raise AssertionError("token prompts are read without a parser")
 
@@ -121,6 +132,15 @@ class CompletionsReply:
 
     def error_event(self, error: ApiError) -> bytes:
         return event(error.openai_body())
+
+    def _prompt_ids(self, choice: int) -> dict[str, Any]:
+        """Where vLLM has them: a request may have several prompts."""
+        if not self._return_token_ids:
+            return {}
+        return {"prompt_token_ids": self._choices[choice].prompt.tokens}
+
+    def _output_ids(self, done: Completed) -> dict[str, Any]:
+        return {"token_ids": done.turn.output_tokens} if self._return_token_ids else {}
 
     def _prefix(self, choice: int) -> str:
         return self._prompts[choice] if self._prompts else ""

@@ -129,6 +129,7 @@ def _completion_requests() -> dict[str, Schema]:
             echo=_FLAG,
             logprobs=_integer(0, 20),
             best_of=_integer(1, 128),
+            return_token_ids=_FLAG,
             **chosen,
             **streams,
             **_SAMPLING,

@@ -1,5 +1,6 @@
 """`/v1/completions`: token-level clients."""
 
+import json
 from typing import Any
 
 import pytest
@@ -48,6 +49,27 @@ async def test_a_stream_adds_up(start_gateway: StartGateway) -> None:
         texts = [chunk.choices[0].text async for chunk in stream]
     assert "".join(texts) == "xHello there"
     assert len(texts) > 3
+
+
+async def test_the_token_ids_of_each_prompt_and_answer_are_returned(
+    start_gateway: StartGateway,
+) -> None:
+    gateway, _ = await start_gateway("Hello there")
+    session = gateway.sessions.open("e")
+    body = {"prompt": ["ab", "cd"], "n": 2, "echo": True, "return_token_ids": True}
+    _, whole = await post(session, gateway, body, path="completions")
+    shown = [(c["prompt_token_ids"], c["token_ids"]) for c in whole["choices"]]
+    assert shown == [(list(t.prompt_tokens), list(t.output_tokens)) for t in session.turns]
+    _, raw = await post(session, gateway, {**body, "stream": True}, path="completions")
+    streamed: dict[int, tuple[list[int], list[int]]] = {}
+    for event in raw.split("\n\n"):
+        for choice in json.loads(event.removeprefix("data: "))["choices"] if "{" in event else ():
+            prompt, output = streamed.setdefault(choice["index"], ([], []))
+            prompt += choice.get("prompt_token_ids") or []
+            output += choice.get("token_ids") or []
+    assert [streamed[index] for index in range(4)] == shown
+    _, without = await post(session, gateway, {"prompt": "ab"}, path="completions")
+    assert without["choices"][0].keys().isdisjoint({"prompt_token_ids", "token_ids"})
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
