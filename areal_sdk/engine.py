@@ -30,6 +30,8 @@ class EngineInfo:
     """It honours `GenerateRequest.json_schema`."""
     shares_device: bool = False
     """The trainer computes where it does: `release_memory` before a step, `resume_memory` after."""
+    restart_s: float = 0.0
+    """How long it may be away while it starts a server again by itself: new weights wait for so much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,9 @@ class InferenceEngine(ABC):
     async def restart(self) -> None:
         """Start a dead engine again, with the weights and the version it had."""
         raise EngineError(f"{type(self).__name__} cannot be started again")
+
+    def observe_outages(self, tell: Callable[[bool], None]) -> None:  # noqa: B027 - optional
+        """`tell` hears when the engine can sample nothing, because a part of it starts again, and when it can."""
 
     async def open_entrance(self, tell: Tell, *, host: str) -> EngineEntrance:
         """From now on, other processes may sample too; those that reach this machine do so at `host`.

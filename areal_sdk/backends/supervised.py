@@ -50,8 +50,7 @@ class SupervisedEngine(InferenceEngine):
     """
 
     def __init__(self, engine: InferenceEngine, *, say: Callable[[str], None]) -> None:
-        self.on_outage: Callable[[bool], None] = lambda is_down: None
-        """Told when the engine is down, and when it is back."""
+        self._tell_outage: Callable[[bool], None] = lambda is_down: None
         self.failure: Exception | None = None
         """Why it is not started again any more."""
         self._engine = engine
@@ -59,6 +58,10 @@ class SupervisedEngine(InferenceEngine):
         self._restarts = Restarts()
         self._back = asyncio.Event()
         self._back.set()
+
+    def observe_outages(self, tell: Callable[[bool], None]) -> None:
+        self._tell_outage = tell
+        self._engine.observe_outages(tell)
 
     @property
     def is_alive(self) -> bool:
@@ -74,10 +77,10 @@ class SupervisedEngine(InferenceEngine):
             while True:
                 death = await self._engine.died()
                 self._back.clear()
-                self.on_outage(True)
+                self._tell_outage(True)
                 await self._bring_back(death)
                 self._back.set()
-                self.on_outage(False)
+                self._tell_outage(False)
         except Exception as exc:
             self.failure = exc
             raise

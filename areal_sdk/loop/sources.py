@@ -44,7 +44,7 @@ async def play_tasks(
         buffer.source_notices = curriculum.notices
         buffer.on_trained = curriculum.end_step
         finished = _observed(curriculum, finished)
-    update_s = await in_thread(
+    update_s = services.engine.info.restart_s + await in_thread(
         lambda: update_timeout_s(services.model.directory), name="size of weights"
     )
     async with services.training_runner() as runner:

@@ -165,7 +165,7 @@ class TrainingLoop:
         update = await self._publish(self.state.version, has_update=has_update)
         await hand_to_engine(self.services.engine, self.learner.trainer)
         self.state.train_seconds = time.monotonic() - self._began
-        self._delivery_timeout_s = await in_thread(
+        self._delivery_timeout_s = self.services.engine.info.restart_s + await in_thread(
             lambda: update_timeout_s(update.path), name="size of weights"
         )
         self._delivery = asyncio.create_task(

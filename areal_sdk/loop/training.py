@@ -324,7 +324,7 @@ async def _train(
         if learner.state.tasks:
             source.restore(learner.state.tasks)
         progress.watch(source.buffer)
-        services.engine.on_outage = source.buffer.hold
+        services.engine.observe_outages(source.buffer.hold)
         ledger, write = source.buffer.ledger, services.run_dir.write_ledger
         try:
             ended = await TrainingLoop(services, learner, source, evaluator, progress).run()

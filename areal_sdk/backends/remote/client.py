@@ -309,4 +309,6 @@ async def wait_until_ready(
         else:
             return
         await asyncio.sleep(0.25)
-    raise ServerFailedError(f"{client.address} was not ready within {timeout_s:g} s; last: {last}")
+    raise ServerFailedError(
+        f"{client.address} was not ready within {timeout_s:g} s (start_timeout_s); last: {last}"
+    )

@@ -33,7 +33,9 @@ def read_model_info(directory: Path, *, max_context: int | None) -> EngineInfo:
     )
 
 
-async def connect(server: Server, model: Path, limits: ServerLimits) -> None:
+async def connect(
+    server: Server, model: Path, limits: ServerLimits, *, start_timeout_s: float
+) -> None:
     """Wait until a server samples, and learn what it is."""
     process = server.process
     if process is None:
@@ -42,7 +44,7 @@ async def connect(server: Server, model: Path, limits: ServerLimits) -> None:
         try:
             await wait_until_ready(
                 server.client,
-                timeout_s=limits.supervision.start_timeout_s,
+                timeout_s=start_timeout_s,
                 is_running=lambda: process.is_running,
             )
         except ServerFailedError as exc:

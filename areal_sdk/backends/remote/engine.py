@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -89,6 +89,7 @@ class RemoteEngine(InferenceEngine):
         self._log_dir = log_dir
         self._info: EngineInfo | None = None
         self._pool = Pool([])
+        self._pool.on_change = self._changed
         self._distributor: WeightDistributor | None = None
         self._exit = AsyncExitStack()
         self._session: aiohttp.ClientSession
@@ -98,6 +99,8 @@ class RemoteEngine(InferenceEngine):
         self._sampler: PoolSampler
         self._entrance: Entrance | None = None
         """Where rollout nodes are told of the servers, if there are any."""
+        self._tell_outage: Callable[[bool], None] = lambda is_away: None
+        self._is_away = False
 
     # life
 
@@ -126,7 +129,13 @@ class RemoteEngine(InferenceEngine):
         try:
             async with asyncio.TaskGroup() as group:
                 for server in self._pool.servers:
-                    group.create_task(connect(server, self._model, self.limits))
+                    connecting = connect(
+                        server,
+                        self._model,
+                        self.limits,
+                        start_timeout_s=self.settings.start_timeout_s,
+                    )
+                    group.create_task(connecting)
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None  # one line for the user; the rest were cancelled
         self._distributor = self._make_distributor()
@@ -135,6 +144,7 @@ class RemoteEngine(InferenceEngine):
             max_context=common_context(self.info, self._pool.servers),
             constrains_json=all(m.info is not None and m.info.has_grammar for m in self.servers),
             shares_device=self.settings.colocated,
+            restart_s=self.settings.start_timeout_s if self._launcher is not None else 0.0,
         )
         await check_agreement(self._pool.servers, self.canary, self._model)
         for server in self._pool.servers:
@@ -162,6 +172,7 @@ class RemoteEngine(InferenceEngine):
             self._distributor,
             model=self._model,
             restart=self._restart if self._launcher is not None else None,
+            start_timeout_s=self.settings.start_timeout_s,
             options=self.limits.supervision,
         )
         self._watches += [
@@ -250,6 +261,17 @@ class RemoteEngine(InferenceEngine):
         if self._entrance is not None:
             self._entrance.tell_soon()
 
+    def observe_outages(self, tell: Callable[[bool], None]) -> None:
+        self._tell_outage = tell
+
+    def _changed(self) -> None:
+        """The state of a server has changed."""
+        if self._entrance is not None:
+            self._entrance.tell_soon()
+        if self._pool.is_starting != self._is_away:
+            self._is_away = not self._is_away
+            self._tell_outage(self._is_away)
+
     async def drain(self, address: str, *, timeout_s: float) -> None:
         """Send nothing new to a server and wait until it is idle."""
         (server,) = [m for m in self._pool.servers if m.address == address]
@@ -295,7 +317,7 @@ class RemoteEngine(InferenceEngine):
     async def release_memory(self) -> None:
         """Every server lends its memory; see `lending`."""
         await self.pause()
-        patience_s = self.limits.supervision.start_timeout_s
+        patience_s = self.settings.start_timeout_s
         label = self._started().label
         lending = (
             lend(server, label=label(server.version), patience_s=patience_s)

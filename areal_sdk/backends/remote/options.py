@@ -38,7 +38,10 @@ class RemoteSection(Section):
     api_key: str | None = Field(default=None, repr=False)
     """API key of the servers, if they need one."""
     request_wait_s: Seconds = 120.0
-    """Maximum time that a request waits while no server is ready."""
+    """Maximum time that a request waits while no server is ready. While the engine starts one again, requests wait as long as
+    its start may take."""
+    start_timeout_s: Seconds = 600.0
+    """Maximum time from the start of a server to its first token. A large model on a slow disk takes minutes."""
 
     def interrupt_mode(self, engine: EngineSection) -> InterruptMode:
         """How a swap treats requests in flight; `engine.kv_on_update` counts too."""

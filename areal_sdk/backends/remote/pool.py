@@ -2,8 +2,10 @@
 
 import asyncio
 import random
+import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 
 from areal_sdk.backends.remote.client import ServerClient, ServerInfo
@@ -12,6 +14,9 @@ from areal_sdk.errors import EngineError
 
 MAX_SESSIONS = 65536
 """Sessions whose server is remembered; forgetting one costs a prefill, nothing else."""
+
+LOOK_EVERY_S = 5.0
+"""How often who waits for a server that is being started looks whether it is given up."""
 
 MAX_IMBALANCE = 8
 """A session leaves its server when that has this many more requests than the least loaded."""
@@ -59,6 +64,8 @@ class Server:
         """The engine aborts its requests for a swap: an aborted stream is then no failure."""
         self.last_token_at = 0.0
         """On the monotonic clock."""
+        self.expected_by = 0.0
+        """Also: it is being started, and requests wait for it until then."""
         self.wake = asyncio.Event()
         """Set to have the supervisor look at it now."""
 
@@ -118,32 +125,50 @@ class Pool:
             return min((m.version for m in self.ready), default=-1)
         return server.version
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether no server is ready, and one is being started."""
+        return not self.ready and self._expected_by > time.monotonic()
+
+    @property
+    def _expected_by(self) -> float:
+        return max((server.expected_by for server in self.servers), default=0.0)
+
     async def acquire(self, session: str, *, timeout_s: float) -> Server:
         """The server for the next attempt, once one is ready and not being swapped."""
         while True:
             await self.running.wait()  # as long as the owner likes: no server's fault
-            try:
-                async with asyncio.timeout(timeout_s):
-                    server = self.entry or await self._choose(session)
-                    await server.gate.wait()
-            except TimeoutError:
-                raise self.nobody_ready(timeout_s) from None
+            if self.entry is None:
+                await self.wait_ready(timeout_s=timeout_s)
+            server = self.entry or self._choose(session)
+            await self._patiently(server.gate.wait, server.gate.is_set, timeout_s)
             if (server is self.entry or server.state is State.READY) and self.running.is_set():
                 return server
 
     async def wait_ready(self, *, timeout_s: float) -> None:
-        try:
-            async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: bool(self.ready))
-        except TimeoutError:
-            raise self.nobody_ready(timeout_s) from None
+        async with self._changed:
+            await self._patiently(self._changed.wait, lambda: bool(self.ready), timeout_s)
 
-    def nobody_ready(self, timeout_s: float) -> EngineError:
-        return EngineError(f"no server was ready for {timeout_s:g} s: {self.describe()}")
+    async def _patiently(
+        self, wait: Callable[[], Awaitable[object]], is_done: Callable[[], bool], timeout_s: float
+    ) -> None:
+        """Wait until it is done. A server that is being started has as long as its start may take."""
+        ends_at = time.monotonic() + timeout_s
+        while not is_done():
+            left_s = max(ends_at, self._expected_by) - time.monotonic()
+            if left_s <= 0:
+                raise EngineError(
+                    f"no server was ready for {timeout_s:g} s (request_wait_s): {self.describe()}"
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(left_s, LOOK_EVERY_S)):
+                    await wait()
 
     def describe(self) -> str:
         lines = [
-            f"{m.address} is {m.state}" + (f" ({m.reason})" if m.reason else "")
+            f"{m.address} is {m.state}"
+            + (f" ({m.reason})" if m.reason else "")
+            + (f", log: {m.process.log_path}" if m.process else "")
             for m in self.servers
         ]
         if self.entry is not None and not self.entry.gate.is_set():
@@ -152,10 +177,7 @@ class Pool:
             )
         return "; ".join(lines)
 
-    async def _choose(self, session: str) -> Server:
-        async with self._changed:
-            while not self.ready:
-                await self._changed.wait()
+    def _choose(self, session: str) -> Server:
         least = min(
             self.ready, key=lambda m: (m.num_running, not m.gate.is_set(), self._tie_break.random())
         )

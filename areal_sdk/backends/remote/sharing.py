@@ -8,6 +8,7 @@ labels in the servers' answers, so that a node that hears late of a version misl
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -60,7 +61,6 @@ class Entrance:
         }
         self._telling: asyncio.Task[None] | None = None
         self._is_due = False
-        pool.on_change = self.tell_soon
 
     def state(self) -> dict[str, Any]:
         """The state of the pool that nodes know, as JSON."""
@@ -70,6 +70,7 @@ class Entrance:
                 "state": server.state.value,
                 "reason": server.reason,
                 "version": server.version,
+                "expected_within_s": max(0.0, server.expected_by - time.monotonic()),
             }
             for server in self._pool.servers
         ]
@@ -144,6 +145,7 @@ class RemoteEngineClient(EngineClient):
             self._version = max(self._version, told["version"])
             server = known.pop(address, None) or self._add(address, state)
             server.version = told["version"]
+            server.expected_by = time.monotonic() + told["expected_within_s"]
             if server not in self._probes or seen is State.DOWN:
                 await self._pool.set_state(server, seen, told["reason"])
         for gone in known.values():

@@ -27,7 +27,6 @@ class SupervisionOptions:
     """A server that this engine started and that hangs for so long is killed and started again."""
     max_restarts: int = 5
     """Of one server without its getting ready; then it is left down."""
-    start_timeout_s: float = 600.0
 
     @property
     def restarts(self) -> RestartPolicy:
@@ -44,12 +43,14 @@ class Supervisor:
         *,
         model: Path,
         restart: Callable[[Server], Awaitable[None]] | None,
+        start_timeout_s: float,
         options: SupervisionOptions,
     ) -> None:
         self._pool = pool
         self._distributor = distributor
         self._model = model
         self._restart = restart
+        self._start_timeout_s = start_timeout_s
         self._options = options
         self._down_since: dict[Server, float] = {}
         self._restarts: dict[Server, Restarts] = {}
@@ -104,7 +105,16 @@ class Supervisor:
         self._restarts.pop(server, None)
 
     async def _revive(self, server: Server, why: str) -> None:
+        self._expect(server, within_s=self._start_timeout_s)
         await self._set_down(server, why)
+        try:
+            await self._start_again(server, why)
+        except EngineError:  # it is looked at again soon
+            self._expect(server, within_s=2 * self._options.check_every_s)
+            raise
+        server.expected_by = 0.0
+
+    async def _start_again(self, server: Server, why: str) -> None:
         assert server.process is not None
         assert self._restart is not None, "a process that this engine started has a launcher"
         await server.process.stop(grace_s=0.0)
@@ -115,20 +125,32 @@ class Supervisor:
             await self._leave_down(server, why)
             return
         logger.warning(
-            "restarting the %s server of %s: %s", server.client.kind, server.address, why
+            "restarting the %s server of %s: %s; if no other is ready, requests wait up to %g s "
+            "(start_timeout_s); log: %s",
+            server.client.kind,
+            server.address,
+            why,
+            self._start_timeout_s,
+            server.process.log_path,
         )
         await self._restart(server)
+        self._expect(server, within_s=self._start_timeout_s)  # a launcher may have sought its place
         await wait_until_ready(
             server.client,
-            timeout_s=self._options.start_timeout_s,
+            timeout_s=self._start_timeout_s,
             is_running=lambda: server.process is not None and server.process.is_running,
         )
+        self._expect(server, within_s=self._start_timeout_s)  # it loads the newest weights
         await self._readmit(server)
+
+    def _expect(self, server: Server, *, within_s: float) -> None:
+        server.expected_by = time.monotonic() + within_s
 
     async def _leave_down(self, server: Server, why: str) -> None:
         """Stop restarting a server whose starts keep failing; the other servers go on."""
         assert server.process is not None
         self._left_down.add(server)
+        server.expected_by = 0.0
         reason = (
             f"{why}; it is left down after {self._options.max_restarts} starts that failed, see "
             f"{server.process.log_path}"

@@ -1,6 +1,7 @@
 """Placement over members that never speak: sessions stay, others balance, the unready get nothing."""
 
 import asyncio
+import time
 
 import aiohttp
 import pytest
@@ -48,8 +49,32 @@ async def test_a_session_leaves_a_server_that_is_not_ready(pool: Pool) -> None:
 async def test_nobody_ready_is_an_error_that_says_why(pool: Pool) -> None:
     for member in pool.servers:
         await pool.set_state(member, State.DOWN, "on fire")
-    with pytest.raises(EngineError, match=r"0.2 s: http://server-0 is down \(on fire\)"):
+    with pytest.raises(
+        EngineError, match=r"0.2 s \(request_wait_s\): http://server-0 is down \(on fire\)"
+    ):
         await acquire(pool)
+
+
+async def test_requests_wait_for_a_server_that_is_being_started_until_it_is_given_up(
+    pool: Pool,
+) -> None:
+    started = pool.servers[0]
+    started.expected_by = time.monotonic() + 3600
+    for member in pool.servers:
+        await pool.set_state(member, State.DOWN, "it died")
+    waiting = [asyncio.create_task(pool.acquire("", timeout_s=0.01)) for _ in range(2)]
+    done, _ = await asyncio.wait(waiting, timeout=0.2)
+    assert not done
+    assert pool.is_starting
+    await pool.set_state(started, State.READY)
+    assert [await one for one in waiting] == [started, started]
+    await pool.set_state(started, State.DOWN, "it died")
+    waiting = [asyncio.create_task(pool.acquire("", timeout_s=0.01))]
+    started.expected_by = 0.0
+    await pool.set_state(started, State.DOWN, "it is left down")
+    with pytest.raises(EngineError, match=r"server-0 is down \(it is left down\)"):
+        await waiting[0]
+    assert not pool.is_starting
 
 
 async def test_a_request_waits_for_a_swap_and_for_the_owner(pool: Pool) -> None:

@@ -1,17 +1,24 @@
 """A server that is not SGLang needs one client: pool, swaps, verification, restarts are given."""
 
+import asyncio
 import os
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from areal_sdk.backends.remote.pool import State
 from areal_sdk.engine import GenerateRequest
+from areal_sdk.errors import EngineError
 from areal_sdk.models import make_tiny_model
 from areal_sdk.testing import check_engine
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.toy_vllm import plugin
+from tests.backends.sglang.waiting import until
 from tests.loop.runs import DEADLINE_S, finish, run_dir, start_training, wait_for_steps
 
 
@@ -77,6 +84,62 @@ async def test_a_lone_server_that_dies_under_a_push_gets_the_weights_when_it_is_
         assert engine.servers[0].process is not process
     finally:
         await engine.aclose()
+
+
+@asynccontextmanager
+async def lost(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, *, hold_says: str = "", **settings: Any
+) -> AsyncIterator[tuple[plugin.ToyEngine, Path]]:
+    """An engine whose only server was killed, and starts again once the hold, a file, is gone."""
+    hold = directory / "hold"
+    monkeypatch.setenv("TOY_HOLD", str(hold))
+    model = make_tiny_model(directory / "model", num_layers=1)
+    engine = plugin.ToyEngine(model_dir=model, log_dir=directory, request_wait_s=0.5, **settings)
+    await engine.start()
+    try:
+        hold.write_text(hold_says)
+        process = engine.servers[0].process
+        assert process is not None
+        process.signal(signal.SIGKILL)
+        yield engine, hold
+    finally:
+        await engine.aclose()
+
+
+async def test_requests_and_weights_wait_as_long_as_a_lone_server_takes_to_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lost(tmp_path, monkeypatch) as (engine, hold):
+        outages: list[bool] = []
+        engine.observe_outages(outages.append)
+        await until(lambda: engine.servers[0].state is State.DOWN)
+        asked = asyncio.create_task(
+            engine.generate(GenerateRequest((10, 11, 12), 20, ignore_eos=True))
+        )
+        weights = str(tmp_path / "model" / "model.safetensors")
+        updating = asyncio.create_task(engine.update_weights(WeightUpdate(1, weights)))
+        done, _ = await asyncio.wait({asked, updating}, timeout=3 * 0.5)  # thrice request_wait_s
+        assert not done
+        hold.unlink()
+        async with asyncio.timeout(DEADLINE_S):
+            assert len((await asked).tokens) == 20
+            await updating
+        assert engine.version == 1
+        assert outages == [True, False]
+
+
+async def test_a_lone_server_that_is_given_up_fails_requests_with_setting_and_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lost(tmp_path, monkeypatch, hold_says="die", max_restarts=2) as (engine, _):
+        await until(lambda: engine.servers[0].state is State.DOWN)
+        with pytest.raises(EngineError) as failure:
+            async with asyncio.timeout(DEADLINE_S):
+                await engine.generate(GenerateRequest((10, 11, 12), 20, ignore_eos=True))
+    told = str(failure.value)
+    assert "no server was ready for 0.5 s (request_wait_s)" in told
+    assert "it is left down after 2 starts that failed" in told
+    assert f"log: {tmp_path / 'toy-0.log'}" in told
 
 
 @pytest.mark.long

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 PROMPT = tuple(b"processes")
 LIMITS = ServerLimits(
     deadlines=Deadlines(token_s=30.0, control_s=5.0, probe_s=3.0, busy_probe_s=6.0, weights_s=60.0),
-    supervision=SupervisionOptions(check_every_s=0.5, start_timeout_s=600.0),
+    supervision=SupervisionOptions(check_every_s=0.5),
 )
 WAITS = SGLangSection(transport="disk", request_wait_s=600.0)
 

@@ -108,13 +108,17 @@ class ToyEngine(RemoteEngine):
         log_dir: Path,
         servers: int = 1,
         interrupt: Literal["abort", "retract"] = "abort",
+        request_wait_s: float = 120.0,
+        max_restarts: int = 5,
     ) -> None:
         super().__init__(
             model_dir,
             log_dir=log_dir,
             launcher=ToyLauncher(model_dir, log_dir, servers=servers),
-            settings=RemoteSection(interrupt=interrupt),
-            limits=ServerLimits(supervision=SupervisionOptions(check_every_s=0.5)),
+            settings=RemoteSection(interrupt=interrupt, request_wait_s=request_wait_s),
+            limits=ServerLimits(
+                supervision=SupervisionOptions(check_every_s=0.5, max_restarts=max_restarts)
+            ),
         )
 
 

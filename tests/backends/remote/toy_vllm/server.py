@@ -1,12 +1,17 @@
 """A small inference server over HTTP with routes and names of its own; real tokens, through torch.
 
 python server.py MODEL_DIR PORT [HOST]
+
+It takes as long to start as there is the file that TOY_HOLD names (a large model takes minutes), and cannot start
+if `die` stands there.
 """
 
 import asyncio
 import json
+import os
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -132,5 +137,13 @@ async def main(model_dir: Path, port: int, host: str = "127.0.0.1") -> None:
         await asyncio.Event().wait()
 
 
+def wait_for_leave_to_start(hold: Path) -> None:
+    while hold.exists():
+        if hold.read_text() == "die":
+            sys.exit("it cannot start")
+        time.sleep(0.05)
+
+
 if __name__ == "__main__":
+    wait_for_leave_to_start(Path(os.environ.get("TOY_HOLD", "/nowhere")))
     asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
