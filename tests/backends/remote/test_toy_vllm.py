@@ -128,6 +128,37 @@ async def test_requests_and_weights_wait_as_long_as_a_lone_server_takes_to_start
         assert outages == [True, False]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("servers", [1, 2])
+async def test_a_server_that_is_killed_in_mid_update_gets_the_weights_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: int
+) -> None:
+    hold = tmp_path / "hold"
+    monkeypatch.setenv("TOY_HOLD", str(hold))
+    model = make_tiny_model(tmp_path / "model", num_layers=1)
+    engine = plugin.ToyEngine(model_dir=model, log_dir=tmp_path, servers=servers)
+    await engine.start()
+    try:
+        hold.write_text("update")
+        weights = WeightUpdate(1, str(model / "model.safetensors"))
+        updating = asyncio.create_task(engine.update_weights(weights))
+        await until((tmp_path / "in-update").exists)
+        killed = engine.servers[-1]
+        assert killed.process is not None
+        killed.process.signal(signal.SIGKILL)
+        await until(lambda: killed.state is State.DOWN)
+        hold.unlink()
+        async with asyncio.timeout(DEADLINE_S):
+            await updating
+            await until(lambda: all(server.state is State.READY for server in engine.servers))
+            asked = [GenerateRequest((n,), 20, ignore_eos=True) for n in range(4)]
+            results = await asyncio.gather(*map(engine.generate, asked))
+        assert {version for result in results for version in result.versions} == {1}
+        assert [server.version for server in engine.servers] == servers * [1]
+    finally:
+        await engine.aclose()
+
+
 async def test_a_lone_server_that_is_given_up_fails_requests_with_setting_and_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 python server.py MODEL_DIR PORT [HOST]
 
 It takes as long to start as there is the file that TOY_HOLD names (a large model takes minutes), and cannot start
-if `die` stands there.
+if `die` stands there. If `update` does, new weights take so long.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from areal_sdk.engine import GenerateRequest, Sampling
 from areal_sdk.types import WeightUpdate
 
 NEVER_TAGGED = "checkpoint"
+HOLD = Path(os.environ.get("TOY_HOLD", "/nowhere"))
 
 
 class ToyServer:
@@ -115,6 +116,8 @@ class ToyServer:
 
     async def update(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if "path" in body:
+            await asyncio.to_thread(wait_in_update, HOLD)
         self._tags.append(body["tag"])
         update = WeightUpdate(len(self._tags) - 1, body.get("path"))
         await self._engine.update_weights(update)
@@ -144,6 +147,12 @@ def wait_for_leave_to_start(hold: Path) -> None:
         time.sleep(0.05)
 
 
+def wait_in_update(hold: Path) -> None:
+    while hold.exists() and hold.read_text() == "update":
+        hold.with_name("in-update").touch()
+        time.sleep(0.05)
+
+
 if __name__ == "__main__":
-    wait_for_leave_to_start(Path(os.environ.get("TOY_HOLD", "/nowhere")))
+    wait_for_leave_to_start(HOLD)
     asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
