@@ -22,6 +22,9 @@ _ACCEPTED = (
     "context_management",
     "user_profile_id",
     "workspace_id",
+    "billing_policy",
+    "fallbacks",
+    "fallback_credit_token",
 )
 
 _IGNORED_BLOCKS = ("redacted_thinking",)
@@ -33,9 +36,11 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
     thinking = fields.mapping("thinking") or {}
     messages = tuple(_parse_messages(fields))
     prefill = ""
-    if messages[-1]["role"] == "assistant" and len(messages) > 1:
+    if len(messages) > 1 and messages[-1]["role"] == "assistant":
         prefill = _parse_prefill(messages[-1], choice, thinking)
         messages = messages[:-1]
+    if not messages:
+        raise bad_request("messages: none of them says anything", param="messages")
     request = ChatRequest(
         messages=messages,
         prefill=prefill,
@@ -53,6 +58,8 @@ def parse(fields: Fields, *, max_new_tokens: int | None) -> ChatRequest:
     fields.accept(*_ACCEPTED)
     fields.refuse("mcp_servers", "tools are called by the client")
     fields.refuse("container", "nothing is executed here")
+    fields.refuse("thread", "conversations are not kept here: send all messages")
+    fields.refuse("compaction", "the client shortens its conversation")
     fields.refuse("diagnostics", "how the engine caches prompts is not told")
     fields.refuse_unknown()
     return request
@@ -119,6 +126,8 @@ def _parse_message(message: Any, where: str) -> Iterator[Message]:
     if role not in ("user", "assistant", "system"):
         raise bad_request(f"{where}.role must be 'user' or 'assistant'", param=f"{where}.role")
     content = message.get("content")
+    if content is None and role == "system":
+        return  # it changes settings, and says nothing
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise bad_request(f"{where}.content must be a string or blocks", param=f"{where}.content")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from areal_sdk.gateway.errors import bad_request
-from areal_sdk.gateway.wire.fields import Fields, parse_tool
+from areal_sdk.gateway.wire.fields import Fields, check_name, parse_tool
 from areal_sdk.types import Tool
 
 Schema = dict[str, Any]
@@ -45,9 +45,9 @@ def _parse_known(tool: dict[str, Any], family: str, where: str) -> Tool:
 
 
 def _name(tool: Any, where: str) -> str:
-    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str) or not tool["name"]:
+    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
         raise bad_request(f"{where}.name is missing", param=f"{where}.name")
-    return str(tool["name"])
+    return check_name(tool["name"], f"{where}.name")
 
 
 def _function(name: str, description: Any, schema: Schema, where: str) -> Tool:
