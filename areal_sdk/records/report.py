@@ -69,10 +69,18 @@ def _about(overview: RunOverview) -> str:
 
 def _figures(figures: Mapping[str, float | None]) -> str:
     return "".join(
-        f"<div><b>{value:.4g}</b><span>{escape(name)}</span></div>"
+        f"<div><b>{_figure(value)}</b><span>{escape(name)}</span></div>"
         for name, value in figures.items()
         if value is not None
     )
+
+
+def _figure(value: float) -> str:
+    """
+    >>> _figure(0.81904), _figure(15680), _figure(4)
+    ('0.819', '15,680', '4')
+    """
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def _panel(panel: Panel) -> str:

@@ -10,6 +10,8 @@ from areal_sdk.records.curves import Panel, Point, Series
 WIDTH, HEIGHT = 360, 210
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 12, 40
 NUM_TICKS = 4
+MOST_OF_NUMBER = 6
+"""Characters beside an axis: there is no room for more."""
 MAX_POINTS = 300
 """Longer curves are averaged: a report of ten thousand steps stays small."""
 
@@ -128,7 +130,11 @@ def _middle(points: Sequence[Point]) -> Point:
 
 def _number(value: float) -> str:
     """
-    >>> _number(0.25), _number(1200.0), _number(1e-6), _number(0.0)
-    ('0.25', '1200', '1e-06', '0')
+    >>> _number(0.25), _number(1200.0), _number(0.00075), _number(0.0)
+    ('0.25', '1200', '7.5e-4', '0')
     """
-    return f"{value:.4g}"
+    plain = f"{value:.4g}"
+    if len(plain) <= MOST_OF_NUMBER:
+        return plain
+    mantissa, _, exponent = f"{value:.3e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
