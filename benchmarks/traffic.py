@@ -96,7 +96,12 @@ def counted_bytes() -> str:
     for name, settings in CASES.items():
         section = TrainerSection(ranks=RANKS, **settings)
         expected = asdict(
-            predict_sent(ModelShape.of(config), section, num_microbatches=MICROBATCHES // RANKS)
+            predict_sent(
+                ModelShape.of(config),
+                section,
+                num_microbatches=MICROBATCHES // RANKS,
+                num_measured=0,  # demonstrations
+            )
         )
         found, other = on_two(measure_bytes, settings)
         assert found["sent"] == other["sent"], "the ranks do the same"

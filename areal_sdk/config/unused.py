@@ -150,7 +150,7 @@ def without_nodes(config: Config, why: str) -> list[str]:
 
 def _slow_adapter(config: Config) -> Iterator[str]:
     """A learning rate that was meant for all weights."""
-    rate = config.trainer.learning_rate
+    rate = config.trainer.first_learning_rate
     if config.trainer.lora.rank and rate < ADAPTER_LEARNING_RATE / 4:
         yield (
             f"trainer.learning_rate = {rate:g} changes little: an adapter (trainer.lora) usually needs about "

@@ -64,7 +64,7 @@ class Imitation:
     async def learn(self, trainer: Trainer, rows: Sequence[int]) -> Mapping[str, float]:
         return await trainer.learn(
             [self.rows[row] for row in rows],
-            learning_rate=self.settings.learning_rate,
+            learning_rate=self.settings.first_learning_rate,
             timeout_s=self.settings.step_timeout_s,
         )
 
@@ -113,7 +113,7 @@ class _Pairs(ABC):
         ]
         metrics = await trainer.learn(
             weighted,
-            learning_rate=self.settings.learning_rate,
+            learning_rate=self.settings.first_learning_rate,
             divisor=float(len(pairs)),
             timeout_s=self.settings.step_timeout_s,
         )

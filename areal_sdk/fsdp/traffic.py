@@ -33,8 +33,12 @@ class Sent:
     """Gradients that copies of the model sum, and the few numbers of the metrics."""
 
 
-def predict_sent(model: ModelShape, settings: TrainerSection, *, num_microbatches: int) -> Sent:
+def predict_sent(
+    model: ModelShape, settings: TrainerSection, *, num_microbatches: int, num_measured: int = 1
+) -> Sent:
     """An update in which all weights are trained, with so many micro-batches on each rank.
+
+    `num_measured` is the number of forward passes that measure the update (`trainer.trust_region`).
 
     What `sequence_ranks` exchange comes on top.
     """
@@ -47,8 +51,9 @@ def predict_sent(model: ModelShape, settings: TrainerSection, *, num_microbatche
     in_float = layers + tables * model.table + model.hidden - in_half
     gradients = FLOAT * model.parameters
     num_sums = 1 if settings.defer_gradient_sync else num_microbatches
+    num_gathers = 2 * num_microbatches + num_measured
     return Sent(
-        gathered=2 * num_microbatches * (HALF * in_half + FLOAT * in_float) * _share(ranks),
+        gathered=num_gathers * (HALF * in_half + FLOAT * in_float) * _share(ranks),
         scattered=num_sums * gradients * _share(ranks),
         reduced=2 * gradients / ranks * _share(copies),
     )

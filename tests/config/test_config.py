@@ -174,8 +174,8 @@ def test_a_name_that_is_no_path_is_stored_as_it_is(
 def test_an_adapter_is_one_line_and_has_a_learning_rate_of_its_own() -> None:
     full, lora = Config().trainer, load_config(settings=["trainer.lora.rank=16"]).trainer
     assert lora.lora.rank == 16
-    assert lora.learning_rate == 10 * full.learning_rate
-    assert lora.model_copy(update={"lora": full.lora, "learning_rate": 2e-5}) == full
+    assert lora.first_learning_rate == 10 * full.first_learning_rate
+    assert lora.model_copy(update={"lora": full.lora}) == full
     given = load_config(settings=["trainer.learning_rate=1e-5", "trainer.lora.rank=16"])
     assert given.trainer.learning_rate == 1e-5
     none = parse_config({"trainer": {"lora": {"rank": "0"}}})  # a number in quotes is a number

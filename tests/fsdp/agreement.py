@@ -31,7 +31,7 @@ COSTS = ("num_computed", "wall_s", "cpu_s")
 
 def descending(spec: TrainerSpec) -> RankTrainer:
     """A trainer with plain gradient descent in place of AdamW, whose steps are as large."""
-    trainer = RankTrainer(changed(spec, learning_rate=0.3))
+    trainer = RankTrainer(changed(spec, learning_rate=0.3, trust_region=0.0))
     for model, _ in _learners(trainer):
         optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
         if model is trainer.policy:

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
+from areal_sdk.fsdp.step.optimizer import Applied
 from areal_sdk.trainer import Demonstration
 
 from .specs import changed, trainer_spec
@@ -30,7 +31,7 @@ def spec(model_dir: Path) -> TrainerSpec:
 class GradientTrainer(RankTrainer):
     """Keeps the gradient of its last update."""
 
-    def _apply_gradients(self, learning_rate: float) -> float:
+    def _apply_gradients(self, learning_rate: float) -> Applied:
         self.gradient = {
             name: p.grad.clone()
             for name, p in self.policy.named_weights().items()

@@ -15,6 +15,7 @@ from areal_sdk.algorithms.objectives import Loss, PolicyTerms
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.step import RankTrainer
 from areal_sdk.fsdp.step.metrics import Distances
+from areal_sdk.fsdp.step.optimizer import Applied
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import TrajectoryGroup
 
@@ -38,7 +39,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 class GradientTrainer(RankTrainer):
     """Keeps the gradient of its last update."""
 
-    def _apply_gradients(self, learning_rate: float) -> float:
+    def _apply_gradients(self, learning_rate: float) -> Applied:
         self.gradient = {
             name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
             for name, p in self.policy.named_weights().items()
@@ -299,7 +300,7 @@ def test_the_optimizer_forgets_imitation_when_reinforcement_begins(
     trainer = RankTrainer(changed(spec, warmup_steps=2))
     trainer.learn([Demonstration((1, 2, 3), (False, True, True))], learning_rate=1e-3)
     metrics = trainer.step(make_groups(1), version=0)
-    assert metrics["learning_rate"] == spec.trainer.learning_rate / 2
+    assert metrics["learning_rate"] == spec.trainer.first_learning_rate / 2
     assert {float(state["step"]) for state in trainer.optimizer.state.values()} == {1.0}
 
 
@@ -354,7 +355,7 @@ def test_a_policy_that_runs_away_from_its_samples_is_named_once_with_the_cure(
 ) -> None:
     spec = replace(spec, publish_dtype="float32")
     groups = relabel(spec.model_dir, make_groups(4))
-    trainer = RankTrainer(changed(spec, learning_rate=0.3, num_minibatches=4))
+    trainer = RankTrainer(changed(spec, learning_rate=0.3, trust_region=0.0, num_minibatches=4))
     told = []
     for version in range(4):
         trainer.step(groups, version=version)
@@ -367,12 +368,12 @@ def test_a_policy_that_runs_away_from_its_samples_is_named_once_with_the_cure(
 def test_a_jump_of_the_distance_is_named_where_its_mean_over_tokens_is_small() -> None:
     distances = Distances()
     usual = [1e-6, 2e-3, 1e-3, 2.5e-3, 1e-3, 3e-3]
-    assert [distances.notice({"kl_behaviour": value}) for value in usual] == [None] * 6
+    assert [distances.notice({"kl_behaviour_after": value}) for value in usual] == [None] * 6
     assert distances.notice({}) is None
-    notice = distances.notice({"kl_behaviour": 0.069})
+    notice = distances.notice({"kl_behaviour_after": 0.069})
     assert notice is not None
     assert "(the median before: 0.0015)" in notice
-    assert Distances().notice({"kl_behaviour": 0.069}) is None, "nothing is usual yet"
+    assert Distances().notice({"kl_behaviour_after": 0.069}) is None, "nothing is usual yet"
 
 
 @pytest.mark.parametrize("num_minibatches", [1, 3])

@@ -66,7 +66,12 @@ def test_the_bytes_that_a_rank_sends_are_those_of_the_theory(
     for rank in measured:
         found, settings = rank[name], TrainerSection(**SENT[name])
         model = ModelShape.of(rank["config"])
-        predicted = predict_sent(model, settings, num_microbatches=found["microbatches"])
+        predicted = predict_sent(
+            model,
+            settings,
+            num_microbatches=found["microbatches"],
+            num_measured=found["measured"],
+        )
         sent = Sent(**found["sent"])
         # A row more than the table's 263 fills it up: as many on each rank.
         assert sent.gathered == pytest.approx(predicted.gathered, rel=2e-4)

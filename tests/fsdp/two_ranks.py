@@ -82,11 +82,16 @@ def after_the_forward(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:
 def sent_in_a_step(spec: TrainerSpec, ranks: Ranks) -> dict[str, Any]:
     """Collectives of one step, what this rank sent for them, and how many micro-batches it had."""
     trainer = RankTrainer(spec, ranks)
-    seen: list[int] = []
-    trainer.policy.register_forward_pre_hook(lambda *_: seen.append(1))
+    seen: list[bool] = []
+    trainer.policy.register_forward_pre_hook(lambda *_: seen.append(torch.is_grad_enabled()))
     with CountedTraffic() as counted:
         trainer.step(make_groups(4), version=0)
-    return {"calls": counted.calls, "sent": asdict(counted.sent), "microbatches": len(seen)}
+    return {
+        "calls": counted.calls,
+        "sent": asdict(counted.sent),
+        "microbatches": sum(seen),
+        "measured": seen.count(False),
+    }
 
 
 def step_of(spec: TrainerSpec, ranks: Ranks) -> dict[str, int]:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Field,
-    ModelWrapValidatorHandler,
     model_validator,
 )
 
@@ -55,8 +54,10 @@ class LoraSection(Section):
         )
 
 
+FIRST_LEARNING_RATE = 2e-5
+"""The learning rate that `auto` begins with."""
 ADAPTER_LEARNING_RATE = 2e-4
-"""Default of `trainer.learning_rate` for an adapter: about ten times that of all weights."""
+"""The same for an adapter: about ten times that of all weights."""
 
 
 class TrainerSection(Section):
@@ -64,8 +65,12 @@ class TrainerSection(Section):
 
     name: str = "fsdp"
     """`fsdp`, or a plugin's trainer. A plugin's trainer reads those settings below that it can use."""
-    learning_rate: Annotated[float, Field(gt=0)] = 2e-5
-    """Highest learning rate of AdamW. Default for an adapter (`trainer.lora`): 2e-4."""
+    learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    """Highest learning rate of AdamW. `auto`: 2e-5, or 2e-4 for an adapter (`trainer.lora`); where episodes are
+    trained, the rate then follows `trust_region`."""
+    trust_region: Annotated[float, Field(ge=0)] = 0.3
+    """Maximum KL of the policy after an update from the policy before it, in nats an episode (and at most 0.01 a token).
+    A larger update is scaled back. 0: no maximum."""
     warmup_steps: NonNegative = 5
     """Steps of the run in which the learning rate rises to its value, however many updates a step makes."""
     schedule: Literal["constant", "linear", "cosine", "wsd"] = "constant"
@@ -154,16 +159,12 @@ class TrainerSection(Section):
             if num % self.replicas == 0 and num % self.sequence_ranks == 0
         ]
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _imply(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
-        """An adapter has another learning rate than all weights, unless one was given."""
-        section = read(values)
-        if section.lora.rank and "learning_rate" not in section.model_fields_set:
-            return read(
-                {**section.model_dump(exclude_unset=True), "learning_rate": ADAPTER_LEARNING_RATE}
-            )
-        return section
+    @property
+    def first_learning_rate(self) -> float:
+        """The learning rate that a run begins with, and that fine-tuning keeps."""
+        if self.learning_rate != "auto":
+            return self.learning_rate
+        return ADAPTER_LEARNING_RATE if self.lora.rank else FIRST_LEARNING_RATE
 
 
 class AlgorithmSection(Section):

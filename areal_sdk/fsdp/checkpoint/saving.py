@@ -60,6 +60,7 @@ class Snapshot:
             "num_steps": trainer.num_steps,
             "critic_updates": None if trainer.critic is None else trainer.critic.num_updates,
             "critic_steps": None if trainer.critic is None else trainer.critic.num_steps,
+            "region": [trainer.region.factor, trainer.region.num_calm],
             "baselines": trainer.baselines,
             "adapter": _adapter_of(trainer.spec),
             "extra": extra,
@@ -161,6 +162,7 @@ def load_checkpoint(trainer: RankTrainer, directory: Path) -> Mapping[str, JSON]
     trainer.phase = state["phase"]
     trainer.num_updates = state["num_updates"]
     trainer.num_steps = state.get("num_steps", trainer.num_updates)
+    trainer.region.factor, trainer.region.num_calm = state.get("region") or (1.0, 0)
     trainer.baselines = state["baselines"]
     if trainer.critic is not None:  # none was saved where another algorithm was trained: it begins
         trainer.critic.num_updates = state.get("critic_updates") or 0

@@ -116,7 +116,7 @@ class CriticTrainer:
                     self.settings,
                     learning_rate=self.spec.learning_rate * rate,
                 )
-                self.num_updates += applied.is_updated
+                self.num_updates += applied.update is not None
                 norms.append(applied.grad_norm)
         sums = self.ranks.rows.sum(totals)
         value_loss = sums.pop("value_loss")

@@ -137,7 +137,7 @@ class Distances:
 
     def notice(self, metrics: Mapping[str, float]) -> str | None:
         """The line for the user where the policy ran away."""
-        found = metrics.get("kl_behaviour")
+        found = metrics.get("kl_behaviour_after")
         if found is None:
             return None
         usual = statistics.median(self._usual) if len(self._usual) >= REMEMBERED // 4 else math.inf

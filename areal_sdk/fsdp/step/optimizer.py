@@ -9,6 +9,7 @@ from torch import nn
 
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import global_grad_norm
+from areal_sdk.fsdp.step.trust_region import Update
 
 
 def make_optimizer(model: nn.Module, settings: TrainerSection) -> torch.optim.AdamW:
@@ -53,7 +54,8 @@ def warmed_up(settings: TrainerSection, *, step: int) -> float:
 class Applied:
     grad_norm: float
     """Before clipping."""
-    is_updated: bool
+    update: Update | None
+    """None: nothing was updated."""
 
 
 def apply_gradients(
@@ -71,14 +73,15 @@ def apply_gradients(
     """
     parameters = list(model.parameters())
     norm = global_grad_norm(parameters)
-    is_updated = bool(torch.isfinite(norm)) and norm.item() > 0.0
-    if is_updated:
+    update = None
+    if bool(torch.isfinite(norm)) and norm.item() > 0.0:
         torch.nn.utils.clip_grads_with_norm_(parameters, settings.max_grad_norm, norm)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
         optimizer.step()
+        update = Update(optimizer, [p for p in parameters if p.grad is not None])
     optimizer.zero_grad(set_to_none=True)
-    return Applied(norm.item(), is_updated)
+    return Applied(norm.item(), update)
 
 
 def worst(norms: Sequence[float]) -> float:

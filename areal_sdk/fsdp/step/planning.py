@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from areal_sdk.algorithms.advantages.estimator import Estimate, Evidence, PerToken
@@ -13,6 +14,7 @@ from areal_sdk.algorithms.examples import Example, make_example
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
+from areal_sdk.fsdp.step.trust_region import Probe, sampled
 from areal_sdk.trajectory import TrajectoryGroup
 
 
@@ -25,6 +27,8 @@ class Minibatch:
     """Over *all* ranks, of terms with an advantage and of those without."""
     num_terms: int
     """Over all ranks."""
+    probe: Probe | None = None
+    """The sequences by which the update is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,16 @@ class Planner:
         counts = [sum(t.num_trained for t in group.trajectories) for group in groups]
         parts = split_evenly(counts, self.settings.num_minibatches)
         planned = [
-            self._minibatch(groups, part, algorithm, estimate, evidence, version=version)
-            for part in parts
+            self._minibatch(
+                groups,
+                part,
+                algorithm,
+                estimate,
+                evidence,
+                version=version,
+                seed=version * len(parts) + number,
+            )
+            for number, part in enumerate(parts)
         ]
         teaches = [
             sum(int((row != 0.0).sum()) for row in of_group) for of_group in estimate.advantages
@@ -78,6 +90,7 @@ class Planner:
         evidence: Evidence,
         *,
         version: int,
+        seed: int,
     ) -> Minibatch:
         lengths: dict[tuple[int, str], int] = {}
         for i in part:
@@ -105,7 +118,8 @@ class Planner:
             )
             is not None
         ]
-        return self.minibatch(examples, divisor=shares.divisor, version=version)
+        planned = self.minibatch(examples, divisor=shares.divisor, version=version)
+        return replace(planned, probe=self._probe(examples, version=version, seed=seed))
 
     def minibatch(self, examples: Sequence[Example], *, divisor: float, version: int) -> Minibatch:
         if not examples:
@@ -125,6 +139,20 @@ class Planner:
         missing = max(map(len, rows_of_rank)) - len(batches)
         batches += [empty_batch(examples[0], device=device)] * missing
         return Minibatch(batches, divisor, sum(len(e.targets_T) for e in examples))
+
+    def _probe(self, examples: Sequence[Example], *, version: int, seed: int) -> Probe | None:
+        """A sample of the sequences, in rows of their own."""
+        if not examples:
+            return None
+        chosen = sampled(examples, seed=seed)
+        starts = np.cumsum([0, *(len(example.targets_T) for example in examples)])
+        terms = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
+        rows = self.minibatch([examples[i] for i in chosen], divisor=1.0, version=version)
+        return Probe(
+            rows.batches,
+            torch.from_numpy(terms).to(self.ranks.device),
+            tokens_per_episode=float(starts[-1]) / len(examples),
+        )
 
 
 def gather(minibatch: Minibatch, values: Sequence[torch.Tensor], ranks: Ranks) -> torch.Tensor:

@@ -43,6 +43,7 @@ from areal_sdk.fsdp.step.metrics import (
     disagreement_notice,
 )
 from areal_sdk.fsdp.step.optimizer import (
+    Applied,
     apply_gradients,
     make_optimizer,
     scheduled,
@@ -52,6 +53,7 @@ from areal_sdk.fsdp.step.optimizer import (
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
+from areal_sdk.fsdp.step.trust_region import Moved, TrustRegion, Update, divergence, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit, TrajectoryGroup
@@ -87,6 +89,9 @@ class RankTrainer:
         """Optimiser updates of this phase."""
         self.num_steps = 0
         """Steps of this phase, those without an update too: the clock of warm-up and schedule."""
+        self.region = TrustRegion(
+            self.settings.trust_region, is_followed=self.settings.learning_rate == "auto"
+        )
         self.baselines: Baselines = {}
         self.notices: list[str] = []
         """The notices of the latest step: each source with a wrong reward once."""
@@ -130,12 +135,18 @@ class RankTrainer:
             with meter.phase("proximal"):
                 minibatches = self._with_proximal(plan.minibatches)
             rate = self._scheduled()
+            is_full = rate == 1.0 and self.num_steps >= self.settings.warmup_steps
+            spread = 1.0 - plan.num_idle_groups / len(groups)
+            moves: list[Moved] = []
             metrics |= self._update(
                 minibatches,
                 self._policy_loss,
                 meter,
-                learning_rate=self.settings.learning_rate * rate,
+                learning_rate=self.settings.first_learning_rate * self.region.factor * rate,
+                moves=moves,
             )
+            metrics |= summary(moves)
+            self.region.follow(moves, spread=spread, is_full=is_full)
             if self.critic is not None:
                 of_critic = self.critic.update(minibatches, meter, rate=rate)
                 skipped = metrics["num_skipped_updates"] + of_critic["num_skipped_updates"]
@@ -306,8 +317,9 @@ class RankTrainer:
         meter: Meter,
         *,
         learning_rate: float,
+        moves: list[Moved] | None = None,
     ) -> dict[str, float]:
-        """One optimiser update for each minibatch that has a gradient."""
+        """One optimiser update for each minibatch that has a gradient; adds to `moves` what the updates did."""
         loss_sum, grad_norms, num_skipped = 0.0, [], 0
         num_updates = self.num_updates
         learning_rate *= warmed_up(self.settings, step=self.num_steps)
@@ -318,6 +330,7 @@ class RankTrainer:
                 minibatch = self._screened(planned, progress)
             # FSDP averages gradients over ranks; ours are sums.
             scale = self.ranks.size / minibatch.divisor
+            before: list[Tensor] = []
             for batch in summed_at_the_end(self.policy, minibatch.batches, self.settings):
                 with meter.phase("forward"), self._autocast():
                     logprobs_T, entropies_T = self.policy(batch, entropy_gradient=entropy_gradient)
@@ -325,12 +338,17 @@ class RankTrainer:
                     loss = loss_of(logprobs_T, entropies_T, minibatch, batch, progress)
                     weighted = loss.weighted(batch.weights_T)
                     torch.autograd.backward(weighted * scale)
+                before.append(logprobs_T.detach())
                 meter.add(loss, {"entropy": masked(entropies_T.detach(), batch.mask_T).sum()})
                 if self.phase == "policy" and index == 0:
                     meter.add_pairs(disagreement(logprobs_T, batch))
                 loss_sum += weighted.item() / minibatch.divisor
             with meter.phase("optimizer"):
-                grad_norms.append(self._apply_gradients(learning_rate))
+                applied = self._apply_gradients(learning_rate)
+            grad_norms.append(applied.grad_norm)
+            if applied.update is not None and moves is not None:
+                with meter.phase("trust_region"):
+                    moves.append(self._hold(minibatch, before, applied.update))
             num_skipped += not math.isfinite(grad_norms[-1])
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
         return {
@@ -370,13 +388,27 @@ class RankTrainer:
             )
         )
 
-    def _apply_gradients(self, learning_rate: float) -> float:
-        """One update of the policy; returns the norm of its gradient before clipping."""
+    def _hold(self, minibatch: Minibatch, before: Sequence[Tensor], update: Update) -> Moved:
+        """Hold an update within the trust region. A collective."""
+        probe = minibatch.probe
+        assert probe is not None, "every minibatch of a policy has one"
+        before_S = gather(minibatch, before, self.ranks.rows)[probe.terms_S]
+
+        def measure() -> tuple[float, float]:
+            with torch.no_grad(), self._autocast():
+                after = [self.policy(batch)[0] for batch in probe.batches]
+            return divergence(after, probe, before_S, self.ranks.rows)
+
+        bound = self.region.bound(probe.tokens_per_episode)
+        return self.region.hold(update, measure, bound=bound)
+
+    def _apply_gradients(self, learning_rate: float) -> Applied:
+        """One update of the policy."""
         applied = apply_gradients(
             self.policy, self.optimizer, self.settings, learning_rate=learning_rate
         )
-        self.num_updates += applied.is_updated
-        return applied.grad_norm
+        self.num_updates += applied.update is not None
+        return applied
 
     def _enter(self, phase: str) -> None:
         if phase != self.phase:
