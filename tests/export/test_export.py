@@ -10,13 +10,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from areal_sdk.cli.main import cli
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.loop.export import Choice, choose, write_export
 from areal_sdk.loop.export.card import Exported, model_card
 from areal_sdk.models import make_tiny_model
 from areal_sdk.models.checkpoint import copy_all_but_weights
 from areal_sdk.telemetry import RunDir
+from areal_sdk.types import Tool
 
 from .conftest import make_run
+
+TOOL: Tool = {"type": "function", "function": {"name": "spell", "description": "Spell it."}}
 
 
 def weights_in(directory: Path) -> dict[str, torch.Tensor]:
@@ -35,7 +39,10 @@ def test_the_best_weights_load_in_transformers_as_they_were_evaluated(
         assert torch.equal(tensor, measured[name]), name
     assert exported.is_rounded, "the trainer's weights are float32"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "vowels")
-    assert tokenizer.chat_template
+    asked = [{"role": "user", "content": "abc"}]
+    assert tokenizer.apply_chat_template(asked, tools=[TOOL], tokenize=False) == Renderer.load(
+        run.model
+    ).text(TemplateInput(tuple(asked), (TOOL,)), asks=False)
     assert tokenizer.decode(tokenizer("vowels")["input_ids"]) == "vowels"
 
 

@@ -14,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.gateway.errors import TemplateRefusalError
+from areal_sdk.gateway.tool_calls import with_plain_tools, without_plain_tools
 from areal_sdk.types import Message, Tool
 
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
@@ -57,7 +58,10 @@ class ChatTemplate:
     def load(
         cls, model_dir: Path, *, clock: Callable[[], datetime] = datetime.now
     ) -> "ChatTemplate":
-        """Read it from where transformers would: chat_template.jinja, else tokenizer_config.json."""
+        """Read it from where transformers would: chat_template.jinja, else tokenizer_config.json.
+
+        Tools that `store_plain_tools` put before it are left out: the renderer weaves them itself.
+        """
         config = _read_json(model_dir / "tokenizer_config.json")
         declared = config.get("chat_template")
         named = {"default": declared} if isinstance(declared, str) else {}
@@ -74,7 +78,7 @@ class ChatTemplate:
                 "chat_template.jinja beside its tokenizer.json"
             )
         return cls(
-            named["default"],
+            without_plain_tools(named["default"]),
             tool_source=named.get("tool_use"),
             special_tokens=_special_tokens(model_dir, config),
             clock=clock,
@@ -102,6 +106,26 @@ class ChatTemplate:
             return template.render(variables)
         except _FAULTS as exc:
             raise TemplateRefusalError(str(exc)) from exc
+
+
+def store_plain_tools(model_dir: Path) -> None:
+    """Put tools as plain text before the chat template of `model_dir`, which does not know any itself.
+
+    Other programs then render what the renderer does. A named template for tools would hide the default one.
+    """
+    source = ChatTemplate.load(model_dir).source
+    path = model_dir / "tokenizer_config.json"
+    config = _read_json(path)
+    declared = config.pop("chat_template", None)
+    others = model_dir / "additional_chat_templates"
+    for entry in declared if isinstance(declared, list) else ():
+        if entry["name"] != "default":
+            others.mkdir(exist_ok=True)
+            (others / f"{entry['name']}.jinja").write_text(entry["template"], encoding="utf-8")
+    (others / "tool_use.jinja").unlink(missing_ok=True)
+    if declared is not None:
+        path.write_bytes(orjson.dumps(config, option=orjson.OPT_INDENT_2))
+    (model_dir / "chat_template.jinja").write_text(with_plain_tools(source), encoding="utf-8")
 
 
 class _GenerationTag(Extension):

@@ -2,7 +2,7 @@
 
 from areal_sdk.gateway.tool_calls.native import DEEPSEEK, GLM, HERMES, LLAMA, MISTRAL, QWEN_CODER
 from areal_sdk.gateway.tool_calls.parser import ToolFormat
-from areal_sdk.gateway.tool_calls.plain import PLAIN, weave
+from areal_sdk.gateway.tool_calls.plain import PLAIN, weave, with_plain_tools, without_plain_tools
 
 FORMATS = {f.name: f for f in (GLM, QWEN_CODER, DEEPSEEK, MISTRAL, HERMES, LLAMA, PLAIN)}
 """By name; where a chat template could speak several, the first whose words it holds."""
@@ -16,4 +16,4 @@ def choose_format(template_source: str) -> ToolFormat:
     return HERMES
 
 
-__all__ = ["FORMATS", "choose_format", "weave"]
+__all__ = ["FORMATS", "choose_format", "weave", "with_plain_tools", "without_plain_tools"]

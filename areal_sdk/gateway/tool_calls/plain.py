@@ -8,12 +8,30 @@ import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from areal_sdk.gateway.errors import MalformedCallError
 from areal_sdk.gateway.tool_calls.parser import Content, Event, ToolCall, ToolFormat
 from areal_sdk.gateway.untrusted import is_too_deep
 from areal_sdk.types import Message, Tool
+
+_TEMPLATE = Path(__file__).with_name("plain.jinja")
+_OWN = "{#- The template of the model itself: -#}{{ '' }}"
+"""The end of that file. What follows it is not changed in any way, also where it begins with a newline."""
+
+
+def with_plain_tools(source: str) -> str:
+    """A chat template that weaves tools into its messages, as `weave` does, and then is `source`."""
+    text = _TEMPLATE.read_text(encoding="utf-8")
+    if "developer" in source:
+        text = text.replace("'system' if role == 'developer' else role", "role")
+    return text + source
+
+
+def without_plain_tools(source: str) -> str:
+    """The template that `with_plain_tools` was given; any other one as it is."""
+    return source.partition(_OWN)[2] or source
 
 
 def weave(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:

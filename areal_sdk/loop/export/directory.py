@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.gateway.tokens.renderer import Renderer
+from areal_sdk.gateway.tokens.template import store_plain_tools
 from areal_sdk.loop.export.card import Exported, Figures, base_of, lineage, model_card
 from areal_sdk.loop.export.choice import Choice
 from areal_sdk.loop.plan.models import export_checkpoint, first_weights, trainer_of
@@ -66,6 +68,7 @@ def write_export(
                     _copy_adapter(weights / ADAPTER, partial, base=base_of(choice.run))
                 else:
                     _write_weights(weights, partial, dtype=wanted)
+                _write_template(partial)
                 rounding, is_rounded = _rounding(choice.run, weights, wanted)
                 exported = Exported(wanted, adapter, rounding, is_rounded, measure(partial))
                 card = model_card(choice, exported, title=directory.name)
@@ -134,6 +137,12 @@ def _write_weights(model_dir: Path, directory: Path, *, dtype: str) -> None:
     config = {**read_config(directory), "dtype": dtype}
     config.pop("torch_dtype", None)
     write_json(directory / "config.json", config)
+
+
+def _write_template(directory: Path) -> None:
+    """Have the chat template tell the tools as the gateway told them, where it knows none itself."""
+    if Renderer.load(directory).weaves_tools:
+        store_plain_tools(directory)
 
 
 def _copy_adapter(adapter: Path, directory: Path, *, base: str) -> None:
