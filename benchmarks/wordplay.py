@@ -40,13 +40,7 @@ class WordGame:
 
     def __init__(self, name: str) -> None:
         module = load_agent(FOLDER / f"{name}.py")
-        [self._environment] = [
-            found
-            for found in vars(module).values()
-            if isinstance(found, type)
-            and issubclass(found, Environment)
-            and found is not Environment
-        ]
+        self._environment = environment_of(module)
         self._tasks: Callable[[str], Iterator[Task]] = module.tasks
         self.demonstrations: list[list[Message]] = list(module.demonstrations())
         messages = [message for game in self.demonstrations for message in game]
@@ -133,6 +127,16 @@ def load_agent(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def environment_of(module: ModuleType) -> type[Environment]:
+    """The one environment that an agent file defines."""
+    [found] = [
+        found
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, Environment) and found is not Environment
+    ]
+    return found
 
 
 def groups_of(
