@@ -163,9 +163,12 @@ class ServerLauncher(ServerStarter):
         return [self._start(index, port.number) for index, port in enumerate(self._ports)]
 
     async def restart(self, server: RunningServer) -> RunningServer:
-        """With the address and the index of the one that ended."""
-        logs = [self._log_path(index) for index in range(self.count)]
-        return self._start(logs.index(server.log_path), int(server.address.rsplit(":", 1)[1]))
+        """With the index of the one that ended, and its address unless somebody else listens there by now."""
+        index = [self._log_path(index) for index in range(self.count)].index(server.log_path)
+        if not self._ports[index].is_free:
+            self._ports[index].close()
+            self._ports[index] = KeptPort()
+        return self._start(index, self._ports[index].number)
 
     def close(self) -> None:
         while self._ports:

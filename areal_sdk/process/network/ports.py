@@ -22,6 +22,17 @@ class KeptPort:
             raise
         self.number: int = self._socket.getsockname()[1]
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody listens there, such as a server that was told to take this very port."""
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                other.bind(("", self.number))
+            except OSError:
+                return False
+        return True
+
     def __enter__(self) -> Self:
         return self
 

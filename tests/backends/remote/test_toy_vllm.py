@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -157,6 +158,23 @@ async def test_a_server_that_is_killed_in_mid_update_gets_the_weights_when_it_is
         assert [server.version for server in engine.servers] == servers * [1]
     finally:
         await engine.aclose()
+
+
+async def test_a_server_whose_port_was_taken_comes_back_at_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with lost(tmp_path, monkeypatch) as (engine, hold):
+        (server,) = engine.servers
+        await until(lambda: server.state is State.DOWN)
+        taken = int(server.address.rsplit(":", 1)[1])
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", taken))
+            other.listen()
+            hold.unlink()
+            result = await engine.generate(GenerateRequest((10, 11, 12), 20, ignore_eos=True))
+        assert len(result.tokens) == 20
+        assert server.address != f"http://127.0.0.1:{taken}"
 
 
 async def test_a_lone_server_that_is_given_up_fails_requests_with_setting_and_log(
