@@ -113,13 +113,18 @@ class Progress:
         self._phase = phase
         self._view.enter(phase)
 
-    def report_resume(self, step: int | None, changes: Sequence[Change]) -> None:
-        """The run goes on after `step`, and repeats later steps; without a checkpoint it begins anew."""
+    def report_resume(
+        self, step: int | None, changes: Sequence[Change], *, plays_again: bool
+    ) -> None:
+        """The run goes on after `step`, and repeats later steps; without a checkpoint it begins anew.
+
+        `plays_again`: also the episodes that were not trained by then, which are not those of callers.
+        """
         if lost := self._run_dir.lost_metrics():
             self.say(f"warning: {lost}")
         changed = {change.key: [change.before, change.after] for change in changes}
         self._metrics.log("resume", {"step": step or 0, "changed": changed})
-        self._episodes.mark_resumed(step)
+        self._episodes.mark_resumed(step, plays_again=plays_again)
         told = "it begins anew" if step is None else "it goes on before its first step"
         self.say(f"resumed after step {step}" if step else f"resumed: {told}")
         for change in changes:

@@ -249,7 +249,8 @@ def begun(training: Training) -> Iterator[BegunRun]:
         progress = _progress(plan, run_dir, quiet=training.quiet)
         if new_dir is None:
             step = step_of(training.checkpoint) if training.checkpoint is not None else None
-            progress.report_resume(step, training.changes)
+            plays_again = not config.serve.learn
+            progress.report_resume(step, training.changes, plays_again=plays_again)
         run = BegunRun(training, run_dir, RunState(), progress, mirroring)
         plan.plugins.notify.on_run_start(
             run_dir.path.name, str(run_dir.path), run_dir.read_config()

@@ -193,12 +193,12 @@ class EpisodeWriter:
         """Note the groups that are not consumed in the state after `step`: a resume plays them again."""
         self._played.note({"taken": step, "waiting": waiting})
 
-    def mark_resumed(self, step: int | None) -> None:
-        """Note that the run goes on after `step`; None: it begins anew."""
+    def mark_resumed(self, step: int | None, *, plays_again: bool = True) -> None:
+        """Note that the run goes on after `step`; None: it begins anew. `plays_again`: what was not trained by then."""
         for files in (self._played, self._measured):
             if not files.is_empty:
                 # What was measured before the first step is measured again as well.
-                files.note({"resumed": step or -1})
+                files.note({"resumed": step or -1, "plays_again": plays_again})
 
     def mark_trained(self, credit: Mapping[str, Credit], *, step: int) -> None:
         """Note which episodes `step` trained: each by its id, with what the step made of it."""
@@ -238,12 +238,15 @@ class _Undoing:
     """What is older than the line that was just read had ended in the state that was resumed."""
     waiting: set[str] = field(default_factory=set)
     """The groups that were not consumed in that state."""
+    plays_again: bool = True
+    """False of a run that learns from callers: what they played stays, since nobody plays it again."""
 
     def meet(self, line: Mapping[str, Any]) -> None:
         """Take a line that is no episode's."""
         if "resumed" in line:
             self.after = min(self.after, line["resumed"])
             self.in_checkpoint = False
+            self.plays_again = line.get("plays_again", True)
         elif "taken" in line and line["taken"] <= self.after and not self.in_checkpoint:
             self.in_checkpoint = True
             self.waiting.update(line["waiting"])
@@ -251,10 +254,9 @@ class _Undoing:
             self.in_checkpoint = True  # older runs do not say what waited
 
     def undoes(self, row: Mapping[str, Any], step: int | None) -> bool:
-        """Whether the episode is no part of the run: it was played, or measured, again.
-
-        What callers played stays: nobody plays it again.
-        """
+        """Whether the episode is no part of the run: it was played, or measured, again."""
+        if row["split"] == "train" and not self.plays_again:
+            return False
         if row["split"] == "train" and step is None:
             return not self.in_checkpoint or row["group"] in self.waiting
         if row["split"] == "train":

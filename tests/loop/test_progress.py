@@ -168,7 +168,7 @@ async def test_a_resumed_run_shows_its_records_before_the_trainer_has_loaded(
         log.log("step", {"step": step, "batch/reward": step / 4})
     log.close()
     async with shown(tmp_path, Terminal()) as progress:
-        progress.report_resume(2, [])
+        progress.report_resume(2, [], plays_again=True)
     live = run.read_live()
     assert live is not None
     assert (live["step"], live["rewards"], live["success_before"]) == (2, [0.25, 0.5], 0.25)

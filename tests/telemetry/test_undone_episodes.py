@@ -137,3 +137,21 @@ def test_a_run_of_an_older_version_that_goes_on_keeps_what_it_had(
         run.writer.mark_trained({f"g{step}.0": Credit(0.5)}, step=step)
     run.resume(2)
     assert [name for name, *_ in counted(tmp_path)] == ["shed1.0", "g1.0", "g2.0"]
+
+
+def test_what_callers_played_stays_when_their_server_is_resumed(
+    run: Written, tmp_path: Path
+) -> None:
+    run.end("a", "b", life=1)
+    run.step(1, "a")
+    run.end("c", life=1)
+    run.step(2, "b")
+    run.writer.mark_resumed(1, plays_again=False)
+    run.end("b", life=2)
+    run.step(2, "b")
+    assert counted(tmp_path) == [
+        ("a.0", 1.0, 1),
+        ("b.0", 1.0, None),
+        ("c.0", 1.0, None),
+        ("b.0", 2.0, 2),
+    ]

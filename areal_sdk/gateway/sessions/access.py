@@ -50,7 +50,12 @@ class Access:
                 return Caller(session)
             if (account := self._accounts.by_key(key)) is not None:
                 return Caller(account=account, name=slug)
-            raise ApiError(401, "This URL names no session.", code="invalid_session")
+            raise ApiError(
+                401,
+                "This URL names no session of this server: it was of a server before, or never opened. "
+                "Open a new session.",
+                code="invalid_session",
+            )
         if not key:
             raise ApiError(
                 401,
