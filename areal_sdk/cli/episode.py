@@ -43,8 +43,34 @@ def episode_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
         yield "".join(_spans(trajectory, decode))
 
 
-def find_decoder(*models: Path | str) -> Decode:
-    """Text of token ids, by the first model that is on this disk; else the ids themselves."""
+def raw_lines(record: EpisodeRecord, decode: Decode) -> Iterator[str]:
+    """What the model read and what it sampled, turn by turn: each sampled token with its id, logprob and version.
+
+    A prompt that begins as an earlier turn is shown from there on.
+    """
+    episode = record.episode
+    yield f"episode {episode.id}  task {episode.task.id}  {record.split}"
+    for index, turn in enumerate(episode.turns):
+        yield ""
+        shared = f", the first {turn.num_shared} as in turn {turn.shares_with}"
+        yield click.style(
+            f"turn {index} read {turn.num_prompt} tokens{shared if turn.num_shared else ''}:",
+            bold=True,
+        )
+        yield printable(decode(turn.new_tokens))
+        at = "logprobs at T 1" if turn.excluded is Exclusion.GREEDY else f"T {turn.temperature:g}"
+        ended = turn.finish_reason.value
+        sampled = f"turn {index} sampled {len(turn.output_tokens)} tokens ({at}, {ended}):"
+        yield click.style(sampled, bold=True)
+        for token, logprob, version in zip(
+            turn.output_tokens, turn.logprobs, turn.versions, strict=True
+        ):
+            text = repr(printable(decode([token])))
+            yield f"{logprob:10.4f}  v{version}  {token:>7}  {click.style(text, fg='green')}"
+
+
+def find_decoder(*models: Path | str) -> Decode | None:
+    """Text of token ids, by the first model that is on this disk."""
     from areal_sdk.gateway.tokens.tokenizer import Tokenizer
     from areal_sdk.models import find_model
 
@@ -54,7 +80,12 @@ def find_decoder(*models: Path | str) -> Decode:
             tokenizer = Tokenizer.load(directory)
             every_id = frozenset(range(tokenizer.vocab_size))  # special tokens are shown as well
             return lambda ids: tokenizer.decode(ids, keep=every_id)
-    return lambda ids: " ".join(map(str, ids)) + " "
+    return None
+
+
+def as_ids(ids: Sequence[int]) -> str:
+    """The text of tokens whose tokenizer is not there."""
+    return " ".join(map(str, ids)) + " "
 
 
 def _verdict(record: EpisodeRecord) -> str:

@@ -45,6 +45,9 @@ EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--episode", "episode_id", metavar="ID", help="One episode, token by token.")
 @click.option(
+    "--raw", is_flag=True, help="With --episode: the prompts as the model read them, and logprobs."
+)
+@click.option(
     "--episodes",
     "num_episodes",
     type=int,
@@ -64,6 +67,7 @@ EVAL_NUMBERS = ("tasks", "success", "success_low", "success_high", "reward")
 def inspect(
     run: Path,
     episode_id: str | None,
+    raw: bool,
     num_episodes: int,
     best: int | None,
     worst: int | None,
@@ -83,6 +87,8 @@ def inspect(
     from areal_sdk.records.selection import Selection
     from areal_sdk.telemetry import RunDir
 
+    if raw and episode_id is None:
+        raise click.UsageError("--raw shows one episode: name it with --episode ID")
     if best and worst:
         raise click.UsageError("--best and --worst: give one of them")
     run_dir = RunDir.open(run)
@@ -93,7 +99,7 @@ def inspect(
 
         click.echo(write_report(run_dir))
     elif episode_id is not None:
-        _show_episode(run_dir, episode_id, as_json=as_json)
+        _show_episode(run_dir, episode_id, raw=raw, as_json=as_json)
     elif live:
         _show_live(run_dir, as_json=as_json)
     elif (best or worst or group or where) and not as_json:
@@ -254,16 +260,21 @@ def _as_of(run_dir: "RunDir", age_s: float, *, step: int, total_steps: int) -> s
     return f"ended {age_s:.0f} s ago, at step {step}; go on with: {run_dir.how_to_resume()}"
 
 
-def _show_episode(run_dir: "RunDir", episode_id: str, *, as_json: bool) -> None:
+def _show_episode(run_dir: "RunDir", episode_id: str, *, raw: bool, as_json: bool) -> None:
     record = run_dir.find_episode(episode_id)
     if as_json:
         print_json(record)
         return
-    from areal_sdk.cli.episode import episode_lines, find_decoder
+    from areal_sdk.cli.episode import as_ids, episode_lines, find_decoder, raw_lines
 
-    config = run_dir.read_config()
-    decode = find_decoder(run_dir.checkpoints / "best", str(config.get("model", "")))
-    for line in episode_lines(record, decode):
+    model = str(run_dir.read_config().get("model", ""))
+    decode = find_decoder(run_dir.model, run_dir.checkpoints / "best", model)
+    if decode is None and any(turn.num_tokens for turn in record.episode.turns):
+        missing = f"the tokenizer of {model or 'the model'} is not on this machine: ids are shown"
+        cure = f"copy its config.json and tokenizer.json to {run_dir.model}"
+        click.echo(f"{missing}; to see text, {cure}", err=True)
+    show = raw_lines if raw else episode_lines
+    for line in show(record, decode or as_ids):
         click.echo(line)
 
 

@@ -136,6 +136,46 @@ def test_an_episode_shows_conversation_tokens_mask_versions_and_reward(run_dir: 
     assert "2+2?[v2|4][v3|<|im_end|>]" in output
 
 
+def test_what_the_model_read_and_sampled_is_shown_with_special_tokens_and_logprobs(
+    run_dir: Path,
+) -> None:
+    run = RunDir.open(run_dir)
+    prompt = (257, *b"Tools:\nadd(a: any)\x1b", 258, *b"2+2?")
+    first = Turn(prompt, (*b"4", 258), (-0.125, -2.5), (2, 3))
+    shared = first.num_tokens
+    more = Turn(
+        tuple(b"more"), (258,), (-1.0,), (3,), num_shared=shared, shares_with=0, _before=first
+    )
+    writer = EpisodeWriter(run.episodes)
+    writer.write(Episode("raw", Task("t"), (first, more), Outcome.scored(1.0)), version=3)
+    writer.close()
+    shown = output_of(str(run_dir), "--episode", "raw", "--raw")
+    assert f"turn 0 read {first.num_prompt} tokens:\n" in shown
+    assert "Tools:\nadd(a: any)" in shown
+    assert "<|im_end|>2+2?" in shown
+    assert "\x1b" not in shown
+    assert "   -0.1250  v2       52  '4'" in shown
+    assert "   -2.5000  v3      258  '<|im_end|>'" in shown
+    assert f"turn 1 read {shared + 4} tokens, the first {shared} as in turn 0:\nmore\n" in shown
+
+
+def test_a_run_without_its_tokenizer_shows_ids_and_says_what_to_copy(
+    run_dir: Path, tmp_path: Path
+) -> None:
+    run, tiny = RunDir.open(run_dir), resolve_model("tiny")
+    run.config.write_text('model = "gone/away"')
+    shown = output_of(str(run_dir), "--episode", "ep-1", "--raw")
+    assert "the tokenizer of gone/away is not on this machine: ids are shown" in shown
+    assert "50 43 50 63" in shown
+    run.model.mkdir()
+    for name in ("config.json", "tokenizer.json"):  # what the line says
+        assert name in shown
+        (run.model / name).write_bytes((tiny / name).read_bytes())
+    assert "2+2?" in output_of(str(run_dir), "--episode", "ep-1", "--raw")
+    refused = CliRunner().invoke(inspect, [str(run_dir), "--raw"])
+    assert "--raw shows one episode: name it with --episode ID" in refused.output
+
+
 def test_a_greedy_turn_has_the_temperature_it_was_sampled_with(run_dir: Path) -> None:
     """Its logprobs are those of T = 1, which the turn keeps."""
     greedy = Turn((1,), (2,), (-0.1,), (0,), excluded=Exclusion.GREEDY)
