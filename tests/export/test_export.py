@@ -17,6 +17,7 @@ from areal_sdk.models import make_tiny_model
 from areal_sdk.models.checkpoint import copy_all_but_weights
 from areal_sdk.telemetry import RunDir
 from areal_sdk.types import Tool
+from tests.gateway.model_dirs import CHATML
 
 from .conftest import make_run
 
@@ -39,10 +40,7 @@ def test_the_best_weights_load_in_transformers_as_they_were_evaluated(
         assert torch.equal(tensor, measured[name]), name
     assert exported.is_rounded, "the trainer's weights are float32"
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "vowels")
-    asked = [{"role": "user", "content": "abc"}]
-    assert tokenizer.apply_chat_template(asked, tools=[TOOL], tokenize=False) == Renderer.load(
-        run.model
-    ).text(TemplateInput(tuple(asked), (TOOL,)), asks=False)
+    assert tokenizer.chat_template
     assert tokenizer.decode(tokenizer("vowels")["input_ids"]) == "vowels"
 
 
@@ -53,6 +51,7 @@ def small_steps(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     model = AutoModelForCausalLM.from_pretrained(make_tiny_model(root / "tiny"))
     model.bfloat16().save_pretrained(root / "bf16")
     (root / "tiny" / "config.json").unlink()
+    (root / "tiny" / "chat_template.jinja").write_text(CHATML)
     copy_all_but_weights(root / "tiny", root / "bf16")
     return make_run(root, root / "bf16", sampled="float32", learning_rate=1e-6)
 
@@ -68,6 +67,13 @@ def test_small_steps_on_a_model_in_bfloat16_are_exported_whole(
     trained = weights_in(small_steps.checkpoints / "final")
     for name, tensor in weights_in(tmp_path / "whole").items():
         assert torch.equal(tensor, trained[name]), name
+    asked = [{"role": "user", "content": "abc"}]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "whole")
+    trained_on = Renderer.load(small_steps.model).text(TemplateInput(tuple(asked), (TOOL,)))
+    assert "spell(): Spell it." in trained_on
+    assert trained_on == tokenizer.apply_chat_template(
+        asked, tools=[TOOL], tokenize=False, add_generation_prompt=True
+    )
     advice = "Keep the weights in float32: in bfloat16 9"
     assert advice in (tmp_path / "whole" / "README.md").read_text()
 

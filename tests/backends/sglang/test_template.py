@@ -11,6 +11,7 @@ from areal_sdk.gateway.tokens.renderer import Renderer, TemplateInput
 from areal_sdk.gateway.tokens.template import store_plain_tools
 from areal_sdk.models import make_tiny_model
 from tests.backends.sglang.conftest import start_server, wait_until_they_sample
+from tests.gateway.model_dirs import CHATML
 from tests.gateway.tool_calls.test_plain_template import CONVERSATIONS, TOOLS, as_text
 
 pytestmark = pytest.mark.slow
@@ -21,6 +22,7 @@ REFUSED = ("a developer",)
 
 def test_sglang_renders_what_was_trained(environment: SGLangEnvironment, tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "model", num_layers=1)
+    (model / "chat_template.jinja").write_text(CHATML)
     trained = Renderer.load(model)
     assert trained.weaves_tools
     store_plain_tools(model)
