@@ -17,6 +17,7 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.groups import Rejection, RolloutBatch, ScoredEpisode, TriagedEpisode
 from areal_sdk.telemetry import EpisodeWriter, MetricsLog, Rate, RunDir
 from areal_sdk.telemetry.live_view import HEARTBEAT_S, LiveView, has_line
+from areal_sdk.telemetry.metrics import NOTICES
 from areal_sdk.telemetry.terminal import RunStatus, StatusWriter, shares_line, source_shares
 from areal_sdk.telemetry.waits import current_waits
 from areal_sdk.trajectory import Credit
@@ -50,7 +51,9 @@ class Progress:
         )
         self._notify = notify
         self._metrics = MetricsLog(run_dir.metrics)
-        self._episodes = EpisodeWriter(run_dir.episodes, keep_bytes=keep_bytes, say=self._note)
+        self._episodes = EpisodeWriter(
+            run_dir.episodes, keep_bytes=keep_bytes, say=lambda text: self.say(f"note: {text}")
+        )
         self._sampled, self._trained = Rate(), Rate()
         self._rewards: deque[float | None] = deque(maxlen=CURVE_POINTS)
         self._success: float | None = None
@@ -100,13 +103,13 @@ class Progress:
         return self._view.elapsed_s
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """A line that stays. One that begins with `note:` or `warning:` is an event of the metrics too."""
         self._view.say(text)
-
-    def _note(self, text: str) -> None:
-        """A line that stays, and an event."""
-        self._metrics.log("note", {"text": text})
-        self.say(f"note: {text}")
+        level, _, notice = text.partition(": ")
+        if level in NOTICES:
+            step = max(self._state.step, self._resumed_step)
+            with contextlib.suppress(StorageError):  # a write that matters more raises the error
+                self._metrics.log("notice", {"step": step, "level": level, "text": notice})
 
     def enter(self, phase: str) -> None:
         """Name the activity of the run from now on; a line of its own where nothing is repainted."""

@@ -21,6 +21,7 @@ from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.telemetry import RunDir
 from areal_sdk.telemetry.directories import DamagedError, forget_old
 from areal_sdk.telemetry.manifest import check_files
+from areal_sdk.telemetry.metrics import last_event
 from areal_sdk.telemetry.run_dir import BEST, REMOVED, read_measured, without_secrets
 from areal_sdk.telemetry.terminal import counted
 from areal_sdk.trainer import Trainer
@@ -265,10 +266,9 @@ def changed_settings(run_dir: RunDir, config: Config, *, is_saved: bool) -> list
 
 def why_finished(run_dir: RunDir, config: Config, changes: Sequence[Change]) -> str | None:
     """Why nothing is left to train, and how to go on; None where there is, or the run was stopped."""
-    events = run_dir.read_metrics()
-    if not events or events[-1]["kind"] != "end":
+    end, run = last_event(run_dir.read_metrics()), config.run
+    if end.get("kind") != "end":
         return None
-    end, run = events[-1], config.run
     steps = end["steps"]
     made = counted(steps, "step")
     if steps >= run.steps:

@@ -8,6 +8,7 @@ from typing import Any
 
 from areal_sdk.config.sections.base import ENDLESS
 from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.metrics import last_event
 
 
 class RunFate(StrEnum):
@@ -83,7 +84,7 @@ def _overview(run_dir: RunDir, config: Mapping[str, Any]) -> RunOverview:
     learns = not _only_serves(config) and not any(event["kind"] == "measure" for event in events)
     objective = config.get("finetune", {}).get("objective")
     total = config.get("run", {}).get("steps", 0)
-    failed = events[-1] if events and events[-1]["kind"] == "failed" else {}
+    last = last_event(events)
     return RunOverview(
         name=run_dir.path.name,
         path=str(run_dir.path),
@@ -95,7 +96,7 @@ def _overview(run_dir: RunDir, config: Mapping[str, Any]) -> RunOverview:
         steps=steps[-1] if steps else 0,
         total_steps=total if learns and total < ENDLESS else 0,
         held_out=held_out(events),
-        problem=failed.get("error", ""),
+        problem=last["error"] if last.get("kind") == "failed" else "",
     )
 
 
@@ -123,9 +124,8 @@ def _state(
         return RunFate.RUNNING
     if _only_serves(config):
         return RunFate.RECORDED
-    last = events[-1]["kind"] if events else ""
     ways = {"end": RunFate.FINISHED, "failed": RunFate.FAILED}
-    return ways.get(last, RunFate.INTERRUPTED)
+    return ways.get(last_event(events).get("kind", ""), RunFate.INTERRUPTED)
 
 
 def _agent(run_dir: RunDir, config: Mapping[str, Any]) -> str:

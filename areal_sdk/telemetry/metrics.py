@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,30 @@ from areal_sdk.telemetry.files import JsonLines, read_json_lines
 
 _OF_STEPS = ("step", "eval", "held_out")
 
+NOTICES = ("note", "warning")
+"""Levels of a `notice` event. It has the step, and the text that the user was told."""
+
 
 class MetricsLog:
     """`metrics.jsonl`: one line an event, `{"kind": "step", "time": ..., ...}`."""
 
     def __init__(self, path: Path) -> None:
-        self._lines = JsonLines(path)
+        self._path = path
+        self._lines: JsonLines | None = JsonLines(path)
 
     def log(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Append one event: a step, an evaluation, a warning, a restart."""
-        self._lines.append({"kind": kind, "time": time.time(), **values})
+        """Append one event: a step, an evaluation, a notice, a restart. A closed log opens for it alone."""
+        event = {"kind": kind, "time": time.time(), **values}
+        if self._lines is not None:
+            self._lines.append(event)
+            return
+        with closing(JsonLines(self._path)) as lines:
+            lines.append(event)
 
     def close(self) -> None:
-        self._lines.close()
+        if self._lines is not None:
+            self._lines.close()
+            self._lines = None
 
 
 def read_metrics(path: Path, *, kind: str | None = None) -> list[dict[str, Any]]:
@@ -47,6 +59,27 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
     """The `step` events by step. Of a step that was taken again, the latest event counts."""
     by_step = {event["step"]: event for event in read_history(path, kind="step")}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def last_event(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The event that says how the run ended, if it has; notices may come after it. Empty where there is none."""
+    return next((event for event in reversed(events) if event["kind"] != "notice"), {})
+
+
+def told(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The notices, each text once: where it was told first, and how many `times`.
+
+    Notices about steps that were taken again are told too: they happened, and may say why.
+
+    >>> told([{"kind": "notice", "step": step, "level": "note", "text": "slow"} for step in (3, 5)])
+    [{'step': 3, 'level': 'note', 'text': 'slow', 'times': 2}]
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event["kind"] == "notice":
+            first = {key: event[key] for key in ("step", "level", "text")}
+            found.setdefault(event["text"], {**first, "times": 0})["times"] += 1
+    return list(found.values())
 
 
 class Rate:

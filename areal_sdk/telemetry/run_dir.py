@@ -9,7 +9,7 @@ plugins.json    every installed plugin with its version, and plugins that the ru
 metrics.jsonl   one line per optimiser step or evaluation. A `resume` line names the step from which a
                 run continued; later steps are made again. An `end` line says that the run ended by
                 itself, a `failed` line the error that ended it. A `measure` line begins an evaluation
-                that belongs to no training run
+                that belongs to no training run. A `notice` line is what the run told its user
 ledger.json     the number of episodes by state: running, buffered, trained, dropped by reason
 data.json       of a fine-tuning run: digests of the rows that it began with, and for `dpo` their logprobs then
 episodes/       conversations, tokens, masks, rewards, versions

@@ -17,6 +17,7 @@ from areal_sdk.rollout.estimates import Interval
 from areal_sdk.rollout.evaluation import EvalReport
 from areal_sdk.rollout.staleness import StalenessGate
 from areal_sdk.telemetry import Ledger, MetricsLog, RunDir
+from areal_sdk.telemetry.metrics import last_event, told
 from areal_sdk.telemetry.terminal import TerminalView
 from areal_sdk.types import Episode, Outcome, Task
 from tests.loop.runs import finish, start_training
@@ -77,6 +78,45 @@ async def test_a_terminal_shows_each_part_of_the_start(tmp_path: Path) -> None:
         await until(lambda: "evaluating before: 1 of 100" in terminal.getvalue())
 
 
+async def test_notes_and_warnings_are_events_and_other_lines_are_not(tmp_path: Path) -> None:
+    terminal = Terminal()
+    async with shown(tmp_path, terminal) as progress:
+        progress.begin(RunState(step=3))
+        for line in ("note: it runs away", "warning: a rank died", "before: eval: success 0.5"):
+            progress.say(line)
+    progress.say("warning: it goes on")  # after the end of the view, as a run that restarts does
+    run = RunDir(tmp_path / "run")
+    events = [
+        (event["step"], event["level"], event["text"]) for event in run.read_metrics(kind="notice")
+    ]
+    assert events == [
+        (3, "note", "it runs away"),
+        (3, "warning", "a rank died"),
+        (3, "warning", "it goes on"),
+    ]
+
+
+def test_notices_outlive_the_steps_that_a_resumed_run_takes_again(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "run")
+    log = MetricsLog(run.metrics)
+    for step in (1, 2):
+        log.log("step", {"step": step})
+        log.log("notice", {"step": step, "level": "note", "text": "too old"})
+    log.log("resume", {"step": 1, "changed": {}})
+    log.log("step", {"step": 2})
+    log.log("end", {"ended": "steps"})
+    log.log("notice", {"step": 2, "level": "warning", "text": "the mirror is behind"})
+    log.close()
+    history = run.read_history()
+    assert [event["step"] for event in history if event["kind"] == "step"] == [1, 2]
+    assert [(one["step"], one["times"], one["text"]) for one in told(history)] == [
+        (1, 2, "too old"),
+        (2, 1, "the mirror is behind"),
+    ]
+    assert last_event(history)["kind"] == "end"
+    assert last_event([]) == {}
+
+
 async def test_a_run_that_begins_to_delete_its_oldest_episodes_says_so_once(
     tmp_path: Path,
 ) -> None:
@@ -85,7 +125,7 @@ async def test_a_run_that_begins_to_delete_its_oldest_episodes_says_so_once(
         for _ in range(100):
             progress.untrained(EPISODE, "live")
     run = RunDir(tmp_path / "run")
-    (event,) = run.read_metrics(kind="note")
+    (event,) = run.read_metrics(kind="notice")
     assert "(run.keep_episodes): from now on the oldest are deleted" in event["text"]
     assert terminal.getvalue().count(f"note: {event['text']}") == 1
     assert run.num_deleted() == 100 - len(list(run.list_episodes())) > 50
