@@ -121,6 +121,8 @@ def _show_episodes(run_dir: "RunDir", chosen: "Selection") -> None:
 
 
 def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
+    from areal_sdk.records.verdict import verdict_of_run
+    from areal_sdk.telemetry.metrics import told
     from areal_sdk.telemetry.run_dir import BEST, read_measured
 
     config = run_dir.read_config()
@@ -136,12 +138,14 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
                 "steps": steps,
                 "evaluations": evaluations,
                 "best": read_measured(run_dir.checkpoints / BEST),
+                "verdict": verdict_of_run(run_dir),
+                "notices": told(run_dir.read_history()),
                 "ledger": ledger,
                 "episodes": episodes,
             }
         )
         return
-    from areal_sdk.cli.report import best_weights, table
+    from areal_sdk.cli.report import best_weights, notice_lines, table
     from areal_sdk.telemetry.terminal import counted, curve
     from areal_sdk.telemetry.tool_use import cold_start
 
@@ -180,6 +184,10 @@ def _show_run(run_dir: "RunDir", chosen: "Selection", *, as_json: bool) -> None:
             f"{_numbers(evaluation, only=_eval_numbers(evaluation))}  {_weights(evaluation)}"
         )
     for line in best_weights(run_dir):
+        click.echo(line)
+    if verdict := verdict_of_run(run_dir):
+        click.echo(f"verdict    {verdict}")
+    for line in notice_lines(run_dir):
         click.echo(line)
     if ledger:
         click.echo(f"episodes   {_books(ledger)}")

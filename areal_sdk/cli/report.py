@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from areal_sdk.rollout.evaluation import EvalReport
     from areal_sdk.telemetry import RunDir
 
+NUM_NOTICES = 8
 NO_HELD_OUT = "there are no held-out tasks (--eval-tasks FILE.jsonl)"
 
 
@@ -39,6 +40,7 @@ def print_summary(summary: "RunSummary") -> None:
     steps = counted(summary.steps, "step")
     click.echo(f"\n{steps} in {clock(training)} of training{in_all}; ended: {summary.ended}")
     click.echo(f"run directory: {summary.run_dir}")
+    from areal_sdk.records.verdict import verdict_of_run
     from areal_sdk.telemetry import RunDir
 
     run_dir = RunDir(Path(summary.run_dir))
@@ -48,6 +50,10 @@ def print_summary(summary: "RunSummary") -> None:
         click.echo(line)
     for warning in summary.warnings:
         click.echo(f"warning: {warning}")
+    for line in notice_lines(run_dir):
+        click.echo(line)
+    if verdict := verdict_of_run(run_dir):
+        click.echo(f"verdict: {verdict}")
     if summary.ended == "interrupted":
         click.echo(summary.lost)
         click.echo(f"go on with: {run_dir.how_to_resume()}")
@@ -55,6 +61,23 @@ def print_summary(summary: "RunSummary") -> None:
     was_measured = bool(summary.before or summary.after or summary.had_ended)
     for line in what_next(run_dir, was_measured=was_measured):
         click.echo(line)
+
+
+def notice_lines(run_dir: "RunDir") -> list[str]:
+    """What the run told its user while it ran: each notice once, the latest ones."""
+    from areal_sdk.telemetry.metrics import told
+
+    notices = told(run_dir.read_history())
+    lines = [
+        f"{one['level']}, step {one['step']}{_times(one['times'])}: {one['text']}"
+        for one in notices[-NUM_NOTICES:]
+    ]
+    left_out = len(notices) - len(lines)
+    return lines if not left_out else [f"{left_out} earlier notices: --json has them", *lines]
+
+
+def _times(count: int) -> str:
+    return "" if count == 1 else f" and {count - 1} times later"
 
 
 def best_weights(run_dir: "RunDir") -> list[str]:

@@ -18,9 +18,12 @@ from areal_sdk.records.curves import Panel, panels_of
 from areal_sdk.records.overview import RunFate, RunOverview, overview_of
 from areal_sdk.records.selection import Selection
 from areal_sdk.records.svg import draw
+from areal_sdk.records.verdict import verdict_of_run
 from areal_sdk.telemetry import EpisodeRecord, EpisodeSummary, RunDir
 from areal_sdk.telemetry.episode_log import read_episode
 from areal_sdk.telemetry.files import write_atomically
+from areal_sdk.telemetry.metrics import told
+from areal_sdk.telemetry.terminal import counted
 from areal_sdk.telemetry.tool_use import cold_start
 from areal_sdk.types import Message
 
@@ -49,12 +52,27 @@ def report_of(run_dir: RunDir) -> str:
     return template.substitute(
         name=escape(overview.name),
         about=_about(overview),
-        problems="".join(f'<p class="problem">{escape(one)}</p>' for one in problems),
+        problems="".join(f'<p class="problem">{escape(one)}</p>' for one in problems)
+        + _verdict(run_dir),
         figures=_figures(figures_of(run_dir)),
         panels="".join(map(_panel, panels_of(run_dir))) or "<p>No steps yet.</p>",
         best=_episodes(run_dir, Selection(NUM_EPISODES, "best")),
         worst=_episodes(run_dir, Selection(NUM_EPISODES, "worst")),
         settings=_settings(run_dir.read_config()),
+    )
+
+
+def _verdict(run_dir: RunDir) -> str:
+    """What the run lacked, and what it told its user."""
+    verdict = verdict_of_run(run_dir)
+    style = ' class="problem"' if verdict and verdict.missing else ""
+    line = f"<p{style}>{escape(str(verdict))}</p>" if verdict else ""
+    notices = told(run_dir.read_history())
+    rows = _rows((f"step {one['step']}", f"{one['level']}: {one['text']}") for one in notices)
+    return line + (
+        f"<details><summary>{counted(len(notices), 'notice')}</summary><table>{rows}</table></details>"
+        if rows
+        else ""
     )
 
 

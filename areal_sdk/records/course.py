@@ -1,0 +1,143 @@
+"""The course of a run: whether its success or its reward rose, fell or stayed, by more than chance."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from statistics import fmean, median
+from typing import Any
+
+from areal_sdk.telemetry.terminal import counted
+
+PARTS, LEAST = 6, 3
+"""A run is seen in windows of this part of its steps, and of at least so many steps."""
+GAIN, GAIN_ERRORS = 0.05, 3.0
+"""A rise by this part of the scale, and by so many standard errors, is a gain."""
+LOSS, LOSS_ERRORS, LOSS_SHARE = 0.1, 4.0, 0.33
+"""A drop by this part of the scale, by so many standard errors, and by this share of the gain, is a fall."""
+ENTROPY = 2.0
+"""An entropy that grew or shrank by this factor is named with a fall."""
+MORE = 1.25
+"""The reward is looked at in place of the success where it moved so many times as much."""
+NORMAL = 1.4826
+"""The standard deviation of normally distributed values is so many of their median deviations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A measure of a run, step by step."""
+
+    name: str
+    steps: Sequence[int]
+    values: Sequence[float]
+    scale: float
+    """A large difference: 1 for a success, twice the largest spread in a batch for a reward."""
+    entropies: Sequence[float | None]
+
+    @property
+    def means(self) -> list[float]:
+        """The mean of each window. The next window begins one step later."""
+        return windows(self.values)
+
+    @property
+    def first(self) -> float:
+        return self.means[0]
+
+    @property
+    def last(self) -> float:
+        return self.means[-1]
+
+    @property
+    def error(self) -> float:
+        """The standard error of the difference of two windows. What changes from step to step is chance."""
+        changes = [abs(b - a) for a, b in pairwise(self.values)]
+        width = len(self.values) + 1 - len(self.means)
+        return NORMAL * median(changes) / sqrt(width) if changes else 0.0
+
+    @property
+    def rose(self) -> bool:
+        return self.last - self.first > max(GAIN * self.scale, GAIN_ERRORS * self.error)
+
+    @property
+    def fell(self) -> bool:
+        best = max(self.means)
+        least = max(LOSS * self.scale, LOSS_ERRORS * self.error, LOSS_SHARE * (best - self.first))
+        return best - self.last > least
+
+    def told(self) -> str:
+        """What became of the measure, in one line.
+
+        >>> Course("success", range(1, 7), (0.1, 0.1, 0.1, 0.7, 0.8, 0.9), 1.0, [None] * 6).told()
+        'success 0.10 -> 0.80 in 6 steps'
+        """
+        first, last = _number(self.first), _number(self.last)
+        return f"{self.name} {first} -> {last} in {counted(len(self.values), 'step')}"
+
+    def told_fall(self) -> str:
+        """When the measure was best, what it is now, and what the entropy did meanwhile.
+
+        >>> values, entropies = (0.2, 0.5, 0.8, 0.1, 0.1, 0.0), (0.5, 0.5, 0.5, 0.6, 1.7, 2.0)
+        >>> Course("success", range(1, 7), values, 1.0, entropies).told_fall()
+        'success was 0.50 at step 3 and is 0.07 at step 6; entropy grew from 0.50 to 2.00, most at step 5'
+        """
+        means = self.means
+        width = len(self.values) + 1 - len(means)
+        at = means.index(max(means)) + width - 1
+        fall = (
+            f"{self.name} was {_number(max(means))} at step {self.steps[at]} and is {_number(self.last)} at step "
+            f"{self.steps[-1]}"
+        )
+        later = [
+            (e, step) for e, step in zip(self.entropies[at:], self.steps[at:], strict=True) if e
+        ]
+        if len(later) < 2:
+            return fall
+        (begun, _), (ended, _) = later[0], later[-1]
+        grew = ended >= ENTROPY * begun
+        if not grew and ended * ENTROPY > begun:
+            return fall
+        changes = [(b / a if grew else a / b, step) for (a, _), (b, step) in pairwise(later)]
+        way = "grew" if grew else "shrank"
+        return (
+            f"{fall}; entropy {way} from {begun:.2f} to {ended:.2f}, most at step {max(changes)[1]}"
+        )
+
+
+def course_of(steps: Sequence[Mapping[str, Any]]) -> Course:
+    """The course of the success or of the reward, whichever moved more."""
+    success, reward = (_course(steps, name) for name in ("success", "reward"))
+    if not success.values or _moved(reward) > MORE * _moved(success):
+        return reward
+    return success
+
+
+def windows(values: Sequence[float]) -> list[float]:
+    """The mean of each window of `values`.
+
+    >>> windows([0.0, 0.0, 3.0, 0.0])
+    [1.0, 1.0]
+    """
+    width = min(len(values), max(LEAST, len(values) // PARTS))
+    return [fmean(values[start : start + width]) for start in range(len(values) - width + 1)]
+
+
+def _course(steps: Sequence[Mapping[str, Any]], name: str) -> Course:
+    known = [step for step in steps if step.get(f"batch/{name}") is not None]
+    spread = max((step.get("batch/reward_std") or 0.0 for step in known), default=0.0)
+    return Course(
+        name,
+        [step["step"] for step in known],
+        [float(step[f"batch/{name}"]) for step in known],
+        1.0 if name == "success" else 2.0 * spread,
+        [step.get("train/entropy") for step in known],
+    )
+
+
+def _moved(course: Course) -> float:
+    if not course.values or not course.scale:
+        return 0.0
+    return (max(course.means) - min(course.means)) / course.scale
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if 0.01 <= abs(value) < 100 or not value else f"{value:.2g}"

@@ -1,0 +1,390 @@
+"""The verdict on a run: what it learnt, or the first thing that it lacked to learn, and the setting to change.
+
+    signal -> gradient -> a rate that moves the policy -> room -> fresh samples -> a reward that tells -> it stays
+
+A run that learnt and kept it lacks nothing, whatever its other figures. Pure functions over events of a run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import sqrt
+from statistics import fmean, median
+from typing import Any
+
+from areal_sdk.records.course import Course, course_of, windows
+from areal_sdk.telemetry import RunDir
+from areal_sdk.telemetry.terminal import counted
+
+Step = Mapping[str, Any]
+Settings = Mapping[str, Any]
+
+
+class Need(StrEnum):
+    """What a run needs to learn, in the order in which it is looked for."""
+
+    SIGNAL = "signal"
+    GRADIENT = "gradient"
+    RATE = "rate"
+    ROOM = "room"
+    FRESHNESS = "staleness"
+    REWARD = "reward noise"
+    STAY = "fall"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The figures beyond which something is missing. Tests hold them against recorded runs."""
+
+    few_groups: int = 16
+    """Fewer groups say nothing."""
+    few_steps: int = 8
+    """Fewer steps say only whether there are a signal and a gradient."""
+    many_steps: int = 20
+    """So many steps without a gain say that the rewards may be chance."""
+    differing: float = 0.1
+    """Share of the groups whose rewards differ, in the best part of a run: with less there is no signal."""
+    updating: float = 0.5
+    """Share of the steps with differing rewards that made an update: with less there is no gradient."""
+    still: float = 1e-4
+    """KL in nats a token by which a step moves the policy, median: with less it hardly moves, unless many steps add up."""
+    near: float = 0.3
+    """KL in nats a token that all steps reach together, if they go one way: with more they add up."""
+    jump: float = 0.3
+    """KL in nats a token by which a single step moves the policy: with more it jumped."""
+    cut: float = 0.3
+    """Share of the episodes that ran into a limit, or got no reward: with more they have no room."""
+    stale: float = 0.3
+    """Share of the episodes that were dropped as too old: with more they are too old."""
+    effective: float = 0.5
+    """Effective share of the trained samples (`train/ess`), median: with less they are too old."""
+    solved: float = 0.95
+    """Success from which there is nothing left to learn."""
+
+
+BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    missing: Need | None
+    """None where nothing is missing, or where it is too early to tell."""
+    figures: str
+    cure: str = ""
+    """The setting to change."""
+
+    def __str__(self) -> str:
+        head = self.figures if self.missing is None else f"{self.missing}: {self.figures}"
+        return f"{head}: {self.cure}" if self.cure else head
+
+
+def verdict_of_run(run_dir: RunDir) -> Verdict | None:
+    """The verdict on the run as it is now; None for a run that took no step."""
+    settings, steps = run_dir.read_config(), run_dir.read_steps()
+    if settings.get("finetune", {}).get("objective"):
+        return verdict_of_losses(steps, run_dir.read_history(kind="held_out"), settings)
+    return verdict_of(steps, settings)
+
+
+def verdict_of(
+    steps: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
+) -> Verdict | None:
+    """The verdict on a run from its `step` events, those of an episode's rewards; None without any."""
+    steps = [step for step in steps if step.get("batch/groups")]
+    if not steps:
+        return None
+    course = course_of(steps)
+    if (lost := _lost(steps, bounds)) is not None:
+        return lost  # the rewards are those of the others alone
+    if course.rose and not course.fell:
+        return Verdict(None, f"healthy: {course.told()}")
+    if not course.fell and course.last >= bounds.solved and course.name == "success":
+        return Verdict(None, f"nothing left to learn: success is {course.last:.2f}")
+    for rule in _RULES:
+        if (found := rule(steps, settings, course, bounds)) is not None:
+            fall = (
+                f"; {course.told_fall()}" if course.fell and found.missing is not Need.STAY else ""
+            )
+            return replace(found, figures=found.figures + fall)
+    return Verdict(None, f"too early to tell: {course.told()}")
+
+
+_LIMITS = "rollout.max_turns, rollout.max_new_tokens or rollout.max_episode_tokens"
+_LOST = {
+    "batch/unjudged_share": f"if a limit ended them, raise {_LIMITS}, or let the agent score them",
+    "batch/timeout_share": "raise rollout.episode_timeout_s, or bound the episodes by rollout.max_turns",
+    "batch/agent_error_share": "catch what the agent raises, or set rollout.on_agent_error to a reward",
+    "batch/reward_error_share": "let the reward function return a low number for what it cannot read",
+    "batch/environment_error_share": "let the environment answer what it cannot read with a low reward",
+}
+"""For each share of episodes without a reward what to change."""
+
+
+def _lost(steps: Sequence[Step], bounds: Bounds) -> Verdict | None:
+    """Episodes that get a reward. What the policy does wrong in the others escapes the reward."""
+    shares = {name: _mean(steps, name) or 0.0 for name in _LOST}
+    worst = max(shares, key=shares.__getitem__)
+    if shares[worst] <= bounds.cut:
+        return None
+    return Verdict(
+        Need.ROOM,
+        f"{shares[worst]:.0%} of the episodes got no reward and are not trained ({worst.partition('/')[2]})",
+        _LOST[worst],
+    )
+
+
+def _signal(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """Groups whose rewards differ."""
+    num_groups = sum(step["batch/groups"] for step in steps)
+    shares = [share for step in steps if (share := differing(step)) is not None]
+    if num_groups < bounds.few_groups or not shares or max(windows(shares)) >= bounds.differing:
+        return None
+    share = fmean(shares)
+    what = (
+        f"the rewards of {share:.0%} of {num_groups:.0f} groups differ"
+        if _has_siblings(steps)
+        else f"{share:.0%} of what was played differs in its rewards"
+    )
+    level = fmean(step["batch/reward"] for step in steps)
+    room = _room(steps, settings, course, bounds)
+    cure = f"{room.figures}, so {room.cure}" if room else to_get_a_signal(course.last)
+    return Verdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
+
+
+def to_get_a_signal(success: float, *, solved: float = BOUNDS.solved) -> str:
+    """What to try where the attempts at each task earn the same, and this share of them succeeds."""
+    if success >= solved:
+        return "take harder tasks"
+    return (
+        "show an example in the prompt, imitate demonstrations first (areal-sdk sft), reward partial success, or "
+        "begin with easier tasks"
+    )
+
+
+def differing(step: Step) -> float | None:
+    """The share of what a step trained on whose rewards teach: of the groups, or without siblings of the tokens.
+
+    None where the step says neither.
+    """
+    groups = step["batch/groups"]
+    if step.get("batch/episodes", 0) > groups and "batch/uniform_groups" in step:
+        return float(1.0 - step["batch/uniform_groups"] / groups)
+    idle = step.get("train/share_without_advantage")
+    return None if idle is None else float(1.0 - idle)
+
+
+def _has_siblings(steps: Sequence[Step]) -> bool:
+    return any(step.get("batch/episodes", 0) > step["batch/groups"] for step in steps)
+
+
+def _gradient(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """Updates where rewards differ."""
+    teaching = [step for step in steps if (differing(step) or 0.0) > 0.0]
+    updating = [step for step in teaching if step.get("train/num_updates")]
+    if not teaching or len(updating) >= bounds.updating * len(teaching):
+        return None
+    made = f"{len(teaching) - len(updating)} of {counted(len(teaching), 'step')} made no update"
+    if any(step.get("train/num_skipped_updates") for step in teaching):
+        return Verdict(
+            Need.GRADIENT,
+            f"{made}: the gradient was not finite",
+            'lower trainer.learning_rate, or set trainer.precision = "float32"',
+        )
+    if not any(step.get("train/num_trained") for step in teaching):
+        return Verdict(
+            Need.GRADIENT,
+            f"{made}: no sampled token is trained",
+            f"look at rollout.truncated ({_setting(settings, 'rollout.truncated')}), and at how the agent samples "
+            "(rollout.sampling)",
+        )
+    return Verdict(
+        Need.GRADIENT,
+        f"{made}: no token has an advantage",
+        f"look at the options of the algorithm, [algorithm.{_setting(settings, 'algorithm.name')}]",
+    )
+
+
+def _rate(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """A KL a step between standing still and jumping."""
+    moves = [(step["step"], kl) for step in steps if (kl := moved(step)) is not None]
+    rate = _setting(settings, "trainer.learning_rate")
+    if (
+        len(moves) >= bounds.few_steps
+        and not course.fell
+        and _is_still([kl for _, kl in moves], bounds)
+    ):
+        raised = (
+            "give it more steps (run.steps): the rate rises while rewards differ"
+            if rate == "auto"
+            else f"raise trainer.learning_rate ({rate})"
+        )
+        return Verdict(
+            Need.RATE,
+            f"the policy hardly moves, by {median(kl for _, kl in moves):.1g} nats a token a step",
+            raised,
+        )
+    most, at = max(((kl, step) for step, kl in moves), default=(0.0, 0))
+    if most > bounds.jump:
+        return Verdict(
+            Need.RATE,
+            f"the policy jumped by {most:.2g} nats a token in step {at}",
+            _to_move_less(settings),
+        )
+    return None
+
+
+def _to_move_less(settings: Settings) -> str:
+    """How to make the steps smaller: by a fixed rate, or by the bound that the rate follows."""
+    rate, bound = (
+        _setting(settings, f"trainer.{key}") for key in ("learning_rate", "trust_region")
+    )
+    if rate == "auto":
+        return f"lower trainer.trust_region ({bound})"
+    lower = f"lower trainer.learning_rate ({rate})"
+    return lower if bound else f"{lower}, or bound each step by trainer.trust_region ({bound})"
+
+
+def _is_still(kls: Sequence[float], bounds: Bounds) -> bool:
+    reach = sum(map(sqrt, kls)) ** 2  # a KL grows with the square of a distance
+    return median(kls) < bounds.still and reach < bounds.near
+
+
+def moved(step: Step) -> float | None:
+    """The KL by which a step moved the policy; None where it made no update, or does not say.
+
+    Where it is not measured, the KL to the sampler tells it, if samples are older than the weights.
+    """
+    if not step.get("train/num_updates"):
+        return None
+    if (kl := step.get("train/kl_step")) is not None:
+        return float(kl)
+    age, kl = step.get("train/staleness_mean", 0.0), step.get("train/kl_behaviour")
+    return float(kl / max(1.0, age) ** 2) if age >= 0.5 and kl is not None else None
+
+
+def _room(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """Episodes that end by themselves."""
+    share = _mean(steps, "batch/truncated")
+    if share is None or share <= bounds.cut:
+        return None
+    figures = f"{share:.0%} of the episodes ran into a limit before they had ended"
+    return Verdict(Need.ROOM, figures, f"raise {_LIMITS}")
+
+
+def _freshness(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """Samples that are young enough to count, and not dropped."""
+    staleness = _setting(settings, "rollout.max_staleness")
+    dropped = _mean(steps, "batch/stale_share")
+    if dropped is not None and dropped > bounds.stale:
+        return Verdict(
+            Need.FRESHNESS,
+            f"{dropped:.0%} of the episodes were dropped as too old",
+            f"raise rollout.max_staleness ({staleness}), or lower rollout.max_inflight",
+        )
+    shares = [step["train/ess"] for step in steps if step.get("train/ess") is not None]
+    age = _mean(steps, "train/staleness_mean") or 0.0
+    if age > 0.0 and len(shares) >= bounds.few_steps and median(shares) < bounds.effective:
+        return Verdict(
+            Need.FRESHNESS,
+            f"samples are {age:.1f} updates old, and count as {median(shares):.0%} of them (train/ess)",
+            f"lower rollout.max_staleness ({staleness})",
+        )
+    return None
+
+
+def _stay(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """What was learnt is not lost."""
+    if not course.fell:
+        return None
+    return Verdict(
+        Need.STAY,
+        course.told_fall(),
+        f"{_to_move_less(settings)}; or take more episodes a step (rollout.batch, "
+        f"{_setting(settings, 'rollout.batch')})",
+    )
+
+
+def _reward(
+    steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
+) -> Verdict | None:
+    """A reward that depends on what the policy does."""
+    if course.fell or len(steps) < bounds.many_steps:
+        return None
+    spread = _mean(steps, "batch/reward_std") or 0.0
+    return Verdict(
+        Need.REWARD,
+        f"rewards differ by {spread:.2g} within a batch, yet {course.told()}",
+        "look whether chance decides the reward (areal-sdk inspect RUN --group ID shows the attempts at a task); if "
+        f"it is right, take more episodes a step (rollout.batch, {_setting(settings, 'rollout.batch')}) and more steps",
+    )
+
+
+_RULES: Sequence[Callable[[Sequence[Step], Settings, Course, Bounds], Verdict | None]] = (
+    _signal,
+    _gradient,
+    _rate,
+    _room,
+    _freshness,
+    _reward,
+    _stay,
+)
+
+
+LESS = 0.02
+"""A loss has changed if it did by this part of itself."""
+
+
+def verdict_of_losses(
+    steps: Sequence[Step], held_out: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
+) -> Verdict | None:
+    """The verdict on a run that learns from data: by the loss on held-out data, else by that of its steps."""
+    measured = [
+        (event["step"], event["loss"]) for event in held_out if event.get("loss") is not None
+    ]
+    losses = [step["train/loss"] for step in steps if step.get("train/loss") is not None]
+    if not losses:
+        return None
+    what = "the held-out loss"
+    if len(measured) < 2:
+        what, ends = "the loss", [step["step"] for step in steps][-len(windows(losses)) :]
+        measured = list(zip(ends, windows(losses), strict=True))
+    (_, first), (at_end, last) = measured[0], measured[-1]
+    best, at = min((loss, step) for step, loss in measured)
+    rate = _setting(settings, "trainer.learning_rate")
+    if last > best * (1.0 + LESS) and at < at_end:
+        return Verdict(
+            Need.STAY,
+            f"{what} was {best:.3g} at step {at} and is {last:.3g} at step {at_end}",
+            f"take fewer steps (finetune.epochs), more data, or a lower trainer.learning_rate ({rate})",
+        )
+    told = f"{what} {first:.3g} -> {last:.3g} in {counted(len(steps), 'step')}"
+    if last < first * (1.0 - LESS):
+        return Verdict(None, f"healthy: {told}")
+    if len(steps) < bounds.few_steps:
+        return Verdict(None, f"too early to tell: {told}")
+    return Verdict(Need.RATE, told, f"raise trainer.learning_rate ({rate})")
+
+
+def _mean(steps: Sequence[Step], name: str) -> float | None:
+    values = [step[name] for step in steps if step.get(name) is not None]
+    return fmean(values) if values else None
+
+
+def _setting(settings: Settings, key: str) -> object:
+    """A setting as the run resolved it."""
+    value: Any = settings
+    for part in key.split("."):
+        value = value.get(part, "not set") if isinstance(value, Mapping) else "not set"
+    return value
