@@ -151,6 +151,8 @@ def print_reports(reports: Mapping[str, "EvalReport"]) -> None:
     for name, report in reports.items():
         if report.uncalled:
             click.echo(f"warning: {name}: {report.uncalled}", err=True)
+        if report.signal:
+            click.echo(f"{name}: {report.signal}", err=True)
         for kind, message in report.first_errors.items():
             what = message if message.startswith(kind) else f"{kind}: {message}"
             click.echo(f"first error: {what}", err=True)

@@ -324,6 +324,7 @@ class TrajectoryBuffer:
         self._finished = ordered[self._groups_per_batch :]
         self._spent += self.group_size * len(taken)
         taken.sort(key=lambda group: group.issued.order)
+        self.recent.grouped(taken)
         for member in iter_members(taken):
             self.recent.aged(member.duration_s, stale=False)
         metrics = {

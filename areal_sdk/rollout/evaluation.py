@@ -14,14 +14,18 @@ from statistics import fmean
 from typing import Self
 
 from areal_sdk.errors import ConfigError
+from areal_sdk.records.verdict import to_get_a_signal
 from areal_sdk.rollout.estimates import Interval, mean_of_tasks, pass_at_k, share_of_tasks
 from areal_sdk.rollout.groups import is_success
-from areal_sdk.rollout.metrics import outcome_metrics
+from areal_sdk.rollout.metrics import MIN_DIFFERING_SHARE, outcome_metrics
 from areal_sdk.rollout.tasks import EpisodeRequest, PlaysEpisodes
+from areal_sdk.telemetry.terminal import counted
 from areal_sdk.types import Episode, OutcomeKind, Task
 
 MAX_SOURCES = 32
 """With more sources than this there is no report by source: they are not families of tasks."""
+MIN_TASKS = 8
+"""Fewer attempts that all earn the same may do so by chance."""
 OTHER = "other"
 """Name of the tasks without a source in a report by source."""
 
@@ -66,6 +70,10 @@ class EvalReport:
     """The directory with its episodes, if they were kept."""
     pass_tasks: Mapping[int, int] = field(default_factory=dict)
     """For each k of `pass_at` that not all tasks have: the number of tasks that it is over."""
+    num_compared: int = 0
+    """Number of tasks with several scored attempts."""
+    num_differing: int = 0
+    """Number of these whose rewards differ: training in groups learns from no others."""
 
     @property
     def judged(self) -> float:
@@ -82,6 +90,29 @@ class EvalReport:
         if not self.num_uncalled:
             return ""
         return f"{self.num_uncalled} of {self.num_episodes} episodes never called the model"
+
+    @property
+    def signal(self) -> str:
+        """Says at how many tasks attempts differ, or that all earned the same; empty where that says nothing.
+
+        >>> EvalReport.from_metrics("eval", {"tasks": 8, "scored": 32, "compared": 8, "differing": 3}).signal
+        'the attempts at 3 of 8 tasks differ in their rewards, from which training in groups learns'
+        """
+        success = self.success.value if self.success else 0.0
+        if self.num_compared:
+            said = f"the attempts at {self.num_differing} of {counted(self.num_compared, 'task')} differ in their rewards"
+            if self.num_differing >= MIN_DIFFERING_SHARE * self.num_compared:
+                return f"{said}, from which training in groups learns"
+            return (
+                f"{said}, and training in groups learns from no others: {to_get_a_signal(success)}"
+            )
+        is_equal = self.reward is not None and not self.reward.has_interval
+        if self.num_scored < MIN_TASKS or not (is_equal or success == 0.0):
+            return ""
+        return (
+            f"all {self.num_scored} attempts earned the same: --samples 8 says whether sampled ones differ, from "
+            f"which training learns; if not, {to_get_a_signal(success)}"
+        )
 
     @property
     def of_tasks(self) -> str:
@@ -111,6 +142,8 @@ class EvalReport:
             success=_read_interval(numbers, "success"),
             reward=_read_interval(numbers, "reward"),
             pass_at={k: found for k in ks if (found := _read_interval(numbers, f"pass@{k}"))},
+            num_compared=int(numbers.get("compared", 0)),
+            num_differing=int(numbers.get("differing", 0)),
             pass_tasks={k: int(numbers[key]) for k in ks if (key := f"pass@{k}_tasks") in numbers},
             errors={
                 key.removeprefix("errors/"): int(count)
@@ -142,6 +175,9 @@ class EvalReport:
             **{f"pass@{k}_tasks": float(n) for k, n in self.pass_tasks.items()},
             **self.outcome,
         }
+        if self.num_compared:
+            numbers["compared"] = float(self.num_compared)
+            numbers["differing"] = float(self.num_differing)
         if self.num_uncalled:
             numbers["uncalled"] = float(self.num_uncalled)
         if self.versions is not None:
@@ -289,6 +325,7 @@ def _report(
         else:
             by_task[attempt.task_id].append(attempt)
     scored = [group for group in by_task.values() if group]
+    compared = [group for group in scored if len(group) > 1]
     num_attempts = Counter(attempt.task_id for attempt in attempts)
     versions = frozenset[int]().union(*(attempt.versions for attempt in attempts))
     pass_at, pass_tasks = _pass_at(scored, samples, num_tasks=len(by_task))
@@ -311,6 +348,8 @@ def _report(
             sum(attempt.success for attempt in group) / num_attempts[task]
             for task, group in by_task.items()
         ),
+        num_compared=len(compared),
+        num_differing=sum(len(set(_rewards(group))) > 1 for group in compared),
         num_uncalled=sum(not attempt.error and not attempt.num_turns for attempt in attempts),
         outcome=outcome_metrics(attempt.metrics for attempt in attempts),
         is_in_points=any(

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
+from areal_sdk.records.verdict import to_get_a_signal
 from areal_sdk.rollout.groups import FinishedGroup, iter_members
 from areal_sdk.telemetry.ledger import DropReason
 from areal_sdk.telemetry.tool_use import CALLED_TOOLS, OFFERED_TOOLS, never_called
@@ -16,6 +17,9 @@ MIN_EPISODES = 64
 MAX_STALE_SHARE = 0.10
 MAX_LOST_SHARE = 0.05
 MAX_TRUNCATED_SHARE = 0.5
+FIRST_GROUPS = 32
+"""The groups at the start of a run that say whether there is anything to learn from."""
+MIN_DIFFERING_SHARE = 0.1
 
 _UNTOLD = "and are not trained: what the model did wrong there escapes the reward. "
 _LOST = {
@@ -61,7 +65,17 @@ class RecentEpisodes:
         self._fates: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
         self._num_offered_tools = self._num_called_tools = 0
         """Episodes of the whole run, from its beginning or its resume."""
+        self._first: list[bool] = []
+        """Whether the rewards differ, of the first groups."""
+        self._succeeded: list[bool] = []
         self._said: set[str] = set()
+
+    def grouped(self, groups: Sequence[FinishedGroup]) -> None:
+        """Groups were taken into a batch. Those at the start of the run are remembered."""
+        for group in groups:
+            if len(group.members) > 1 and len(self._first) < FIRST_GROUPS:
+                self._first.append(not group.is_uniform)
+                self._succeeded += [member.success for member in group.members]
 
     def kept(self, duration_s: float, *, truncated: bool, called_tools: bool | None = None) -> None:
         """An episode ended with a reward, perhaps at a limit."""
@@ -134,6 +148,11 @@ class RecentEpisodes:
             )
         if self._num_offered_tools >= MIN_EPISODES and not self._num_called_tools:
             found["tools"] = never_called(self._num_offered_tools)
+        if len(self._first) == FIRST_GROUPS and _share(self._first) < MIN_DIFFERING_SHARE:
+            found["signal"] = (
+                f"{sum(self._first)} of the first {FIRST_GROUPS} groups have rewards that differ, and the others teach "
+                f"nothing: {to_get_a_signal(_share(self._succeeded))}"
+            )
         new = {key: text for key, text in found.items() if key not in self._said}
         self._said.update(new)
         return tuple(new.values())

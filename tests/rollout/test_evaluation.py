@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 from dataclasses import replace
 
 import click
@@ -116,6 +117,38 @@ def test_pass_at_k_says_over_how_many_tasks_it_is() -> None:
     assert report.metrics()["pass@2_tasks"] == 3.0
     assert EvalReport.from_metrics("eval", report.metrics()).pass_tasks == {2: 3}
     assert "@1=0.06 @2=0.17 (3 tasks)  4 " in table_of(report)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "said"),
+    [
+        (
+            [[YES, NO]] * 3 + [[NO, NO]] * 7,
+            "the attempts at 3 of 10 tasks differ in their rewards, from",
+        ),
+        ([[NO, NO]] * 10, "the attempts at 0 of 10 tasks differ .*: show an example in the prompt"),
+        ([[YES, YES]] * 10, "the attempts at 0 of 10 tasks differ .*: take harder tasks"),
+        (
+            [[NO]] * 10,
+            "all 10 attempts earned the same: --samples 8 says whether sampled ones differ",
+        ),
+        ([[NO]] * 9 + [[YES]], None),
+        ([[NO]] * 7, None),
+        ([[Outcome.abstained("no key")] * 2] * 10, None),
+    ],
+    ids=["some", "none", "all", "one sample", "one success", "few", "nothing scored"],
+)
+def test_an_evaluation_says_what_a_run_could_learn_from(
+    attempts: list[list[Outcome]], said: str | None
+) -> None:
+    outcomes = {f"t{number}": of_task for number, of_task in enumerate(attempts)}
+    samples = len(attempts[0])
+    report = simulate(evaluate_tasks(Scripted(outcomes), tasks(len(attempts)), samples=samples))
+    assert EvalReport.from_metrics("eval", report.metrics()).signal == report.signal
+    if said is None:
+        assert report.signal == ""
+    else:
+        assert re.match(said, report.signal)
 
 
 def table_of(report: EvalReport) -> str:

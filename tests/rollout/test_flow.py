@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from areal_sdk.errors import ConfigError
 from areal_sdk.rollout.buffer import TrajectoryBuffer
+from areal_sdk.rollout.groups import FinishedGroup, ScoredEpisode, triage
 from areal_sdk.rollout.metrics import RecentEpisodes
-from areal_sdk.rollout.tasks import EpisodeRequest
+from areal_sdk.rollout.tasks import EpisodeRequest, IssuedTask
 from areal_sdk.telemetry.ledger import DropReason, Ledger
-from areal_sdk.types import Episode
-from tests.rollout.simulation import Run, simulate
+from areal_sdk.types import Episode, Outcome, Task
+from tests.rollout.simulation import Run, simulate, turn
 
 
 @settings(max_examples=40)
@@ -367,6 +368,43 @@ def test_whatever_lets_failures_escape_the_reward_is_said_once(
     recent.rejected(reason, 1.0)
     (notice,) = recent.notices()
     assert notice.startswith("6% of the latest episodes")
+    assert cure in notice
+    assert recent.notices() == ()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "num_differing", "cure"),
+    [
+        ((0.0, 0.0), 3, "imitate demonstrations first"),
+        ((1.0, 1.0), 3, "take harder tasks"),
+        ((0.0, 0.0), 4, None),
+        ((1.0,), 0, None),
+    ],
+    ids=["nobody succeeds", "everybody does", "enough differ", "no siblings"],
+)
+def test_a_run_whose_first_groups_all_earn_the_same_hears_what_to_try(
+    rewards: tuple[float, ...], num_differing: int, cure: str | None
+) -> None:
+    def group(number: int) -> FinishedGroup:
+        given = (0.0, 1.0) if number < num_differing else rewards
+        members = []
+        for sibling, reward in enumerate(given):
+            episode = Episode("e", Task("t"), (turn(0),), Outcome.scored(reward), sibling=sibling)
+            scored = triage(episode)
+            assert isinstance(scored, ScoredEpisode)
+            members.append(scored)
+        return FinishedGroup("g", IssuedTask(Task("t"), epoch=0, position=0), tuple(members))
+
+    recent = RecentEpisodes()
+    recent.grouped([group(number) for number in range(31)])
+    assert recent.notices() == ()
+    recent.grouped([group(number) for number in range(31, 40)])
+    notices = recent.notices()
+    if cure is None:
+        assert notices == ()
+        return
+    (notice,) = notices
+    assert notice.startswith(f"{num_differing} of the first 32 groups have rewards that differ")
     assert cure in notice
     assert recent.notices() == ()
 
