@@ -99,3 +99,11 @@ def test_a_short_run_learns_at_a_good_rate_and_stalls_at_a_tiny_one(
     stalled, again = (run("second_try", 1e-9, 10) for _ in range(2))
     assert stalled[0] == "stalled"
     assert stalled == again
+
+
+def test_the_published_tables_are_those_of_the_committed_outcomes(
+    load_program: LoadProgram,
+) -> None:
+    program = load_program("gauntlet_one_process")
+    section = program.section_of(program.load(program.OUTCOMES))
+    assert section in program.DOCUMENT.read_text()
