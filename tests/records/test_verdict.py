@@ -50,6 +50,17 @@ FOUND: Mapping[str, tuple[Need | None, str]] = {
     "one turn of three": (Need.ROOM, "86% of the episodes got no reward and are not trained"),
     "reward by chance": (Need.REWARD, "yet success 0.56 -> 0.48 in 40 steps"),
     "reward with noise of 0.7": (None, "healthy: success 0.60 -> 0.69"),
+    "reward by chance for one secret in seven": (
+        Need.REWARD,
+        "yet reward 0.04 -> 0.03 in 40 steps",
+    ),
+    "one turn of three, masked": (Need.ROOM, "85% of the episodes got no reward"),
+    "rloo, rate of 5e-3": (Need.RATE, "jumped by 1.6 nats a token in step 4"),
+    "samples up to 8 updates old, rate of 2e-3": (
+        Need.RATE,
+        "jumped by 1.1 nats a token in step 36",
+    ),
+    "no sample older than its weights": (None, "healthy: success 0.58 -> 0.7"),
     # a calculator on SmolLM2
     "smollm2, rate of 3e-5": (None, "healthy: success 0.12 -> 0.99"),
     "smollm2, rate of 3e-5, collapse": (
