@@ -20,7 +20,8 @@ class Limits:
     cpu_s: float = 10.0
     """CPU time of all processes together."""
     memory_mb: int = 512
-    """Memory of all processes together; files in /tmp count under `disk_mb`."""
+    """Memory of all processes together, with what the kernel keeps for their files (1 KB each) and sockets (at most 416 KB
+    each). The content of files in /tmp counts under `disk_mb`."""
     processes: int = 32
     """Processes and threads at one time."""
     output_kb: int = 1024

@@ -175,3 +175,44 @@ HOSTILE = [
         "import os\nfiles = []\ntry:\n  while True: files.append(os.open('/dev/null', 0))\nexcept OSError: pass\nif len(files) > 1000: print('ESCAPED')",
     ),
 ]
+
+IN_THE_KERNEL = {
+    "empty files": """
+import os
+for number in range(10**9): os.close(os.open(f"/tmp/{number}", os.O_CREAT | os.O_WRONLY))
+""",
+    "links": """
+import os
+os.close(os.open("/tmp/one", os.O_CREAT))
+for number in range(10**9): os.link("/tmp/one", f"/tmp/{number}")
+""",
+    "buffers of sockets": """
+import os, socket, time
+for _ in range(4): os.fork()
+kept = [socket.socketpair() for _ in range(120)]
+for a, _ in kept:
+    a.setblocking(False)
+    try:
+        while True: a.send(bytes(1 << 16))
+    except BlockingIOError: pass
+time.sleep(600)
+""",
+    "sockets on their way": """
+import array, os, socket, time
+a, b = socket.socketpair()
+try:
+    while True:
+        c, d = socket.socketpair()
+        a.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [c.fileno(), d.fileno()]))])
+        c.close(); d.close()
+except OSError: time.sleep(600)
+""",
+    "page tables": """
+import mmap, time
+size = 1 << 44
+m = mmap.mmap(-1, size, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+for at in range(0, size, 1 << 21): m[at]
+time.sleep(600)
+""",
+}
+"""Programs that take memory which no process shows as its own: they end at the limit of memory."""

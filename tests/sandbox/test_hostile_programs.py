@@ -11,7 +11,7 @@ import pytest
 
 from areal_sdk.sandbox import Isolation, Limits, Sandbox
 from tests.sandbox.isolation import needs_bubblewrap
-from tests.sandbox.programs import HOSTILE, Hostile
+from tests.sandbox.programs import HOSTILE, IN_THE_KERNEL, Hostile
 
 LIMITS = Limits(wall_s=120.0, cpu_s=1.0, memory_mb=100, processes=16, output_kb=256, disk_mb=32)
 SLEEPS_S = 1.0
@@ -92,3 +92,24 @@ async def test_a_hostile_program_is_contained(
     assert outside.survivors() == []
     assert (end.limit or "") in program.ends.split() or (not end.limit and not program.ends), end
     assert len(written) <= LIMITS.output_kb << 10
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("what", IN_THE_KERNEL)
+async def test_memory_that_the_kernel_keeps_for_a_program_counts(what: str) -> None:
+    limits = Limits(wall_s=120.0, cpu_s=60.0, memory_mb=30, processes=32, disk_mb=32)
+    code = IN_THE_KERNEL[what]
+    end = await Sandbox(limits, isolation="bubblewrap").run(["python3", "-I", "-c", code])
+    assert end.limit == "memory", (end, end.stderr)
+
+
+@needs_bubblewrap
+async def test_a_few_files_sockets_and_pages_are_no_memory_to_speak_of() -> None:
+    code = """
+import asyncio, os
+for number in range(1000): open(f"/tmp/{number}", "w").close()
+async def main(): await asyncio.create_subprocess_exec("true")
+asyncio.run(main())
+"""
+    end = await Sandbox(Limits(memory_mb=30), isolation="bubblewrap").run(["python3", "-c", code])
+    assert end.ok, end.stderr
