@@ -34,7 +34,7 @@ class Sent:
 
 
 def predict_sent(
-    model: ModelShape, settings: TrainerSection, *, num_microbatches: int, num_measured: int = 1
+    model: ModelShape, settings: TrainerSection, *, num_microbatches: int, num_measured: int = 2
 ) -> Sent:
     """An update in which all weights are trained, with so many micro-batches on each rank.
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from areal_sdk.algorithms.batch import Batch
 from areal_sdk.algorithms.examples import Example
 from areal_sdk.fsdp.checkpoint import load_checkpoint, save_checkpoint
 from areal_sdk.fsdp.spec import TrainerSpec
@@ -259,3 +260,17 @@ def test_an_adapter_is_held_too(spec: TrainerSpec) -> None:
     metrics = trainer.step(make_groups(seed=2), version=0)
     assert metrics["kl_step"] <= CLOSE * PER_TOKEN
     assert metrics["update_share"] < 1.0
+
+
+def test_groups_that_teach_nothing_are_measured_too(spec: TrainerSpec) -> None:
+    measured: set[int] = set()
+
+    def note(_: object, arguments: tuple[Batch]) -> None:
+        if not torch.is_grad_enabled():
+            measured.update(arguments[0].groups_T.tolist())
+
+    trainer = RankTrainer(spec)
+    trainer.policy.register_forward_pre_hook(note)
+    metrics = trainer.step(make_groups(1) + make_groups(1, seed=1, same_reward=True), version=0)
+    assert metrics["num_idle_groups"] == 1
+    assert measured == {0, 1}

@@ -11,6 +11,7 @@ from areal_sdk.algorithms.advantages.returns import Floats, returns_of, spread_t
 from areal_sdk.algorithms.algorithm import Algorithm
 from areal_sdk.algorithms.batch import Batch, empty_batch, make_batch
 from areal_sdk.algorithms.examples import Example, make_example
+from areal_sdk.algorithms.needs import Coverage
 from areal_sdk.algorithms.packing import plan_rows, split_evenly
 from areal_sdk.config import TrainerSection
 from areal_sdk.fsdp.collectives import Ranks
@@ -119,7 +120,9 @@ class Planner:
             is not None
         ]
         planned = self.minibatch(examples, divisor=shares.divisor, version=version)
-        return replace(planned, probe=self._probe(examples, version=version, seed=seed))
+        return replace(
+            planned, probe=self._probe([groups[i] for i in part], version=version, seed=seed)
+        )
 
     def minibatch(self, examples: Sequence[Example], *, divisor: float, version: int) -> Minibatch:
         if not examples:
@@ -140,19 +143,28 @@ class Planner:
         batches += [empty_batch(examples[0], device=device)] * missing
         return Minibatch(batches, divisor, sum(len(e.targets_T) for e in examples))
 
-    def _probe(self, examples: Sequence[Example], *, version: int, seed: int) -> Probe | None:
-        """A sample of the sequences, in rows of their own."""
+    def _probe(self, groups: Sequence[TrajectoryGroup], *, version: int, seed: int) -> Probe | None:
+        """A sample of all sequences of `groups`, in rows of their own.
+
+        Also of those without an advantage: an update moves the policy on their tokens too, and nothing else sees it.
+        """
+        examples = sampled_examples(groups)
         if not examples:
             return None
         chosen = sampled(examples, seed=seed)
-        starts = np.cumsum([0, *(len(example.targets_T) for example in examples)])
-        terms = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
         rows = self.minibatch([examples[i] for i in chosen], divisor=1.0, version=version)
-        return Probe(
-            rows.batches,
-            torch.from_numpy(terms).to(self.ranks.device),
-            tokens_per_episode=float(starts[-1]) / len(examples),
-        )
+        num_terms = sum(len(example.targets_T) for example in examples)
+        return Probe(rows.batches, tokens_per_episode=num_terms / len(examples))
+
+
+def sampled_examples(groups: Sequence[TrajectoryGroup]) -> list[Example]:
+    """Every sampled token of `groups` that is trained, whatever its advantage."""
+    made = [
+        make_example(t, np.zeros(len(t.tokens), np.float32), coverage=Coverage.ALL, group=number)
+        for number, group in enumerate(groups)
+        for t in group.trajectories
+    ]
+    return [example for example in made if example is not None]
 
 
 def gather(minibatch: Minibatch, values: Sequence[torch.Tensor], ranks: Ranks) -> torch.Tensor:

@@ -330,7 +330,6 @@ class RankTrainer:
                 minibatch = self._screened(planned, progress)
             # FSDP averages gradients over ranks; ours are sums.
             scale = self.ranks.size / minibatch.divisor
-            before: list[Tensor] = []
             for batch in summed_at_the_end(self.policy, minibatch.batches, self.settings):
                 with meter.phase("forward"), self._autocast():
                     logprobs_T, entropies_T = self.policy(batch, entropy_gradient=entropy_gradient)
@@ -338,17 +337,18 @@ class RankTrainer:
                     loss = loss_of(logprobs_T, entropies_T, minibatch, batch, progress)
                     weighted = loss.weighted(batch.weights_T)
                     torch.autograd.backward(weighted * scale)
-                before.append(logprobs_T.detach())
                 meter.add(loss, {"entropy": masked(entropies_T.detach(), batch.mask_T).sum()})
                 if self.phase == "policy" and index == 0:
                     meter.add_pairs(disagreement(logprobs_T, batch))
                 loss_sum += weighted.item() / minibatch.divisor
+            with meter.phase("trust_region"):
+                before = [] if moves is None else self._logprobs(planned)
             with meter.phase("optimizer"):
                 applied = self._apply_gradients(learning_rate)
             grad_norms.append(applied.grad_norm)
             if applied.update is not None and moves is not None:
                 with meter.phase("trust_region"):
-                    moves.append(self._hold(minibatch, before, applied.update))
+                    moves.append(self._hold(planned, before, applied.update))
             num_skipped += not math.isfinite(grad_norms[-1])
         num_terms = sum(minibatch.num_terms for minibatch in minibatches)
         return {
@@ -388,19 +388,21 @@ class RankTrainer:
             )
         )
 
+    def _logprobs(self, minibatch: Minibatch) -> list[Tensor]:
+        """The logprobs of the sequences that measure an update. A collective."""
+        assert minibatch.probe is not None, "every minibatch of a policy has one"
+        with torch.no_grad(), self._autocast():
+            return [self.policy(batch)[0] for batch in minibatch.probe.batches]
+
     def _hold(self, minibatch: Minibatch, before: Sequence[Tensor], update: Update) -> Moved:
         """Hold an update within the trust region. A collective."""
         probe = minibatch.probe
-        assert probe is not None, "every minibatch of a policy has one"
-        before_S = gather(minibatch, before, self.ranks.rows)[probe.terms_S]
+        assert probe is not None
 
         def measure() -> tuple[float, float]:
-            with torch.no_grad(), self._autocast():
-                after = [self.policy(batch)[0] for batch in probe.batches]
-            return divergence(after, probe, before_S, self.ranks.rows)
+            return divergence(before, self._logprobs(minibatch), probe, self.ranks.rows)
 
-        bound = self.region.bound(probe.tokens_per_episode)
-        return self.region.hold(update, measure, bound=bound)
+        return self.region.hold(update, measure, bound=self.region.bound(probe.tokens_per_episode))
 
     def _apply_gradients(self, learning_rate: float) -> Applied:
         """One update of the policy."""

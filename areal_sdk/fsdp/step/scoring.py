@@ -12,21 +12,13 @@ from torch import Tensor
 
 from areal_sdk.algorithms.advantages.estimator import PerToken
 from areal_sdk.algorithms.batch import Batch
-from areal_sdk.algorithms.examples import make_example
-from areal_sdk.algorithms.needs import Coverage
-from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
+from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather, sampled_examples
 from areal_sdk.trajectory import TrajectoryGroup
 
 
 def plan_scores(planner: Planner, groups: Sequence[TrajectoryGroup], *, version: int) -> Minibatch:
     """Every trained token of the groups as one minibatch."""
-    made = [
-        make_example(t, np.zeros(len(t.tokens), np.float32), coverage=Coverage.ALL)
-        for group in groups
-        for t in group.trajectories
-    ]
-    examples = [example for example in made if example is not None]
-    return planner.minibatch(examples, divisor=1.0, version=version)
+    return planner.minibatch(sampled_examples(groups), divisor=1.0, version=version)
 
 
 def score(

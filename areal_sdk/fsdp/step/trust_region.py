@@ -1,7 +1,7 @@
 """A bound on how far one update moves the policy, and a learning rate that follows the bound.
 
-After an update a sample of the minibatch's sequences is computed again, without a gradient. The KL of the
-policy after the update from the policy before it is estimated from the sampled tokens. Beyond the bound
+Before and after an update a sample of the step's sequences is computed, without a gradient. The KL of the
+policy after the update from the policy before it is estimated from their sampled tokens. Beyond the bound
 the update is scaled back. The same rule holds on all ranks, because all ranks see the same sums.
 """
 
@@ -21,7 +21,7 @@ from areal_sdk.algorithms.objectives import masked
 from areal_sdk.fsdp.collectives import Ranks
 
 SHARE = 1 / 16
-"""Share of a minibatch's trained tokens that are computed again, without a gradient."""
+"""Share of the sampled tokens that measure an update."""
 NUM_TERMS = 128
 """Trained tokens that a sample has at least, where the minibatch has so many."""
 SIBLINGS = 2
@@ -46,11 +46,9 @@ FILLED, CLOSE = 0.4, 1.25
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The sampled sequences of a minibatch, in rows of their own, as this rank sees them."""
+    """Sequences that tell how far an update moved the policy, as this rank sees them."""
 
     batches: list[Batch]
-    terms_S: Tensor
-    """The place of each sampled term among all terms of the minibatch."""
     tokens_per_episode: float
     """Trained tokens, on average over the sequences of the minibatch."""
 
@@ -193,17 +191,17 @@ class Update:
 
 
 def divergence(
-    after: Sequence[Tensor], probe: Probe, before_S: Tensor, ranks: Ranks
+    before: Sequence[Tensor], after: Sequence[Tensor], probe: Probe, ranks: Ranks
 ) -> tuple[float, float]:
     """The KL from the policy before the update, and from those that sampled, in nats a token. A collective.
 
-    `after` has the logprobs of each batch, `before_S` those of all sampled terms before the update. Both KLs are
-    estimated as r - 1 - log r (k3), whose mean over samples of the denominator is the KL and which is never negative.
+    `before` and `after` have the logprobs of each batch. Both KLs are estimated as r - 1 - log r (k3, Schulman 2020),
+    whose mean over samples of the denominator is the KL and which is never negative.
     """
     totals = {"kl": 0.0, "behaviour": 0.0, "count": 0.0}
-    for batch, after_T in zip(probe.batches, after, strict=True):
+    for batch, before_T, after_T in zip(probe.batches, before, after, strict=True):
         mask_T = batch.mask_T
-        for name, of_T in (("kl", before_S[batch.indices_T]), ("behaviour", batch.behaviour_T)):
+        for name, of_T in (("kl", before_T), ("behaviour", batch.behaviour_T)):
             log_ratio_T = masked(after_T.float() - of_T, mask_T)
             totals[name] += (torch.expm1(log_ratio_T.clamp(max=20.0)) - log_ratio_T).sum().item()
         totals["count"] += mask_T.sum().item()
