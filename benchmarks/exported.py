@@ -84,7 +84,9 @@ class Transformers:
             return_tensors="pt",
         )
         told = body.get("max_tokens") or body.get("max_completion_tokens") or 4
-        sampled = self.model.generate(ids, max_new_tokens=told, do_sample=not tools, top_k=0)
+        sampled = self.model.generate(
+            ids, max_new_tokens=told, do_sample=not tools, **({} if tools else {"top_k": 0})
+        )
         text = self.tokenizer.decode(sampled[0, ids.shape[1] :], skip_special_tokens=True)
         parser = PlainCalls(tools)
         events = [*parser.feed(text), *parser.finish()] if tools else []
