@@ -146,7 +146,7 @@ class fresh_store:
     """An address that stores, when it is asked, what openai-python's tests look for."""
 
     def __init__(self, gateway: Gateway, session: Session) -> None:
-        self._store = gateway._responses.store(session)
+        self._store = gateway._model._responses.store(session)
         self._url = f"{session.base_url(gateway.base_url)}/responses"
         self._model = gateway.model_name
 
