@@ -284,8 +284,9 @@ def _episodes_of(
         for row in read_lines(directory / f"{stem}{INDEX}", about=about):
             if "id" not in row:
                 undoing.meet(row)
-                if "trained" in row:
-                    trained = _marks(row) | trained
+                for name, mark in _marks(row).items() if "trained" in row else ():
+                    if about in (None, name):
+                        trained.setdefault(name, mark)  # a newer mark counts
                 continue
             mark = trained.pop(row["id"], {})  # an older episode of this id has a mark of its own
             is_undone = undoing.undoes(row, mark.get("step"))
