@@ -2,6 +2,8 @@
 
     python benchmarks/plan.py --measure [--only NAME ...]     # plays the runs: about 35 s each
     python benchmarks/plan.py --plan                          # simulates 1 to 1,000 GPUs: minutes
+    python benchmarks/plan.py --fit                           # constants of the table of hardware: minutes
+    python benchmarks/plan.py --published                     # prints every published figure beside the plan's
     python benchmarks/plan.py --write                         # tables and picture of docs/scaling.md
 
 `--measure` plays `areal-sdk train` with agents/paced.py: servers that sleep, so that three of them fit on
@@ -22,13 +24,13 @@ from dataclasses import replace
 from typing import Any
 
 from pictures import Line, Panel, draw, save
-from plan_runs import DOCUMENT, PUBLISHED, RESULTS, measure, predict
+from plan_fit import PRIOR, fits
+from plan_runs import DOCUMENT, RESULTS, measure, predict
+from plan_verdict import published_tables
 from tables import table, write_section
 
-from areal_sdk.planner.hardware import Efficiencies, fixed_part
 from areal_sdk.planner.parts import Described, from_hardware
-from areal_sdk.planner.simulation.run import simulate, simulated_steps
-from areal_sdk.planner.speeds import TrainerSpeed
+from areal_sdk.planner.simulation.run import simulate
 from areal_sdk.planner.splits import best_split, with_rules
 
 # --- planning ------------------------------------------------------------------------------------------
@@ -80,7 +82,7 @@ def write() -> None:
     """Tables and picture of docs/scaling.md, from what is kept."""
     known = json.loads(RESULTS.read_text())
     write_section("plan measured", measured_table(known), document=DOCUMENT)
-    write_section("plan published", published_table(), document=DOCUMENT)
+    write_section("plan published", published_tables(known["fit"]), document=DOCUMENT)
     write_section("plan gpus", gpus_table(known), document=DOCUMENT)
     save(draw("areal-sdk plan", panels(known)), RESULTS.with_suffix(".svg"))
 
@@ -116,68 +118,18 @@ def measured_table(known: Mapping[str, Any]) -> str:
     )
 
 
-def published_table() -> str:
-    published = json.loads(PUBLISHED.read_text())["verl 7B"]
-    sync, known = published["sync"], published["sync"]["64"]
-    fixed = fixed_part(known["old_logp"], known["update"], passes=Efficiencies().train_passes)
+def fit_published() -> None:
+    """Fit the constants of the table of hardware, also without each source; the results are kept."""
+    known = json.loads(RESULTS.read_text())
 
-    def phase(seconds: float, before: int, ranks: int) -> float:
-        work = (seconds - fixed) * before
-        return TrainerSpeed(token_s=work, fixed_s=fixed, ranks=ranks).step_s(1.0)
+    def note(text: str) -> None:
+        print(text, flush=True)
 
-    rows = [
-        (
-            f"synchronous, {gpus} GPUs",
-            name,
-            *_against(phase(known[name], 64, gpus), sync[str(gpus)][name]),
-        )
-        for gpus in (32, 128)
-        for name in ("old_logp", "update")
-    ]
-    for ranks in (16, 64):
-        split = published["async"][f"{ranks}:{ranks}"]
-        before = published["async"]["32:32"]
-        update = phase(before["update"], 32, ranks)
-        rows.append(
-            (f"asynchronous, {ranks}:{ranks}", "update", *_against(update, split["update"]))
-        )
-        whole = update + before["gen_wait"]
-        rows.append((f"asynchronous, {ranks}:{ranks}", "step", *_against(whole, split["step"])))
-    median = _fitting(lambda median: generation_s(64, median), known["gen"])
-    rows += [
-        (
-            f"synchronous, {gpus} GPUs",
-            "gen",
-            *_against(generation_s(gpus, median), sync[str(gpus)]["gen"]),
-        )
-        for gpus in (32, 128)
-    ]
-    header = ("run", "phase", "published s", "predicted s", "off by")
-    return table(header, rows)
-
-
-def generation_s(gpus: int, median: float) -> float:
-    """Seconds until engines of one H20 each have sampled 512 x 16 answers of up to 28k tokens."""
-    workload = Described(
-        prompt=512, output=round(median), turns=1, tool_s=0.0, context=512 + 28 * 1024
-    )
-    batch = 512 * 16
-    parts = with_rules(from_hardware("7B", "h20", workload=workload, tp=1).parts, batch=batch)
-    setup = replace(parts.setup, num_engines=gpus).with_gate(max_staleness=0, max_inflight=batch)
-    return simulated_steps(setup, steps=1)[0].waited_s
-
-
-def _fitting(seconds: Callable[[float], float], wanted: float) -> float:
-    """The median length that takes the wanted time."""
-    least, most = 50.0, 8000.0
-    while most / least > 1.001:
-        middle = (least * most) ** 0.5
-        least, most = (least, middle) if seconds(middle) > wanted else (middle, most)
-    return least
-
-
-def _against(predicted: float, published: float) -> tuple[str, str, str]:
-    return f"{published:.1f}", f"{predicted:.1f}", f"{predicted / published - 1.0:+.0%}"
+    known["fit"] = {
+        name: {key: getattr(constants, key) for key in PRIOR}
+        for name, constants in fits(note).items()
+    }
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
 def gpus_table(known: Mapping[str, Any]) -> str:
@@ -264,6 +216,8 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true")
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--plan", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--published", action="store_true")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     if arguments.measure:
@@ -272,6 +226,10 @@ def main() -> None:
         known = json.loads(RESULTS.read_text())
         known["plans"], known["simulation"] = plans(), simulation_times()
         RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    if arguments.fit:
+        fit_published()
+    if arguments.published:
+        print(published_tables(json.loads(RESULTS.read_text())["fit"]))
     if arguments.write:
         write()
 

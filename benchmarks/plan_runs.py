@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[1]
 AGENT = Path(__file__).parent / "agents" / "paced.py"
 DOCUMENT = ROOT / "docs" / "scaling.md"
 RESULTS = ROOT / "docs" / "images" / "plan.json"
-PUBLISHED = Path(__file__).parent / "published.json"
 TRAIN_MINUTES, CALIBRATION_MINUTES = 0.4, 0.7
 GROUP_SIZE = 4
 

@@ -15,12 +15,10 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.memory.architecture import SHAPES, ModelShape
 from areal_sdk.models import resolve_model
 from areal_sdk.models.families import read_config
-from areal_sdk.planner.speeds import Collectives, DecodeCurve, EngineSpeed, TrainerSpeed
+from areal_sdk.planner.speeds import NODE, Collectives, DecodeCurve, EngineSpeed, TrainerSpeed
 
 BYTES = 2
 """Size of a weight, a key or a value: bfloat16."""
-NODE = 8
-"""GPUs of a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +60,24 @@ GPUS = {
 class Efficiencies:
     """Shares of the makers' figures that are reached, and times beside them. The first eight are fitted."""
 
-    arithmetic: float = 0.5
+    arithmetic: float = 0.605
     """Share of the arithmetic that large matrices reach, in training, prefill and decoding."""
-    traffic_bytes: float = 120.0
+    traffic_bytes: float = 99.9
     """Bytes of memory traffic in a training step for each element of a token's activations."""
-    bandwidth: float = 0.7
+    bandwidth: float = 0.424
     """Share of the memory's bandwidth that decoding reaches."""
-    layer_s: float = 0.0002
+    layer_s: float = 0.000283
     """Seconds of a decoding step for each layer: launches and small kernels."""
-    request_s: float = 0.00002
+    request_s: float = 2.08e-05
     """Seconds of a decoding step for each request: scheduling, sampling, its text."""
-    episode_s: float = 0.003
+    episode_s: float = 0.00297
     """Seconds of a training step for each episode, which no further GPU shortens."""
-    update_s: float = 1.0
+    update_s: float = 1.04
     """Seconds of each optimiser update beside arithmetic and collectives."""
-    publish_gb_s: float = 3.0
-    """Gigabytes of weights a second from trainer to engines: for half of it the trainer waits, then the engines."""
-    straggler: float = 0.02
+    publish_gb_s: float = 2.55
+    """Gigabytes of weights a second: half of them while each node of the trainer sends its part, and the trainer
+    waits; half while each GPU of an engine loads its part, and the engine waits."""
+    straggler: float = 0.0193
     """Relative time that each doubling of the ranks adds, because all wait for the slowest."""
     collective: float = 0.7
     """Share of links and network that collectives reach."""
@@ -126,7 +125,7 @@ def engine_speed(
         kv_read_s=kv_bytes / bandwidth,
         max_slots=max_slots,
         kv_tokens=max(0, int(room / kv_bytes)),
-        swap_s=0.5 * weights / (efficiency.publish_gb_s * 1e9),
+        swap_s=0.5 * weights / tp / (efficiency.publish_gb_s * 1e9),
     )
 
 
@@ -178,10 +177,10 @@ def trainer_speed(
             inside_s=moved / gpu.link_gb_s,
             between_s=moved / min(gpu.link_gb_s, gpu.network_gb_s),
             hop_s=3 * shape.layers * HOP_S,
+            send_s=0.5 * weights / (efficiency.publish_gb_s * 1e9),
             tokens=MICROBATCH,
             updates=updates,
         ),
-        publish_s=0.5 * weights / (efficiency.publish_gb_s * 1e9),
     )
 
 
@@ -199,17 +198,6 @@ def kv_bytes_per_token(shape: ModelShape) -> int:
     57344
     """
     return 2 * shape.layers * shape.keys * BYTES
-
-
-def fixed_part(forward_s: float, step_s: float, *, passes: float) -> float:
-    """Of two phases over one batch, the seconds that neither its size nor more GPUs change.
-
-    A forward, and a step with the arithmetic of `passes` forwards: what is not arithmetic is in both.
-
-    >>> fixed_part(15.0, 45.0, passes=4.0)
-    5.0
-    """
-    return (passes * forward_s - step_s) / (passes - 1.0)
 
 
 def training_gpus(shape: ModelShape, gpu: GpuKind) -> int:

@@ -9,7 +9,6 @@ from areal_sdk.errors import ConfigError
 from areal_sdk.fsdp.memory.architecture import ModelShape
 from areal_sdk.planner.calibration.speeds_of_runs import Calibration, calibrate, on_other_machines
 from areal_sdk.planner.hardware import (
-    NODE,
     Efficiencies,
     GpuKind,
     engine_speed,
@@ -22,6 +21,7 @@ from areal_sdk.planner.hardware import (
 )
 from areal_sdk.planner.simulation.books import BookRules
 from areal_sdk.planner.simulation.setup import Setup
+from areal_sdk.planner.speeds import NODE
 from areal_sdk.planner.splits import Parts, Wanted, again, best_split
 from areal_sdk.planner.workload import LongTail, Workload
 from areal_sdk.rollout.staleness import StalenessGate
@@ -144,7 +144,8 @@ def from_hardware(
         f"a decoding step: {efficiency.layer_s * 1e3:.2g} ms a layer and {efficiency.request_s * 1e6:.2g} us "
         f"a request beside the model; {slots} requests together",
         f"tokens of keys and values in an engine (GPUs): {pools}",
-        f"new weights travel at {efficiency.publish_gb_s:.2g} GB/s to all engines at once",
+        f"new weights: each node of the trainer sends its part at {efficiency.publish_gb_s:.2g} GB/s, and each GPU "
+        "of an engine loads its part",
         f"lengths and tool times are log-normal, sigma {workload.spread:g}; a tool answers {ANSWER} tokens",
         f"groups of {workload.group_size}; the prompt of a group is cached by each engine",
         *_common(parts),

@@ -7,6 +7,9 @@ from typing import Any
 
 from areal_sdk.errors import ConfigError
 
+NODE = 8
+"""GPUs of a node."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeCurve:
@@ -78,17 +81,19 @@ class Collectives:
     """The same over the network between nodes."""
     hop_s: float
     """Seconds that each further rank adds to it."""
+    send_s: float
+    """Seconds in which a single node sends new weights to the engines; each node sends its part."""
     tokens: int
     """Tokens of a rank for which all this is done once."""
     updates: int = 1
     """Optimiser updates of a step: it is done for each of them at least."""
 
-    def step_s(self, num_tokens: float, ranks: int, *, node: int = 8) -> float:
+    def step_s(self, num_tokens: float, ranks: int) -> float:
         """Seconds of a step with `num_tokens` tokens a rank."""
         if ranks == 1:
             return 0.0
         rounds = max(self.updates, num_tokens / self.tokens)
-        moved_s = self.inside_s if ranks <= node else self.between_s
+        moved_s = self.inside_s if ranks <= NODE else self.between_s
         return rounds * (moved_s * (ranks - 1) / ranks + self.hop_s * (ranks - 1))
 
 
@@ -134,14 +139,15 @@ class TrainerSpeed:
         """The same trainer with all times multiplied."""
         collectives = self.collectives and replace(
             self.collectives,
-            **_multiplied(self.collectives, factor, "inside_s", "between_s", "hop_s"),
+            **_multiplied(self.collectives, factor, "inside_s", "between_s", "hop_s", "send_s"),
         )
         times = ("token_s", "fixed_s", "sync_s", "episode_s", "publish_s", "gather_s")
         return replace(self, collectives=collectives, **_multiplied(self, factor, *times))
 
     @property
     def whole_publish_s(self) -> float:
-        return self.publish_s + (self.gather_s if self.ranks > 1 else 0.0)
+        sent_s = self.collectives.send_s / -(-self.ranks // NODE) if self.collectives else 0.0
+        return self.publish_s + sent_s + (self.gather_s if self.ranks > 1 else 0.0)
 
 
 def _multiplied(speed: object, factor: float, *names: str) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def test_more_updates_of_a_step_cost_time() -> None:
         parts = from_hardware("1.5B", "h100", workload=Described(), minibatches=minibatches).parts
         return parts.setup.trainer.step_s(1e6, 512)
 
-    assert step_s(8) - step_s(1) >= 7 * Efficiencies().update_s
+    assert step_s(8) - step_s(1) == pytest.approx(7 * Efficiencies().update_s, rel=0.2)
 
 
 def test_a_measured_throughput_calibrates_the_plan() -> None:

@@ -56,7 +56,6 @@ class SimulatedBooks:
         self.rules = rules
         self.version = version
         """The version that all engines serve."""
-        self.num_started = 0
         self.dropped: Counter[str] = Counter()
         self._spent = version * rules.gate.batch
         self._pending: dict[int, SimulatedGroup] = {}
@@ -89,7 +88,6 @@ class SimulatedBooks:
     def admit(self, group: SimulatedGroup) -> None:
         self._pending[group.order] = group
         self._num_running += len(group.players)
-        self.num_started += len(group.players)
 
     # --- how episodes end ----------------------------------------------------------------------
 

@@ -67,7 +67,6 @@ class Forecast:
         lasted_s: float,
         servers: Sequence["SimulatedServer"],
         dropped: Mapping[str, int],
-        num_started: int,
     ) -> Self:
         counted = records[warm:]
         began_at = records[warm - 1].ended_at if warm else 0.0

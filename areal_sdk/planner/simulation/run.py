@@ -43,8 +43,8 @@ def expected_step_s(setup: Setup, *, steps: int, warm: int, seeds: int = 8) -> f
 
     A run begins with an empty buffer. With much staleness, many steps pass before its pace is steady.
     """
-    seconds = [simulate(setup, steps=steps, warm=warm, seed=seed).step_s for seed in range(seeds)]
-    return sum(seconds) / seeds
+    runs = (simulate(setup, steps=steps, warm=warm, seed=seed) for seed in range(seeds))
+    return sum(run.step_s for run in runs) / seeds
 
 
 def simulated_steps(setup: Setup, *, steps: int, seed: int = 0) -> Sequence[StepRecord]:
@@ -119,19 +119,17 @@ class _Simulation:
         self._admit()
         if self._cores is not None:
             self._share_cores(self._cores)
-        if self._touched:
-            for index in sorted(self._touched):
-                self._plan_end(self._servers[index])
-            self._touched.clear()
+        for index in sorted(self._touched):
+            self._plan_end(self._servers[index])
+        self._touched.clear()
 
     # --- episodes ----------------------------------------------------------------------------
 
     def _admit(self) -> None:
         books, workload = self._books, self.setup.workload
-        size = self.setup.rules.rollout.group_size
         while books.has_room():
             group = SimulatedGroup(next(self._orders))
-            shapes = workload.draw(self._generator, size)
+            shapes = workload.draw(self._generator, self.setup.rules.rollout.group_size)
             group.players = [Player(group, shape, began_at=self.now) for shape in shapes]
             mark_idle(group, workload.idle_share, self._generator)
             books.admit(group)
@@ -191,6 +189,12 @@ class _Simulation:
         self._touched.add(server.index)
         self._pool.note(server)
 
+    def _tell(self, change: Callable[[SimulatedServer], None]) -> None:
+        for server in self._servers:
+            server.advance(self.now)
+            change(server)
+            self._touch(server)
+
     def _plan_end(self, server: SimulatedServer) -> None:
         server.stamp += 1
         time = server.next_end()
@@ -204,9 +208,8 @@ class _Simulation:
         server.advance(self.now)
         ended = server.collect()
         self._touch(server)
-        delay_s = self.setup.engine.request_s
         for player in ended:
-            self._later(delay_s, self._go_on, player)
+            self._later(self.setup.engine.request_s, self._go_on, player)
         self._deliver_drained()
 
     def _share_cores(self, cores: SharedCores) -> None:
@@ -241,13 +244,12 @@ class _Simulation:
         if self.now < self._trainer_down_until:
             self._at(self._trainer_down_until, lambda _: self._try_cut())
             return
+        wait_s, holds = self.setup.rules.rollout.wait_s, books.should_hold(self.version)
         if wait.enough_at is None:
             wait.enough_at = self.now
-            if books.should_hold(self.version):
-                self._at(self.now + self.setup.rules.rollout.wait_s, self._end_hold, wait)
-        if self.now < wait.enough_at + self.setup.rules.rollout.wait_s and books.should_hold(
-            self.version
-        ):
+            if holds:
+                self._at(self.now + wait_s, self._end_hold, wait)
+        if holds and self.now < wait.enough_at + wait_s:
             return
         self._begin_step(books.cut(self.version))
 
@@ -259,10 +261,7 @@ class _Simulation:
         assert self._wait is not None
         wait, self._wait = self._wait, None
         if self.setup.is_colocated:
-            for server in self._servers:
-                server.advance(self.now)
-                server.hold()
-                self._touch(server)
+            self._tell(SimulatedServer.hold)
         rows = sum(player.shape.num_trained_row for player in batch.players)
         num_tokens = rows * self.setup.workload.trained_share
         record = StepRecord(
@@ -310,29 +309,20 @@ class _Simulation:
             step.record.ended_at = self.now
             self.records.append(step.record)
         self._delivery = Delivery(self.version)
-        for server in self._servers:
-            server.advance(self.now)
-            server.hold(drains=self.setup.drains)
-            self._touch(server)
+        self._tell(lambda server: server.hold(drains=self.setup.drains))
         self._deliver_drained()
         self._begin_wait()
 
     def _deliver_drained(self) -> None:
         """Once no server has requests to end, the weights go to all of them."""
         delivery = self._delivery
-        if delivery.is_sent or (
-            self.setup.drains and any(server.num_running for server in self._servers)
-        ):
-            return
-        delivery.is_sent = True
-        self._later(self.setup.engine.swap_s, self._delivered, delivery)
+        drains = self.setup.drains and any(server.num_running for server in self._servers)
+        if not delivery.is_sent and not drains:
+            delivery.is_sent = True
+            self._later(self.setup.engine.swap_s, self._delivered, delivery)
 
     def _delivered(self, delivery: Delivery) -> None:
-        for server in self._servers:
-            server.advance(self.now)
-            server.take_weights(delivery.version)
-            server.resume()
-            self._touch(server)
+        self._tell(lambda server: server.take_weights(delivery.version))
         delivery.is_done = True
         for player in self._books.set_version(delivery.version):
             self._stop(player, "stale")
@@ -353,8 +343,7 @@ class _Simulation:
             self._at(self.now + time, self._lose_trainer)
 
     def _lose_server(self, server: SimulatedServer) -> None:
-        losses = self.setup.losses
-        assert losses is not None
+        losses = self.setup.losses or LossRates()
         server.advance(self.now)
         lost = server.fail()
         self._pool.num_up -= 1
@@ -366,8 +355,7 @@ class _Simulation:
         self._deliver_drained()
 
     def _recover_server(self, server: SimulatedServer) -> None:
-        losses = self.setup.losses
-        assert losses is not None
+        losses = self.setup.losses or LossRates()
         server.advance(self.now)
         server.recover(self._books.version)
         self._pool.num_up += 1
@@ -380,8 +368,7 @@ class _Simulation:
 
     def _lose_trainer(self, _: None) -> None:
         """The step that was being made is lost, and those since the last checkpoint are made again."""
-        losses = self.setup.losses
-        assert losses is not None
+        losses = self.setup.losses or LossRates()
         self._trainer_down_until = self.now + losses.trainer_restart_s
         self._debt += len(self.records) % losses.checkpoint_every if losses.checkpoint_every else 0
         if self._step is not None:
@@ -396,8 +383,7 @@ class _Simulation:
     # --- the end -----------------------------------------------------------------------------------
 
     def forecast(self) -> Forecast:
-        for server in self._servers:
-            server.advance(self.now)
+        self._tell(lambda _: None)
         return Forecast.of(
             self.setup,
             self.records,
@@ -405,7 +391,6 @@ class _Simulation:
             lasted_s=self.now,
             servers=self._servers,
             dropped=dict(self._books.dropped),
-            num_started=self._books.num_started,
         )
 
 

@@ -144,16 +144,14 @@ class SimulatedServer:
         """No request begins; the running ones stop, or end first if it `drains`."""
         self.is_closed, self.is_held = True, not drains
 
-    def resume(self) -> None:
-        self.is_closed = self.is_held = False
-        self._admit()
-
     def take_weights(self, version: int) -> None:
-        """New weights: caches are void."""
+        """New weights: caches are void, and requests go on."""
         self.version = version
         self._prefixes.clear()
         if self.speed.recomputes:
             self._backlog_s += self._context * self.speed.prefill_s
+        self.is_closed = self.is_held = False
+        self._admit()
 
     def fail(self) -> list[Player]:
         """The server is gone; the requests that it had must go elsewhere."""
