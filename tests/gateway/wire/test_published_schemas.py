@@ -54,9 +54,8 @@ PUBLISHED: dict[type[BaseModel], set[str]] = {
         *("error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
     },
     responses.ResponseErrorEvent: {"code", "param"},
-    anthropic.TextBlock: {"citations"},
 }
-"""Null or not, the published schemas require them; the SDKs' models do not."""
+"""Null or not, OpenAI's published schema requires them; the SDK's models do not."""
 
 FLAT_TOOL: dict[str, Any] = {"type": "function", "strict": False, **TOOLS[0]["function"]}
 """The tool as the responses API writes it."""
