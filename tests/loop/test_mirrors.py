@@ -192,16 +192,21 @@ def test_ctrl_c_ends_the_wait_for_a_mirror_that_hangs_and_the_run_has_ended(tmp_
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "kills_after", [(2,), pytest.param((1, 2, 3, 4, 5, 6), marks=pytest.mark.slow)]
+)
 def test_kill_9_in_mid_copy_and_resume_from_the_mirror_gives_the_same_losses_bit_for_bit(
-    tmp_path: Path,
+    kills_after: tuple[int, ...], tmp_path: Path
 ) -> None:
     whole, lost = tmp_path / "whole", tmp_path / "lost"
     settings = DETERMINISTIC | {"run__checkpoint_every": 1}
     finish(start_training(whole, **settings))
     process = start_mirrored(lost, **settings)
-    wait_for_copy(process, lost, after=2)
-    lose_machine(process, lost)
-    finish(resume_mirror(lost))
+    for step in kills_after:
+        wait_for_copy(process, lost, after=step)
+        lose_machine(process, lost)
+        process = resume_mirror(lost)
+    finish(process)
     expected, found = curve(whole), curve(lost)
     assert sorted(expected) == list(range(1, STEPS + 1))
     assert found == expected
