@@ -266,7 +266,10 @@ class FSDPTrainer(Trainer):
             raise CheckpointError(f"{why}; to see more: {shlex.join(command)}")
 
     async def aclose(self) -> None:
-        await asyncio.gather(*(child.aclose() for child in self._ranks))
+        # Ranks that lost one of them end as failures: torchrun waits for the other machines of one that ended well.
+        is_broken = any(rank.exited.done() for rank in self._ranks)
+        ends = (rank.kill() if is_broken else rank.aclose() for rank in self._ranks)
+        await asyncio.gather(*ends)
         if self._last_call is not None:
             await asyncio.wait({self._last_call})  # with the ranks it has ended
         if self._own_publish_dir is not None:

@@ -12,7 +12,6 @@ from areal_sdk.launch.launcher import (
     first_exit,
 )
 from areal_sdk.launch.local import LocalLauncher
-from areal_sdk.launch.torchrun import TorchrunLauncher
 
 __all__ = [
     "FindsRoom",
@@ -20,6 +19,5 @@ __all__ = [
     "LauncherSetup",
     "LocalLauncher",
     "OpenLauncher",
-    "TorchrunLauncher",
     "first_exit",
 ]

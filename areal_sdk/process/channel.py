@@ -90,6 +90,8 @@ class Channel:
         self._changed = threading.Condition()
         self._send_lock = threading.Lock()
         self._closed_because = ""
+        self.is_dismissed = False
+        """Whether the main process asked this one to leave: else it is gone, or has given this one up."""
         self._returned = threading.Event()
         self._reader = threading.Thread(target=self._read, name="channel-reader", daemon=True)
 
@@ -199,6 +201,7 @@ class Channel:
 
     def _take(self, frame: Frame) -> None:
         if frame.kind is FrameKind.EXIT:
+            self.is_dismissed = True
             self._close("asked to exit")
             return
         if frame.kind is FrameKind.STACKS:

@@ -70,12 +70,13 @@ def run_entry(sock: socket.socket, entry: str, args: Mapping[str, JSON]) -> int:
                 run = resolve(entry)
             run(channel, args)
         except ChannelClosedError:
-            return 0
+            pass
         except Exception as exc:  # noqa: BLE001 - reported to the main process
             traceback.print_exc()
             channel.fail_start(exc)
             return 1
-    return 0
+        was_given_up = channel.is_closed and not channel.is_dismissed
+    return os.EX_UNAVAILABLE if was_given_up else 0
 
 
 def resolve(reference: str) -> Any:

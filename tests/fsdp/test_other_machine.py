@@ -18,7 +18,7 @@ from areal_sdk.errors import ConfigError, ProcessError
 from areal_sdk.fsdp import trainer as client_module
 from areal_sdk.fsdp.spec import TrainerSpec
 from areal_sdk.fsdp.trainer import FSDPTrainer
-from areal_sdk.launch import TorchrunLauncher
+from areal_sdk.launch.torchrun import TorchrunLauncher
 from areal_sdk.process.network.listen import Listener
 from areal_sdk.types import WeightUpdate
 from tests.backends.remote.elsewhere import OWN_MOUNTS, can_mount

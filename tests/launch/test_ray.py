@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -17,11 +18,11 @@ from areal_sdk.launch.ray.launcher import RayLauncher, open_ray
 from areal_sdk.launch.ray.placer import COMPARED, check_versions, own_versions
 from areal_sdk.process import Child, ProcessSpec
 from areal_sdk.process.spec import Reservation
-from tests.loop.runs import finish, run_dir, start_training
+from tests.loop.runs import finish, resume_training, run_dir, start_training, wait_for_steps
 from tests.loop.test_resume import curve
 from tests.process.test_child import is_alive
 
-from .cluster import ray_cluster
+from .cluster import commands, ray_cluster
 
 pytestmark = pytest.mark.long
 
@@ -161,3 +162,44 @@ def test_what_the_cluster_cannot_hold_ends_the_run_at_once(address: str, tmp_pat
     there = ("--launcher", "ray", "--set", f"cluster.address={address}")
     output = finish(start_training(tmp_path, *there, trainer__ranks=6), code=1)
     assert "6 processes need 6 CPUs (1 CPU each), and only 5 of them fit on the 5 nodes" in output
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_costs_a_restart_and_without_one_left_ends_the_run_by_name(
+    address: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {
+        "run__deterministic": True,
+        "run__checkpoint_every": 2,
+        "trainer__ranks": 2,
+    }
+    there = ("--launcher", "ray", "--set", f"cluster.address={address}")
+    lost, whole = tmp_path / "lost", tmp_path / "whole"
+    process = start_training(lost, *there, **settings, run__steps=10_000, run__restarts=1)
+    wait_for_steps(process, lost, 3)
+    first = kill_rank(1)
+    wait_for_steps(process, lost, 7)
+    kill_rank(0)
+    output = finish(process, code=1)
+    assert re.search(r"warning: trainer-1 .*log: \S+trainer-1\.log.*\(restart 1 of 1\)", output), (
+        output
+    )
+    assert re.search(r"error: .*trainer-0 .*log: \S+trainer-0\.log", output), output
+    assert f"areal-sdk train --resume {lost / 'run'}" in output
+    assert not is_alive(first)
+    steps = max(curve(lost)) + 2
+    finish(resume_training(lost, "--steps", str(steps)))
+    finish(start_training(whole, **settings, run__steps=steps))
+    assert curve(lost) == curve(whole)
+    books = run_dir(lost).read_ledger()
+    assert books is not None
+    assert books["trained"] == 16 * steps
+
+
+def kill_rank(number: int) -> int:
+    """The pid of a trainer rank of the only run, which is killed."""
+    (pid,) = [
+        pid for pid, words in commands() if any(w.startswith(f"trainer-{number}@") for w in words)
+    ]
+    os.kill(pid, signal.SIGKILL)
+    return pid

@@ -1,6 +1,7 @@
 """Children that connect over TCP: the token opens the door, and nothing else does."""
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -94,13 +95,14 @@ async def test_its_death_is_noticed_long_before_the_call_is_late() -> None:
         assert time.monotonic() - began < 20.0
 
 
-async def test_it_leaves_when_the_main_process_is_gone() -> None:
+async def test_it_leaves_as_a_failure_when_the_main_process_is_gone() -> None:
+    """torchrun waits five minutes for the other machines of a process that ended well."""
     async with await Listener.open() as listener:
         with peers(listener, ["far"]) as (process,):
             spec = ProcessSpec("far", "tests.process.entries:serve")
             (child,) = await listener.accept({"far": spec}, timeout_s=10)
             await child.kill()
-            assert await ended(process) == 0
+            assert await ended(process) == os.EX_UNAVAILABLE
 
 
 async def test_a_missed_deadline_asks_it_for_its_stacks() -> None:
@@ -171,7 +173,7 @@ async def test_one_that_cannot_start_ends_them_all() -> None:
             }
             with pytest.raises(RemoteError, match=r"b failed to start.*no such model"):
                 await listener.accept(specs, timeout_s=10)
-            assert [await ended(process) for process in processes] == [0, 1]
+            assert [await ended(process) for process in processes] == [os.EX_UNAVAILABLE, 1]
 
 
 async def test_a_port_in_use_is_one_clear_error() -> None:

@@ -57,7 +57,7 @@ def test_a_copy_that_is_killed_anywhere_leaves_a_whole_run_that_is_brought_up_to
     take_step(run, 2, writer)
     writer.close()
     here = without_id(run)
-    seen = set()
+    seen, step = set[int](), 0
     for at in itertools.count(1):
         shutil.rmtree(mirror, ignore_errors=True)
         shutil.copytree(before, mirror)
