@@ -84,8 +84,8 @@ class Beginning:
             update = sample - before
             moved = rounded(sample, DTYPES[dtype]) - rounded(before, DTYPES[dtype])
             weight = math.prod(stored.shape) / max(1, sample.size)
-            changed += weight * np.count_nonzero(update)
-            seen += weight * np.count_nonzero((update != 0) & (moved != 0))
+            changed += weight * int(np.count_nonzero(update))
+            seen += weight * int(np.count_nonzero((update != 0) & (moved != 0)))
             square += weight * float(np.vdot(update, update))
             error += weight * float(np.vdot(moved - update, moved - update))
         if not changed:
