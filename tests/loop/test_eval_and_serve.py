@@ -59,7 +59,7 @@ async def test_a_key_that_was_given_is_not_printed() -> None:
         await gateway.aclose()
     text = "\n".join(told_lines)
     assert secret not in text
-    assert "key: the one you gave (--admin-key" in text
+    assert "key: the one you gave (AREAL_SDK_ADMIN_KEY, gateway.admin_key or --admin-key)" in text
     assert '-H "Authorization: Bearer $KEY"' in text
     for line in told_lines[-2:]:
         call = ast.parse(line.strip(), mode="eval").body
@@ -109,7 +109,9 @@ def test_serve_answers_openai_clients_and_eval_takes_it_as_an_endpoint(tmp_path:
         process = start_command(
             "eval", str(agent), "--model", "tiny", "--base-url", url, "--api-key", key, "--json"
         )
-        assert json.loads(finish(process))["tiny"]["success"] == 1.0
+        warning, _, summary = finish(process).partition("\n")
+        assert "other users of this machine can read --api-key" in warning
+        assert json.loads(summary)["tiny"]["success"] == 1.0
     finally:
         server.send_signal(signal.SIGINT)
     finish(server)
