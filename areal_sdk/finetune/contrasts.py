@@ -33,7 +33,7 @@ SEVERAL = "several conversations under one reward: post a reward for each turn"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RatedAnswer:
     """An answer to a prompt, and the place where its text is."""
 
     prompt: bytes
@@ -49,7 +49,7 @@ class Answer:
 class Contrasts:
     """The pairs of a run, oldest first, the better answer of each first."""
 
-    pairs: list[tuple[Answer, Answer]] = field(default_factory=list)
+    pairs: list[tuple[RatedAnswer, RatedAnswer]] = field(default_factory=list)
     left_out: dict[str, list[str]] = field(default_factory=dict)
     """By reason, the ids of episodes that give no answer to compare."""
 
@@ -61,7 +61,7 @@ def contrasts(run_dir: RunDir) -> Contrasts:
     with each other, and paired off: the best with the worst, the next with the next.
     """
     found = Contrasts()
-    by_prompt: dict[tuple[str, bytes], list[Answer]] = {}
+    by_prompt: dict[tuple[str, bytes], list[RatedAnswer]] = {}
     num_episodes = 0
     for source in reversed(learnt_episodes(run_dir)):
         if source.reward is None:
@@ -75,7 +75,7 @@ def contrasts(run_dir: RunDir) -> Contrasts:
         if not rewarded and len(threads(episode)) > 1:
             found.left_out.setdefault(SEVERAL, []).append(source.id)
         for index, (thread, reward) in enumerate(rewarded):
-            answer = Answer(_prompt(thread), _said(thread), reward, source, index)
+            answer = RatedAnswer(_prompt(thread), _said(thread), reward, source, index)
             by_prompt.setdefault((source.group, answer.prompt), []).append(answer)
     for (group, _), answers in by_prompt.items():
         found.pairs += _paired_off(answers)[: 1 if group else None]
@@ -88,7 +88,7 @@ def contrasts(run_dir: RunDir) -> Contrasts:
     return found
 
 
-def _paired_off(answers: Sequence[Answer]) -> list[tuple[Answer, Answer]]:
+def _paired_off(answers: Sequence[RatedAnswer]) -> list[tuple[RatedAnswer, RatedAnswer]]:
     """Best and worst, second best and second worst, and so on, where rewards differ.
 
     An answer that was given several times is one answer, with the mean of its rewards.
@@ -150,7 +150,7 @@ def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def read_pair(run_dir: RunDir, chosen: Answer, rejected: Answer) -> TokenPair | Pair:
+def read_pair(run_dir: RunDir, chosen: RatedAnswer, rejected: RatedAnswer) -> TokenPair | Pair:
     """Both answers in full: tokens as they were sampled, or text of another provider."""
     better, worse = (
         _rewarded(read_episode(run_dir.episodes, answer.source).episode)[answer.index][0]

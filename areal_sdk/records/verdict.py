@@ -66,7 +66,7 @@ BOUNDS = Bounds()
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RunVerdict:
     missing: Need | None
     """None where nothing is missing, or where it is too early to tell."""
     figures: str
@@ -78,7 +78,7 @@ class Verdict:
         return f"{head}: {self.cure}" if self.cure else head
 
 
-def verdict_of_run(run_dir: RunDir) -> Verdict | None:
+def verdict_of_run(run_dir: RunDir) -> RunVerdict | None:
     """The verdict on the run as it is now; None for a run that took no step."""
     settings, steps = run_dir.read_config(), run_dir.read_steps()
     if settings.get("finetune", {}).get("objective"):
@@ -88,7 +88,7 @@ def verdict_of_run(run_dir: RunDir) -> Verdict | None:
 
 def verdict_of(
     steps: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
-) -> Verdict | None:
+) -> RunVerdict | None:
     """The verdict on a run from its `step` events, those of an episode's rewards; None without any."""
     steps = [step for step in steps if step.get("batch/groups")]
     if not steps:
@@ -97,16 +97,16 @@ def verdict_of(
     if (lost := _lost(steps, bounds)) is not None:
         return lost  # the rewards are those of the others alone
     if course.rose and not course.fell:
-        return Verdict(None, f"healthy: {course.told()}")
+        return RunVerdict(None, f"healthy: {course.told()}")
     if not course.fell and course.last >= bounds.solved and course.name == "success":
-        return Verdict(None, f"nothing left to learn: success is {course.last:.2f}")
+        return RunVerdict(None, f"nothing left to learn: success is {course.last:.2f}")
     for rule in _RULES:
         if (found := rule(steps, settings, course, bounds)) is not None:
             fall = (
                 f"; {course.told_fall()}" if course.fell and found.missing is not Need.STAY else ""
             )
             return replace(found, figures=found.figures + fall)
-    return Verdict(None, f"too early to tell: {course.told()}")
+    return RunVerdict(None, f"too early to tell: {course.told()}")
 
 
 _LIMITS = "rollout.max_turns, rollout.max_new_tokens or rollout.max_episode_tokens"
@@ -120,13 +120,13 @@ _LOST = {
 """For each share of episodes without a reward what to change."""
 
 
-def _lost(steps: Sequence[Step], bounds: Bounds) -> Verdict | None:
+def _lost(steps: Sequence[Step], bounds: Bounds) -> RunVerdict | None:
     """Episodes that get a reward. What the policy does wrong in the others escapes the reward."""
     shares = {name: _mean(steps, name) or 0.0 for name in _LOST}
     worst = max(shares, key=shares.__getitem__)
     if shares[worst] <= bounds.cut:
         return None
-    return Verdict(
+    return RunVerdict(
         Need.ROOM,
         f"{shares[worst]:.0%} of the episodes got no reward and are not trained ({worst.partition('/')[2]})",
         _LOST[worst],
@@ -135,7 +135,7 @@ def _lost(steps: Sequence[Step], bounds: Bounds) -> Verdict | None:
 
 def _signal(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """Groups whose rewards differ."""
     num_groups = sum(step["batch/groups"] for step in steps)
     shares = [share for step in steps if (share := differing(step)) is not None]
@@ -150,7 +150,7 @@ def _signal(
     level = fmean(step["batch/reward"] for step in steps)
     room = _room(steps, settings, course, bounds)
     cure = f"{room.figures}, so {room.cure}" if room else to_get_a_signal(course.last)
-    return Verdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
+    return RunVerdict(Need.SIGNAL, f"{what}, and their mean is {level:.2g}", cure)
 
 
 def to_get_a_signal(success: float, *, solved: float = BOUNDS.solved) -> str:
@@ -181,7 +181,7 @@ def _has_siblings(steps: Sequence[Step]) -> bool:
 
 def _gradient(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """Updates where rewards differ."""
     teaching = [step for step in steps if (differing(step) or 0.0) > 0.0]
     updating = [step for step in teaching if step.get("train/num_updates")]
@@ -189,19 +189,19 @@ def _gradient(
         return None
     made = f"{len(teaching) - len(updating)} of {counted(len(teaching), 'step')} made no update"
     if any(step.get("train/num_skipped_updates") for step in teaching):
-        return Verdict(
+        return RunVerdict(
             Need.GRADIENT,
             f"{made}: the gradient was not finite",
             'lower trainer.learning_rate, or set trainer.precision = "float32"',
         )
     if not any(step.get("train/num_trained") for step in teaching):
-        return Verdict(
+        return RunVerdict(
             Need.GRADIENT,
             f"{made}: no sampled token is trained",
             f"look at rollout.truncated ({_setting(settings, 'rollout.truncated')}), and at how the agent samples "
             "(rollout.sampling)",
         )
-    return Verdict(
+    return RunVerdict(
         Need.GRADIENT,
         f"{made}: no token has an advantage",
         f"look at the options of the algorithm, [algorithm.{_setting(settings, 'algorithm.name')}]",
@@ -210,7 +210,7 @@ def _gradient(
 
 def _rate(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """A KL a step between standing still and jumping."""
     moves = [(step["step"], kl) for step in steps if (kl := moved(step)) is not None]
     rate = _setting(settings, "trainer.learning_rate")
@@ -224,14 +224,14 @@ def _rate(
             if rate == "auto"
             else f"raise trainer.learning_rate ({rate})"
         )
-        return Verdict(
+        return RunVerdict(
             Need.RATE,
             f"the policy hardly moves, by {median(kl for _, kl in moves):.1g} nats a token a step",
             raised,
         )
     most, at = max(((kl, step) for step, kl in moves), default=(0.0, 0))
     if most > bounds.jump:
-        return Verdict(
+        return RunVerdict(
             Need.RATE,
             f"the policy jumped by {most:.2g} nats a token in step {at}",
             _to_move_less(settings),
@@ -270,23 +270,23 @@ def moved(step: Step) -> float | None:
 
 def _room(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """Episodes that end by themselves."""
     share = _mean(steps, "batch/truncated")
     if share is None or share <= bounds.cut:
         return None
     figures = f"{share:.0%} of the episodes ran into a limit before they had ended"
-    return Verdict(Need.ROOM, figures, f"raise {_LIMITS}")
+    return RunVerdict(Need.ROOM, figures, f"raise {_LIMITS}")
 
 
 def _freshness(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """Samples that are young enough to count, and not dropped."""
     staleness = _setting(settings, "rollout.max_staleness")
     dropped = _mean(steps, "batch/stale_share")
     if dropped is not None and dropped > bounds.stale:
-        return Verdict(
+        return RunVerdict(
             Need.FRESHNESS,
             f"{dropped:.0%} of the episodes were dropped as too old",
             f"raise rollout.max_staleness ({staleness}), or lower rollout.max_inflight",
@@ -294,7 +294,7 @@ def _freshness(
     shares = [step["train/ess"] for step in steps if step.get("train/ess") is not None]
     age = _mean(steps, "train/staleness_mean") or 0.0
     if age > 0.0 and len(shares) >= bounds.few_steps and median(shares) < bounds.effective:
-        return Verdict(
+        return RunVerdict(
             Need.FRESHNESS,
             f"samples are {age:.1f} updates old, and count as {median(shares):.0%} of them (train/ess)",
             f"lower rollout.max_staleness ({staleness})",
@@ -304,11 +304,11 @@ def _freshness(
 
 def _stay(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """What was learnt is not lost."""
     if not course.fell:
         return None
-    return Verdict(
+    return RunVerdict(
         Need.STAY,
         course.told_fall(),
         f"{_to_move_less(settings)}; or take more episodes a step (rollout.batch, "
@@ -318,12 +318,12 @@ def _stay(
 
 def _reward(
     steps: Sequence[Step], settings: Settings, course: Course, bounds: Bounds
-) -> Verdict | None:
+) -> RunVerdict | None:
     """A reward that depends on what the policy does."""
     if course.fell or len(steps) < bounds.many_steps:
         return None
     spread = _mean(steps, "batch/reward_std") or 0.0
-    return Verdict(
+    return RunVerdict(
         Need.REWARD,
         f"rewards differ by {spread:.2g} within a batch, yet {course.told()}",
         "look whether chance decides the reward (areal-sdk inspect RUN --group ID shows the attempts at a task); if "
@@ -331,7 +331,7 @@ def _reward(
     )
 
 
-_RULES: Sequence[Callable[[Sequence[Step], Settings, Course, Bounds], Verdict | None]] = (
+_RULES: Sequence[Callable[[Sequence[Step], Settings, Course, Bounds], RunVerdict | None]] = (
     _signal,
     _gradient,
     _rate,
@@ -348,7 +348,7 @@ LESS = 0.02
 
 def verdict_of_losses(
     steps: Sequence[Step], held_out: Sequence[Step], settings: Settings, *, bounds: Bounds = BOUNDS
-) -> Verdict | None:
+) -> RunVerdict | None:
     """The verdict on a run that learns from data: by the loss on held-out data, else by that of its steps."""
     measured = [
         (event["step"], event["loss"]) for event in held_out if event.get("loss") is not None
@@ -364,17 +364,17 @@ def verdict_of_losses(
     best, at = min((loss, step) for step, loss in measured)
     rate = _setting(settings, "trainer.learning_rate")
     if last > best * (1.0 + LESS) and at < at_end:
-        return Verdict(
+        return RunVerdict(
             Need.STAY,
             f"{what} was {best:.3g} at step {at} and is {last:.3g} at step {at_end}",
             f"take fewer steps (finetune.epochs), more data, or a lower trainer.learning_rate ({rate})",
         )
     told = f"{what} {first:.3g} -> {last:.3g} in {counted(len(steps), 'step')}"
     if last < first * (1.0 - LESS):
-        return Verdict(None, f"healthy: {told}")
+        return RunVerdict(None, f"healthy: {told}")
     if len(steps) < bounds.few_steps:
-        return Verdict(None, f"too early to tell: {told}")
-    return Verdict(Need.RATE, told, f"raise trainer.learning_rate ({rate})")
+        return RunVerdict(None, f"too early to tell: {told}")
+    return RunVerdict(Need.RATE, told, f"raise trainer.learning_rate ({rate})")
 
 
 def _mean(steps: Sequence[Step], name: str) -> float | None:

@@ -21,8 +21,8 @@ from areal_sdk.fsdp.step.trust_region import (
     PER_TOKEN,
     REMEMBERED,
     Moved,
-    TrustRegion,
     Update,
+    UpdateLimit,
     sampled,
 )
 from areal_sdk.trajectory import Branch
@@ -109,7 +109,7 @@ def held(kl_of_share: dict[str, float], *, bound: float, power: float) -> tuple[
         count += 1
         return kl_of_share["whole"] * now**power, 0.0
 
-    moved = TrustRegion(0.3, is_followed=True).hold(OnPaper(), measure, bound=bound)  # type: ignore[arg-type]
+    moved = UpdateLimit(0.3, is_followed=True).hold(OnPaper(), measure, bound=bound)  # type: ignore[arg-type]
     return moved, now, count
 
 
@@ -133,17 +133,17 @@ def test_an_update_that_broke_the_policy_is_taken_back_as_a_whole() -> None:
 
 
 def test_the_bound_is_of_an_episode_and_of_a_token() -> None:
-    region = TrustRegion(0.3, is_followed=True)
+    region = UpdateLimit(0.3, is_followed=True)
     assert region.bound(3.0) == PER_TOKEN
     assert region.bound(1000.0) == pytest.approx(3e-4)
-    assert TrustRegion(0.0, is_followed=True).bound(3.0) == math.inf
+    assert UpdateLimit(0.0, is_followed=True).bound(3.0) == math.inf
 
 
 # the rate
 
 
 def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None:
-    region = TrustRegion(0.3, is_followed=True)
+    region = UpdateLimit(0.3, is_followed=True)
     for _ in range(REMEMBERED - 1):
         region.follow([CALM], spread=1.0, is_full=True)
         assert region.factor == 1.0
@@ -159,12 +159,12 @@ def test_the_rate_rises_only_after_calm_steps_with_a_spread_of_rewards() -> None
 
 
 def test_the_rate_falls_with_each_step_that_is_held_and_nothing_else_moves_it() -> None:
-    region = TrustRegion(0.3, is_followed=True)
+    region = UpdateLimit(0.3, is_followed=True)
     region.follow([FULL, HELD], spread=0.0, is_full=False)
     assert region.factor == pytest.approx(1 / FACTOR)
     region.follow([], spread=1.0, is_full=True)
     assert region.factor == pytest.approx(1 / FACTOR)
-    fixed = TrustRegion(0.3, is_followed=False)
+    fixed = UpdateLimit(0.3, is_followed=False)
     fixed.follow([HELD], spread=1.0, is_full=True)
     assert fixed.factor == 1.0
 

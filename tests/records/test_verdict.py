@@ -13,7 +13,7 @@ from areal_sdk.cli.report import print_summary
 from areal_sdk.loop.state import RunSummary
 from areal_sdk.records.course import course_of
 from areal_sdk.records.report import report_of
-from areal_sdk.records.verdict import Need, Verdict, verdict_of, verdict_of_losses
+from areal_sdk.records.verdict import Need, RunVerdict, verdict_of, verdict_of_losses
 from areal_sdk.telemetry import MetricsLog, RunDir
 
 Steps = list[dict[str, Any]]
@@ -125,7 +125,7 @@ def played(success: list[float], **metrics: Any) -> Steps:
     ]
 
 
-def judged(steps: Steps) -> Verdict:
+def judged(steps: Steps) -> RunVerdict:
     verdict = verdict_of(steps, SETTINGS)
     assert verdict is not None
     return verdict

@@ -53,7 +53,7 @@ from areal_sdk.fsdp.step.optimizer import (
 from areal_sdk.fsdp.step.planning import Minibatch, Planner, gather
 from areal_sdk.fsdp.step.scoring import plan_scores, score
 from areal_sdk.fsdp.step.sequences import sequence_sums
-from areal_sdk.fsdp.step.trust_region import Moved, TrustRegion, Update, divergence, summary
+from areal_sdk.fsdp.step.trust_region import Moved, Update, UpdateLimit, divergence, summary
 from areal_sdk.process.user_code import load_user_object
 from areal_sdk.trainer import Demonstration
 from areal_sdk.trajectory import Credit, TrajectoryGroup
@@ -89,7 +89,7 @@ class RankTrainer:
         """Optimiser updates of this phase."""
         self.num_steps = 0
         """Steps of this phase, those without an update too: the clock of warm-up and schedule."""
-        self.region = TrustRegion(
+        self.region = UpdateLimit(
             self.settings.trust_region, is_followed=self.settings.learning_rate == "auto"
         )
         self.baselines: Baselines = {}

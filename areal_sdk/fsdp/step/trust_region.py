@@ -103,7 +103,7 @@ def summary(moves: Sequence[Moved]) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class TrustRegion:
+class UpdateLimit:
     """The bound, and the factor by which the learning rate has followed it."""
 
     per_episode: float
@@ -117,7 +117,7 @@ class TrustRegion:
     def bound(self, tokens_per_episode: float) -> float:
         """The maximum KL of an update, in nats a token.
 
-        >>> TrustRegion(0.3, is_followed=True).bound(100.0)
+        >>> UpdateLimit(0.3, is_followed=True).bound(100.0)
         0.003
         """
         if not self.per_episode:
