@@ -51,4 +51,4 @@ def test_predictions_of_measured_runs_are_those_of_the_committed_figures(
     document = program.DOCUMENT.read_text()
     for section in (program.measured_table, program.gpus_table):
         assert section(known) in document
-    assert program.published_table() in document
+    assert program.published_tables(known["fit"]) in document
