@@ -127,6 +127,26 @@ def test_an_update_is_held_within_the_bound_and_no_further_than_needed(
         assert moved.kl > 0.5, "most of what the bound allows is left"
 
 
+@pytest.mark.parametrize("step", [0.05, 0.3, 0.9])
+def test_an_update_that_rounds_to_nothing_when_it_is_scaled_is_held(step: float) -> None:
+    """In bfloat16 a small part of an update changes no logprob, and a larger part too much."""
+    now = 1.0
+
+    class Rounded:
+        def scale(self, share: float, to: float) -> None:
+            nonlocal now
+            now = to
+
+    def measure() -> tuple[float, float]:
+        return (30.0 if now > step else 0.0), 0.0
+
+    limit = UpdateLimit(0.3, is_followed=True)
+    moved = limit.hold(Rounded(), measure, bound=1.0)  # type: ignore[arg-type]
+    assert moved.kl == 0.0
+    assert moved.share == pytest.approx(now)
+    assert moved.share <= step
+
+
 def test_an_update_that_broke_the_policy_is_taken_back_as_a_whole() -> None:
     moved, now, _ = held({"whole": math.nan}, bound=1.0, power=1.0)
     assert (moved.share, now) == (0.0, 0.0)

@@ -40,6 +40,8 @@ ENOUGH_SPREAD = 0.25
 """Share of the groups whose rewards must differ for the rate to rise: few groups bring more noise than gradient."""
 TRIES = 6
 """Scales that are tried before an update is taken back as a whole."""
+LEAST = 1e-6
+"""Share of the bound below which a KL is none: its logarithm says nothing."""
 FILLED, CLOSE = 0.4, 1.25
 """Shares of the bound between which a scaled update is accepted: the estimate is no better than that."""
 
@@ -67,13 +69,13 @@ def sampled(examples: Sequence[Example], *, seed: int) -> list[int]:
         for members in siblings.values()
         for place, index in enumerate(members)
     )
-    counts = [len(example.targets_T) for example in examples]
-    wanted = max(NUM_TERMS, SHARE * sum(counts))
+    left = max(NUM_TERMS, SHARE * sum(len(example.targets_T) for example in examples))
     chosen: list[int] = []
     for *_, index in order:
-        if sum(counts[i] for i in chosen) >= wanted:
+        if left <= 0:
             break
         chosen.append(index)
+        left -= len(examples[index].targets_T)
     return sorted(chosen)
 
 
@@ -135,12 +137,16 @@ class UpdateLimit:
         for _ in range(TRIES):
             if FILLED <= kl / bound <= CLOSE:
                 break
-            scale = min(1.0 / share, (bound / kl) ** (1.0 / power)) if math.isfinite(kl) else 0.1
+            found = max(kl, LEAST * bound)  # rounded, a small part of an update may change nothing
+            scale = min(1.0 / share, (bound / found) ** (1.0 / power)) if math.isfinite(kl) else 0.1
+            if scale == 1.0:
+                break
             update.scale(share, share * scale)
-            share, before = share * scale, kl
+            share *= scale
             kl, kl_behaviour = measure()
-            if math.isfinite(before) and kl > 0.0:
-                power = min(4.0, max(0.5, math.log(kl / before) / math.log(scale)))
+            if math.isfinite(found) and math.isfinite(kl):
+                slope = math.log(max(kl, LEAST * bound) / found) / math.log(scale)
+                power = min(4.0, max(0.5, slope))
         if not kl <= CLOSE * bound:
             update.scale(share, 0.0)
             share, (kl, kl_behaviour) = 0.0, measure()
